@@ -57,6 +57,9 @@ _IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searc
 _BARE = 16  # characters of a query without a name that may be a secret
 
 
+# -- characters
+
+
 class Lines(str):
     """Text that is safe to print already, with line breaks of our own."""
 
@@ -100,6 +103,9 @@ def _seen(c: str) -> bool:
 def _escape(c: str) -> str:
     """``\\n``, ``\\x1b``, ``\\u202e``: as Python writes it."""
     return c.encode("unicode_escape").decode()
+
+
+# -- addresses
 
 
 def shown(url: str) -> str:

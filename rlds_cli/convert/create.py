@@ -76,6 +76,9 @@ _MEANT = {
 _ROOT_FLAGS = ("done", "terminated", "truncated")
 
 
+# -- the dataset
+
+
 def create(
     ref: str,
     episodes: Iterable[Mapping[str, Any]],
@@ -305,6 +308,9 @@ class _EpisodesJob:
         for column, value in about.items():
             if value is not None:
                 self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
+
+
+# -- episodes that batches of another dataset hold
 
 
 @dataclass(slots=True)

@@ -50,6 +50,9 @@ _MAX_LENGTH = 1000
 _NUMBER = "episode"
 
 
+# -- columns and statistics
+
+
 class EpisodeColumns(Mapping[str, Array]):
     """Episode columns by name, each [num_episodes]; ``len()`` is the number of episodes.
 
@@ -165,6 +168,9 @@ def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) ->
     return rows
 
 
+# -- expressions of where=
+
+
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
     """Return the mask of episodes that fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
 
@@ -274,6 +280,9 @@ def _column(name: str, columns: Mapping[str, Array]) -> Array:
         return columns[name]
     near = did_you_mean(name, columns)
     raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {", ".join(columns)}')
+
+
+# -- numbers of episodes
 
 
 def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:

@@ -34,6 +34,9 @@ TEXT = "str"
 _WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
+# -- reading
+
+
 def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
     """Read the columns that are arrays, by name; splits as ``split/NAME``.
 
@@ -69,7 +72,7 @@ def _arrays(directory: Path) -> dict[str, Array]:
 def check_places(e: dict[str, Array], m: Manifest) -> None:
     """Refuse a table whose episodes do not lie end to end on the rows, or that refers to files that are not there.
 
-    These are the properties that readers rely on. `check.check_table` finds further errors.
+    These are the properties that readers rely on. `integrity.check_table` finds further errors.
 
     Raises
     ------
@@ -140,6 +143,9 @@ def _source(directory: Path, text: str) -> dict[str, Any]:
     if not (fits and texts and sized):
         raise DamagedDataset(f"{directory}: {text[:80]!r} does not describe a file of an archive.", hint=_HINT)
     return dict(found)
+
+
+# -- the user's own columns
 
 
 @dataclass(frozen=True, slots=True)

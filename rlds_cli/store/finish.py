@@ -38,6 +38,8 @@ from rlds_cli.ted import (
     merge_notes,
 )
 
+# -- fields
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -245,6 +247,9 @@ def _renamed(s: Shared) -> StoredField:
     return replace(f, name=s.name, path=assign_paths([s.name])[s.name], digest=digest)
 
 
+# -- the episode table
+
+
 def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
     """Write the columns of the episode table; return the number of terminated steps if there are flags."""
     directory, terminated = built.directory / "episodes", None
@@ -329,6 +334,9 @@ def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
         final_observations=int(table.observed.sum()),
         terminated_inside=0 if terminated is None else terminated - ended,
     )
+
+
+# -- sources and metadata
 
 
 def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,6 +32,9 @@ _SCAN = 0xDA
 _BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 
 
+# -- decoding
+
+
 def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> Array:
     """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
 
@@ -147,6 +150,9 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
     return values
 
 
+# -- encoding
+
+
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:
     """Encode images, for a preprocess function that returns encoded frames instead of an array.
 
@@ -189,6 +195,9 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
         encoded.append(file.getvalue())
     data = np.frombuffer(b"".join(encoded), np.uint8)
     return EncodedFrames(data, np.array([len(e) for e in encoded], np.int64), frames.shape[1:], codec)
+
+
+# -- JPEG images of one kind, many at a time
 
 
 def fit(encoded: Sequence[bytes], f: Field) -> bool:

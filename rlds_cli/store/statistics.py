@@ -46,6 +46,9 @@ _PIECE = 64 << 20  # bytes that are read at once
 _LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
 
 
+# -- hashes of blocks, digests of fields and columns, the fingerprint
+
+
 def blocks(rows: int) -> range:
     """Return the first rows of the blocks."""
     return range(0, rows, BLOCK_ROWS)
@@ -129,6 +132,9 @@ def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
         for name in sorted(digests):
             h.update(bytes.fromhex(digests[name]))
     return f"rlds1:{h.hexdigest()}"
+
+
+# -- statistics of values
 
 
 class Moments(NamedTuple):
@@ -312,6 +318,9 @@ def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray |
         if np.isfinite(per_unit).all():
             return np.asarray((x - low) * per_unit)
         return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))
+
+
+# -- one pass over the rows of a field
 
 
 def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:

@@ -53,6 +53,9 @@ _KEPT = 8  # decoders per thread
 _NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 
 
+# -- tables of stored videos
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """``size`` bytes of a file from ``start`` on: one video."""
@@ -244,6 +247,9 @@ def _track(text: str, packets: IntArray, size: int) -> Track:
 
 
 _here = local()
+
+
+# -- decoding
 
 
 @dataclass(frozen=True)
