@@ -21,7 +21,7 @@ import rlds_cli
 from rlds_cli import create
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.report import plots
-from rlds_cli.report.histograms import Histogram
+from rlds_cli.report.columns import Histogram
 
 NS = {"s": "http://www.w3.org/2000/svg"}
 

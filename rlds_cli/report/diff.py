@@ -19,8 +19,7 @@ from rlds_cli.checks.findings import Place
 from rlds_cli.checks.subject import TILE_BYTES, Subject
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import rank
-from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.report.columns import Distribution, distribution, rank
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, statistics
 from rlds_cli.store.manifest import Counts, StoredField

@@ -29,8 +29,7 @@ import numpy.typing as npt
 
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.files import safe as safe_files
-from rlds_cli.report.columns import as_bytes, evenly, is_image, number_of, sampled_steps
-from rlds_cli.report.histograms import Histogram, distribution
+from rlds_cli.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps
 from rlds_cli.store.compression import read_range
 
 if TYPE_CHECKING:

@@ -25,16 +25,19 @@ from rlds_cli.errors import RldsError
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry.records import Entry
 from rlds_cli.report.columns import (
+    Distribution,
     ElementStats,
+    Histogram,
     OwnColumn,
     describe_elements,
+    distribution,
     is_image,
     number_of,
     places,
     rank,
+    resample,
     summarise_own_columns,
 )
-from rlds_cli.report.histograms import Distribution, Histogram, distribution, resample
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays
 from rlds_cli.store.build import FAILURES

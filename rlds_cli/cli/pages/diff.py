@@ -12,8 +12,8 @@ from rlds_cli import text
 from rlds_cli.cli.out import figure, number
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.files.hashing import short
+from rlds_cli.report.columns import Distribution
 from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
-from rlds_cli.report.histograms import Distribution
 
 _STYLES = {"same": "dim", "content": "yellow", "type": "bold yellow", "added": "green", "removed": "red"}
 _FAR = 0.1  # standard deviations

@@ -23,8 +23,7 @@ from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.files.hashing import short
-from rlds_cli.report.columns import OwnColumn, rank
-from rlds_cli.report.histograms import Distribution, resample, sparkline, trace
+from rlds_cli.report.columns import Distribution, OwnColumn, rank, resample, sparkline, trace
 from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image as Pillow
 
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import as_bytes, channels_last, evenly, is_image, places, rank
-from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places, rank
 from rlds_cli.report.html.spreads import DatasetRows, Spreads, spread
 from rlds_cli.ted import END_NAMES, FLAGS, Array, Field, IntArray
 

@@ -19,7 +19,7 @@ from rlds_cli.ted import END_NAMES
 
 if TYPE_CHECKING:
     from rlds_cli.checks.findings import Finding, Place
-    from rlds_cli.report.histograms import Distribution
+    from rlds_cli.report.columns import Distribution
     from rlds_cli.report.html.spreads import Spread, Spreads
     from rlds_cli.report.summary import FieldSummary, Summary
 

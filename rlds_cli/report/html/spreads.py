@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.report.columns import is_image, places
-from rlds_cli.report.histograms import Histogram
+from rlds_cli.report.columns import Histogram, is_image, places
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.statistics import in_bins
