@@ -42,6 +42,7 @@ _NOT_DATA = (".lock", "~")
 # Texts about the data in a directory; imported only if they are named explicitly.
 _ABOUT = (".md", ".rst")
 _ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
+KEYS = ("fields", "episodes_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +170,10 @@ def import_archive(
     )
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options: dict[str, Any] = {
-        "fields": dict(fields or {}),
-        "episodes_by": episodes_by,
-        "store": store,
-        "frames": frames,
-    }
-    if skip_bad:
-        options["skip_bad"] = True
-    if last_step:
-        options["last_step"] = last_step
+    options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
+    options |= {"store": store, "frames": frames}
+    options |= {"skip_bad": True} if skip_bad else {}
+    options |= {"last_step": last_step} if last_step else {}
     seen = identities(planned.plan.archive.files)
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
@@ -357,9 +352,6 @@ def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[st
     before, now = dict(store.manifest.archive), summarise_sources(sources)
     same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
     return same and dict(store.manifest.options) == dict(options)
-
-
-KEYS = ("fields", "episodes_by")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
 from rlds_cli.maintenance import gc
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 
@@ -118,7 +118,7 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
 
 
 def test_orders_keep_what_was_asked_for(home: Path) -> None:
-    portion = Portion(include=("a*",), episodes=(0, 10))
+    portion = Subset(include=("a*",), episodes=(0, 10))
     asked = DownloadRequest("d4rl/hopper-medium-v2", store="zarr", keep_archive=False, portion=portion)
     id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
     with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
@@ -142,7 +142,7 @@ def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> Non
     part = place.archive(id) / "bridge-train.tfrecord-00000-of-01024.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x")
-    order = DownloadRequest("openx/bridge", portion=Portion.of(include="*-00000-of-*"))
+    order = DownloadRequest("openx/bridge", portion=Subset.of(include="*-00000-of-*"))
     with pytest.raises(KeyboardInterrupt), request.recorded(order, id.with_variant(order.variant), place):
         raise KeyboardInterrupt
     assert request.unfinished() == (order,)

@@ -19,8 +19,8 @@ from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays, files, manifest
-from rlds_cli.store.files import is_field_path
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
 

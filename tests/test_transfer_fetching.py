@@ -22,7 +22,7 @@ from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.fetch.parts import Part
+from rlds_cli.downloads.fetch.parts import PartFile
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.progress import Event
@@ -498,7 +498,7 @@ def test_a_full_disk_is_an_error_that_says_what_is_kept(server: Server, place: P
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     descriptor = os.open("/dev/full", os.O_RDWR)
-    part = Part(place.directory / "x.h5", descriptor, wanted(server))
+    part = PartFile(place.directory / "x.h5", descriptor, wanted(server))
     try:
         with pytest.raises(NoSpace, match=r"The disk is full.* 0 B of x.h5 are kept"):
             part.append(CONTENT)

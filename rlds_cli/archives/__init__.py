@@ -29,7 +29,7 @@ from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
 from rlds_cli.ted import Part as Part
 
 if TYPE_CHECKING:
-    from rlds_cli.subset import Portion
+    from rlds_cli.subset import Subset
 
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20
@@ -138,11 +138,11 @@ class Guarded:
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
 
     def choose(
-        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-    ) -> tuple[Sequence[str], Portion]:
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
         """See `Reader`."""
         with untrusted(lambda: f"an archive, read as {self.name}"):
-            chosen: tuple[Sequence[str], Portion] = self.module.choose(names, portion, read)
+            chosen: tuple[Sequence[str], Subset] = self.module.choose(names, portion, read)
             return chosen
 
     def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -364,15 +364,15 @@ class Reader(Protocol):
         """Read the values that are not per row (policy weights, model XML), with their names."""
 
     def choose(
-        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-    ) -> tuple[Sequence[str], Portion]:
-        """Choose the files that hold a portion of an archive, before the files are downloaded.
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
+        """Choose the files that hold a part of an archive, before the files are downloaded.
 
         Parameters
         ----------
         names : sequence of str
             All files of the archive, relative to its root, in natural order.
-        portion : Portion
+        portion : Subset
             The wanted split, and the wanted range of episodes in it.
         read : callable
             Returns the content of a file by its name. It downloads the file, so only small descriptions are asked for.
@@ -381,7 +381,7 @@ class Reader(Protocol):
         -------
         files : sequence of str
             The names of the files to download.
-        rest : Portion
+        rest : Subset
             The part of ``portion`` that is still to be cut out of the rows of these files.
 
         Raises
@@ -398,7 +398,7 @@ class Reader(Protocol):
         """
 
 
-def every_file(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def every_file(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose all files: the default for `Reader.choose`."""
     return names, portion
 
@@ -424,8 +424,8 @@ def reader(name: str) -> Reader:
 
 
 def choose(
-    name: str, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-) -> tuple[Sequence[str], Portion]:
+    name: str, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+) -> tuple[Sequence[str], Subset]:
     """Choose the files that the reader called ``name`` needs for a portion; see `Reader.choose`."""
     return reader(name).choose(names, portion, read) if portion.cuts else (names, portion)
 

@@ -32,7 +32,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -85,7 +85,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
     return f"{found}; and shards" if found and shard else shard
 
 
-def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: object) -> tuple[Sequence[str], Subset]:
     """Choose the files of the wanted episodes, if each file is one; only the rows of shards tell their episodes."""
     files = [n for n in names if n.endswith(".npz")]
     if portion.split is not None or not files:

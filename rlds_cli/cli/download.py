@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlds_cli import text, visible
-from rlds_cli.cli import datasets, options, out
-from rlds_cli.cli.commands import app, resumable
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.out import resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def download(
             "--from", metavar="DIR|URL", help="Take the files from a local copy or a mirror.", show_default=False
         ),
     ] = None,
-    store: options.Store = options.Encoding.memmap,
+    store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[
@@ -78,9 +79,9 @@ def download(
         raise typer.BadParameter("give either IDs or --resume-all")
     from rlds_cli.downloads import download
     from rlds_cli.downloads.request import DownloadRequest, unfinished
-    from rlds_cli.subset import Portion
+    from rlds_cli.subset import Subset
 
-    portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
+    portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
@@ -183,8 +184,8 @@ def _existing(p: Deliveries) -> list[Dataset]:
 def _show(made: Sequence[Dataset], existing: Sequence[Dataset] = ()) -> None:
     """Print the datasets that were made; with ``--json`` also those that existed before."""
     if out.wants_json():
-        before = [{**datasets.facts(ds), "made": False} for ds in existing]
-        return out.result([*before, *({**datasets.facts(ds), "made": True} for ds in made)])
+        before = [{**out.dataset_facts(ds), "made": False} for ds in existing]
+        return out.result([*before, *({**out.dataset_facts(ds), "made": True} for ds in made)])
     for ds in made:
-        datasets.ready(ds)
+        out.new_dataset(ds)
     return None

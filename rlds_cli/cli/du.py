@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import short_path
+from rlds_cli.cli.out import short_path
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 from rlds_cli import registry, subset, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import space_text
+from rlds_cli.cli.out import space_text
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.report import catalogue

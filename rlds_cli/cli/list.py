@@ -9,7 +9,7 @@ import typer
 from rlds_cli import registry, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import short_path
+from rlds_cli.cli.out import short_path
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
 

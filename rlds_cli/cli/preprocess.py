@@ -14,8 +14,8 @@ import typer
 
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import UsageError, app, resumable
-from rlds_cli.cli.figures import number, shape
+from rlds_cli.cli.commands import UsageError, app
+from rlds_cli.cli.out import number, resumable, shape
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import short
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
     from rlds_cli.preprocess.trial import Change, Report, Values
-    from rlds_cli.report.derived import Outcome
+    from rlds_cli.report.summary import Outcome
 
 
 _SHARDS = 10  # missing shards that are listed; the others are counted
@@ -144,7 +144,7 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
-    from rlds_cli.report import derived
+    from rlds_cli.report import summary
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": _one_or_each(unit), "arrays": _one_or_each(arrays) or "numpy"}
@@ -182,7 +182,7 @@ def preprocess(
         else:
             where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = derived.summarise(make(id, which, name, progress=progress, **where, **job_options, **how))
+            made = summary.summarise_derived(make(id, which, name, progress=progress, **where, **job_options, **how))
             shown = _outcome(made)
     return out.result(report if alone else share if shard is not None else made, shown)
 

@@ -26,7 +26,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 from rlds_cli.text import natural
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Transfer:
     """The plan to fetch the files of a request, and the part of their rows to convert."""
 
     plan: planning.FetchPlan
-    portion: Portion
+    portion: Subset
 
     @property
     def counts(self) -> list[int]:
@@ -66,7 +66,7 @@ def plan_transfer(
 
 def _wanted(
     request: DownloadRequest, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
-) -> tuple[tuple[RemoteFile, ...], Portion]:
+) -> tuple[tuple[RemoteFile, ...], Subset]:
     """Select the files that hold the part requested, and the part of their rows that belongs to it."""
     portion = request.portion
     if not portion:

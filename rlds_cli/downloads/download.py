@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli import home, ids, registry, settings, subset, text
-from rlds_cli.downloads.request import DownloadRequest, Store, credentials_asked, recorded
+from rlds_cli.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -29,7 +29,7 @@ from rlds_cli.progress import Event, Progress, shown, silent
 from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -82,7 +82,7 @@ def download(
     ref: str,
     *,
     source: str | None = None,
-    store: Store = "memmap",
+    store: Encoding = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
@@ -148,7 +148,7 @@ def download(
     >>> ds.schema["observation"].shape
     (3,)
     """
-    portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -294,7 +294,7 @@ def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | N
     found = home.find(id, where)
     if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
-        if Portion.from_facts(there) != request.portion:
+        if Subset.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     return found
 

@@ -25,9 +25,9 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 
-Store = Literal["memmap", "zarr"]
+Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
 _TAG = "order"
 _HERE = ("cache_dir", "offline")  # settings of a process, not of the request
@@ -39,14 +39,14 @@ class DownloadRequest:
 
     ref: str
     source: str | None = None
-    store: Store = "memmap"
+    store: Encoding = "memmap"
     frames: str = "encoded"
     force: bool = False
     keep_archive: bool = True
     offline: bool = False
     cache_dir: StrPath | None = None
     skip_bad: bool = False
-    portion: Portion = EVERYTHING
+    portion: Subset = EVERYTHING
     files: tuple[File, ...] = ()  # exactly these files, from a lock, instead of those of the registry or a listing
     pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
     revision: str | None = None  # of the repository to list
@@ -177,7 +177,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
     flags = (request.force, request.keep_archive, request.skip_bad)
     urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
-    return request if sound and request.store in get_args(Store) and request.withheld in get_args(Withheld) else None
+    return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
 
 
 def _read(values: dict[str, Any]) -> DownloadRequest:
@@ -186,7 +186,7 @@ def _read(values: dict[str, Any]) -> DownloadRequest:
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
     for name in ("files", "pinned"):
         known[name] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get(name) or ())
-    return DownloadRequest(**known, portion=Portion(**portion))
+    return DownloadRequest(**known, portion=Subset(**portion))
 
 
 def _busy(place: Home, id: DatasetId) -> bool:

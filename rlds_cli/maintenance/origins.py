@@ -18,9 +18,9 @@ from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
 

@@ -37,7 +37,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
@@ -265,10 +265,11 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
             f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
             hint=f"rlds import PATH --as {d.id}, and the same command again",
         ) from e
-    portion = Portion.from_facts(d.options.get("portion") or {})
+    portion = Subset.from_facts(d.options.get("portion") or {})
     where = settings.read(cache_dir)
     pins = tuple(pinned(f, known, where) for f in d.files)
-    # A portion needs the listing of all files. So does a tree whose files have no remote address of their own.
+    # A part of an archive needs the listing of all files. So does a tree whose files have no remote address of
+    # their own.
     listed = bool(portion) or (bool(known.tree) and not all(map(_is_reachable, pins)))
     request = DownloadRequest(
         base,

@@ -24,7 +24,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         frames=str(options.get("frames", "encoded")),
         keep_archive=bool(origins.archive_files(place.archive(id))),
         skip_bad=bool(options.get("skip_bad")),
-        portion=Portion.from_facts(portion) if portion else Portion(),
+        portion=Subset.from_facts(portion) if portion else Subset(),
         files=_files(id, path, place),
         force=True,
         cache_dir=cache_dir,

@@ -13,7 +13,7 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.store import arrays
-from rlds_cli.store.files import component
+from rlds_cli.store.paths import component
 
 _ARRAY = "__array__"
 _INLINE = 4096  # characters of a state that the manifest repeats

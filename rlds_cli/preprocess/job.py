@@ -29,7 +29,7 @@ from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
 from rlds_cli.preprocess.steps import StepRunner, at_once, runs
 from rlds_cli.preprocess.task import PART_ROWS, Task
 from rlds_cli.progress import Stage
-from rlds_cli.store import files
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Chunk, Field, Part
 
 
@@ -185,7 +185,7 @@ def _has_space(name: str) -> bool:
 def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
     """Return untouched fields whose path in the source a new field takes; they are written to another path."""
     places = {f.name: f.path for f in task.dataset.manifest.fields}
-    taken = {path.lower() for path in files.paths(written).values()}
+    taken = {path.lower() for path in assign_paths(written).values()}
     return frozenset(n for n in untouched if places[n].lower() in taken)
 
 

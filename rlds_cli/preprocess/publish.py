@@ -23,9 +23,9 @@ from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, manifest, publishing
 from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.files import component
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
 from rlds_cli.store.videos import Extent
 from rlds_cli.store.workers import Executor

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Literal
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
-from rlds_cli.text import closest
+from rlds_cli.text import closest, similar
 
 LOCAL = "local"
 
@@ -332,14 +331,16 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
 
     ``among`` adds ids to those of the registry.
     """
+    from difflib import SequenceMatcher  # 3 ms, and only messages of errors need it
+
     known = {n: e.id for n, e in _index().items()} | {i.lower(): i for i in among}
     key = ref.lower().partition("@")[0]
     words = [w for w in re.split(r"[\s/_-]+", key) if w]
     holding = [n for n in known if words and all(w in n for w in words)]
     tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f}/" for f in _facts()))}
-    spelt = difflib.get_close_matches(key, known, count, 0.6)
-    by_tail = [tails[t] for t in difflib.get_close_matches(key, tails, count, 0.6)]
-    holding.sort(key=lambda n: (-difflib.SequenceMatcher(None, key, n).ratio(), n))
+    spelt = similar(key, known, count)
+    by_tail = [tails[t] for t in similar(key, tails, count)]
+    holding.sort(key=lambda n: (-SequenceMatcher(None, key, n).ratio(), n))
     ranked = [*holding, *spelt, *by_tail] if "/" in key else [*holding, *by_tail, *spelt]
     return list(dict.fromkeys(known[n] for n in ranked))[:count]
 

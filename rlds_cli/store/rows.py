@@ -22,7 +22,7 @@ NO_TEXT = -1  # the code of a step without text
 
 
 @dataclass(slots=True)
-class Position:
+class RowPosition:
     """The place of the next row: number of rows, bytes of encoded frames, and strings before it.
 
     The strings of a field in videos are the names of the videos in their source.
@@ -37,7 +37,7 @@ class Position:
 class WrittenRows:
     """The rows that one part has written from ``start`` on. ``hashes`` are the CRC-32 of each field's bytes."""
 
-    start: Position
+    start: RowPosition
     rows: int
     frame_bytes: dict[str, int]
     new_strings: dict[str, list[str]]
@@ -46,10 +46,10 @@ class WrittenRows:
     notes: tuple[Note, ...]
 
     @property
-    def end(self) -> Position:
+    def end(self) -> RowPosition:
         """Position behind the part."""
         s = self.start
-        return Position(
+        return RowPosition(
             s.rows + self.rows,
             {f: s.frame_bytes.get(f, 0) + n for f, n in self.frame_bytes.items()},
             {f: s.strings.get(f, []) + new for f, new in self.new_strings.items()},
@@ -92,11 +92,11 @@ class RowWriter:
         The dataset under construction, or a segment.
     paths : mapping
         Field name to path below ``directory``.
-    start : Position
+    start : RowPosition
         Place of the first row. Rows before it belong to other parts and are not touched.
     """
 
-    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: Position) -> None:
+    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: RowPosition) -> None:
         self._schema = schema
         self._start = start
         self._rows = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
-from rlds_cli.store.files import is_field_path
+from rlds_cli.store.paths import is_field_path
 
 MAX_WIDTH = 4096  # elements of a row: wider rows have statistics over all their elements
 MOST_ROWS, MOST_ROW_BYTES, MOST_BYTES = 1 << 48, 1 << 40, 1 << 60

@@ -38,7 +38,7 @@ from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.store import arrays, statistics
+from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -46,6 +46,14 @@ _PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("offsets", "packets", "first")
+_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
+_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
+_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
+_KEPT = 8  # decoders per thread
+_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
+
+
+# -- tables of stored videos
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +201,6 @@ def stored_digest(directory: Path) -> str:
         return ""
 
 
-def index_hashes(index: Array) -> list[bytes]:
-    """Return the hashes of the blocks of an index, followed by those of the videos."""
-    return [statistics.array_block(index[a : a + statistics.BLOCK_ROWS]) for a in statistics.blocks(len(index))]
-
-
 def _pieces(e: Extent) -> Iterator[bytes]:
     with e.file.open("rb", buffering=0) as f:
         f.seek(e.start)
@@ -243,12 +246,10 @@ def _track(text: str, packets: IntArray, size: int) -> Track:
     return Track(**_header(text), start=start, size=length, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
 
 
-_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
-_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
-_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
-_KEPT = 8  # decoders per thread
-_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 _here = local()
+
+
+# -- decoding
 
 
 @dataclass(frozen=True)

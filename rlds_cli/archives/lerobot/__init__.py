@@ -29,7 +29,7 @@ from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import trees
 from rlds_cli.formats import image_header, mp4, parquet
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
 from rlds_cli.text import plural
 
@@ -168,7 +168,7 @@ def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[i
     return info, {f"episode_{e.number}": e for e in listed}, description.tasks(info, files)
 
 
-def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose the descriptions, and the tables and videos of the wanted episodes.
 
     Raises
@@ -213,7 +213,7 @@ def _files(e: ListedEpisode) -> list[str]:
     return [e.data, *(video for video, _ in e.videos.values())]
 
 
-def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Portion:
+def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Subset:
     """Return the portion to cut out of the chosen files, since files of version 3 hold several episodes."""
     numbers = [e.number for e in there if e.length > 0]
     kept = [e.number for e in wanted if e.length > 0]

@@ -36,7 +36,7 @@ from rlds_cli.formats import image_header
 from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.parquet import pyarrow
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -139,7 +139,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         yield "minari/metadata.json", json.dumps(content)
 
 
-def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: object) -> tuple[Sequence[str], Subset]:
     """Choose the directories of the wanted episodes; a single HDF5 file holds all of them."""
     number = {n: int(parts[-2]) for n in names if len(parts := n.split("/")) > 1 and EPISODE.fullmatch(parts[-2])}
     if portion.split is not None or not number:

@@ -25,7 +25,7 @@ from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayo
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
 from rlds_cli.formats.tfrecord import ExampleFeature, parse
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
@@ -237,7 +237,7 @@ def _with_images_of_any_size(plan: Plan, layout: RecordLayout, key: str) -> Plan
     return replace(plan, schema=tuple(schema), notes=notes)
 
 
-def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose the descriptions, and the shards that hold the wanted episodes.
 
     Raises

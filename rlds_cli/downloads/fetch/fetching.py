@@ -20,7 +20,7 @@ from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import http
 from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy
 from rlds_cli.downloads.fetch.connections import Budget, Permanent, Stopped, reason
-from rlds_cli.downloads.fetch.parts import FileRecord, Part, locked, offset_of, opened
+from rlds_cli.downloads.fetch.parts import FileRecord, PartFile, locked, offset_of, opened
 from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
 from rlds_cli.downloads.sources import local_path, request_url
 from rlds_cli.downloads.sources.protocol import KINDS, RemoteFile
@@ -251,7 +251,7 @@ class FileFetcher:
         except RldsError as exc:
             raise _SourceFailed(names.shown(url), exc.message, error=exc) from exc
 
-    def _from_url(self, file: RemoteFile, url: str, part: Part) -> Fetched:
+    def _from_url(self, file: RemoteFile, url: str, part: PartFile) -> Fetched:
         """Fetch a file from one URL; if a resumed part gives a wrong hash, once more from the start."""
         budget = Budget(self.client.policy.requests, lambda: part.there)
         for mixed_before in (False, True):
@@ -269,7 +269,7 @@ class FileFetcher:
         assert failure is not None
         raise failure
 
-    def _pull(self, file: RemoteFile, url: str, part: Part, budget: Budget) -> None:
+    def _pull(self, file: RemoteFile, url: str, part: PartFile, budget: Budget) -> None:
         """Complete the part. Failures become _SourceFailed, except those of the disk and of the progress callback."""
         objections: list[Exception] = []
 

@@ -22,7 +22,7 @@ from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, authorities
 from rlds_cli.downloads.fetch.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
-from rlds_cli.downloads.fetch.parts import Part, PartOrigin, sendable
+from rlds_cli.downloads.fetch.parts import PartFile, PartOrigin, sendable
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
@@ -47,7 +47,7 @@ def pull(
     client: Client,
     url: str,
     file: RemoteFile,
-    part: Part,
+    part: PartFile,
     *,
     budget: Budget,
     told: Callable[[], None],
@@ -84,7 +84,7 @@ class _Download:
         client: Client,
         url: str,
         file: RemoteFile,
-        part: Part,
+        part: PartFile,
         ranges: Ranges,
         budget: Budget,
         told: Callable[[], None],
@@ -295,7 +295,7 @@ def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteF
 class Ranges:
     """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
-    def __init__(self, client: Client, url: str, part: Part, budget: Budget, told: Callable[[], None]) -> None:
+    def __init__(self, client: Client, url: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:
         self._client, self._url, self._part, self._budget, self._told = client, url, part, budget, told
         self._width = client.width
         self._condition = Condition()

@@ -185,7 +185,7 @@ def offset_of(target: Path) -> int:
     return size + ahead.beyond(size)
 
 
-class Part:
+class PartFile:
     """The bytes of a file so far, hashed as they arrive. `opened` creates it."""
 
     def __init__(self, target: Path, descriptor: int, file: RemoteFile) -> None:
@@ -302,13 +302,13 @@ class Part:
 
 
 @contextmanager
-def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
+def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
     """Open the part of ``target`` for writing; the caller holds `locked`."""
     try:
         descriptor = safe_files.open_own(part_path(target), os.O_RDWR | os.O_CREAT)
     except OSError as exc:
         raise disk.disk_error(exc, part_path(target)) from exc
-    part = Part(target, descriptor, file)
+    part = PartFile(target, descriptor, file)
     try:
         part.take_up()
         yield part

@@ -17,8 +17,8 @@ from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.loader.windows import nstep
 from rlds_cli.store import arrays
-from rlds_cli.store.check import Problem
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
+from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import Array
 
 _MOST_STEPS = 1 << 16  # summed up; more are not worked out again

@@ -14,8 +14,7 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.images import MOST_CHANNELS, Resize
-from rlds_cli.dataset.transforms import stands_for
+from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, stands_for
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.builtin.fields import Names, listed, stored
 from rlds_cli.preprocess.traits import Prepared, builtin
