@@ -386,7 +386,7 @@ def test_a_list_that_is_missing(tmp_path: Path) -> None:
     e = record(episode(3)).replace(b"steps/reward", b"steps/rewerd")
     path = write_dataset(tmp_path / "a", STEP, {"train": [[e]]}, metadata=META)
     with pytest.raises(
-        CorruptArchive, match=r"record 0 has no steps/reward; features.json says that every episode has"
+        CorruptArchive, match=r"record 0 has no steps/reward; features.json requires it in every episode"
     ):
         import_archive(path, "local/a")
 

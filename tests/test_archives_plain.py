@@ -165,7 +165,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
-    """Categories in dictionaries, NaN as missing values, and times, which no field can hold."""
+    """Categories in dictionaries, NaN as missing values, and times, which a field cannot hold."""
     columns = {
         "obs": pa.array([1.5, None, 2.5], pa.float32()),
         "action": pa.array([1, 2, 3], pa.int8()),

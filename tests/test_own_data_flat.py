@@ -101,7 +101,7 @@ CONTRADICTIONS = {
     "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode goes on"),
     "an id that comes back": (
         lambda c: (c.pop("step"), c["episode_id"].__setitem__(slice(20, 25), [1] * 5)),
-        r"episode 1 comes back in row 20 of a",
+        r"episode 1 appears again in row 20 of a",
     ),
     "a step twice": (
         lambda c: c["step"].__setitem__(12, 1),

@@ -167,7 +167,7 @@ def test_the_directory_itself_may_be_a_link(dataset: Path, tmp_path: Path) -> No
 def test_rows_that_no_file_has_are_not_looked_for(dataset: Path) -> None:
     edit(dataset, set_count(rows=2**48, steps=2**48 - 3))
     found = verify(dataset)
-    assert "the files have room for " in str(found.problems[0])
+    assert "the files hold " in str(found.problems[0])
     with pytest.raises(DamagedDataset, match=r"bytes; .* expected"):
         open_dataset(dataset)
 

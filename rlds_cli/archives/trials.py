@@ -160,7 +160,7 @@ class TrialReader:
         columns[FLAGS[1]] = (row == length - 1) & ~terminated
         inside = terminated & (row < length - 1)
         if inside.any():
-            text = "steps are terminated and their episode goes on"
+            text = "steps are terminated inside an episode"
             notes.append(Note("terminated-inside", text, int(inside.sum()), todo[0].episode.group))
         return Chunk(columns, row == length, self._table([p.episode for p in todo if p.ends]), tuple(notes))
 

@@ -57,7 +57,7 @@ def inspect(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the contents of a dataset, of one of its episodes, or of a file.
+    """Show the contents of a dataset, an episode or a file.
 
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
@@ -67,9 +67,11 @@ def inspect(
 
     path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
     if episode is not None and not is_dataset:
-        raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
+        raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes a dataset of it)")
     if (plot is not None or video is not None) and not is_dataset:
-        raise typer.BadParameter(f"--plot and --video need a dataset; {ref} is a file (rlds import makes one of it)")
+        raise typer.BadParameter(
+            f"--plot and --video need a dataset; {ref} is a file (rlds import makes a dataset of it)"
+        )
     if html is not None and (plot is not None or video is not None):
         raise typer.BadParameter("--html cannot be combined with --plot and --video")
     if plot is not None or video is not None:

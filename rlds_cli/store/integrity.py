@@ -77,7 +77,7 @@ def _check_rows(path: Path, m: Manifest) -> None:
     """Refuse a number of rows far beyond the size of the files."""
     room = max((rows_there(path, f) for f in m.fields), default=0)
     if m.counts.rows > room + _MISSING_ROWS:
-        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files have room for {room:,}.")
+        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files hold {room:,}.")
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:

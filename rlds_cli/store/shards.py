@@ -151,7 +151,7 @@ def _written(
     except WorkerDied as e:
         raise RldsError(
             f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. Finished parts are kept.",
-            hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
         ) from e
 
 

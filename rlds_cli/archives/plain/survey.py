@@ -101,8 +101,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
         raise UnknownLayout(
-            f'{table.path.name} has no "{missing}" by any name that is known. It holds {_held(table)}.',
-            hint=f"say which column it is: --map {missing}=KEY",
+            f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
+            hint=f"name the column: --map {missing}=KEY",
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
@@ -250,7 +250,7 @@ class _OrderedRows:
         if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
             raise NoSpace(
                 f"Sorting the rows by time needs {text.size_of(n * width)} in {tempfile.gettempdir()}, which has less.",
-                hint="set TMPDIR to a directory with more room, or sort the rows yourself",
+                hint="set TMPDIR to a directory with more space, or sort the rows yourself",
             )
         size = max(1, COPY_BYTES // max(width, 1))
         with self._joined as rows:

@@ -25,7 +25,7 @@ _STDOUT = "-"
 def write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
     """Write the report of a dataset to a file, or to standard output."""
     if not is_dataset:
-        raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes one of it)")
+        raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes a dataset of it)")
     if not whole:
         raise typer.BadParameter("--html reports on the whole dataset, without --episode")
     if to == _STDOUT and out.wants_json():

@@ -50,7 +50,7 @@ def fetch(
     WrongHash
         The hash is wrong. Fetched bytes are removed; a local copy is left alone.
     Offline
-        A file must be fetched, and the network is forbidden.
+        A file must be fetched, and network access is off.
     NoSpace, NoPermission
         Before the first byte, or while writing.
 
