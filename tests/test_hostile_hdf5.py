@@ -72,7 +72,7 @@ def test_values_in_chunks_that_share_one_place(tmp_path: Path) -> None:
 def test_a_long_fill_value_of_rows_that_were_never_written(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5") as f:
         f.create_dataset("note", (ROWS,), h5py.string_dtype(), chunks=(10,), fillvalue="x" * 10_000)
-    refused(tmp_path / "a.h5", "stands for 200,000,000 bytes")
+    refused(tmp_path / "a.h5", "represents 200,000,000 bytes")
 
 
 def test_an_attribute_of_texts_that_share_one_place(tmp_path: Path) -> None:

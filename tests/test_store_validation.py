@@ -109,7 +109,7 @@ def test_paths_that_no_field_has(path: str) -> None:
         (lambda m: m.update(options={"portion": {"episodes": [1]}}), "a list of 2 to 2"),
         (lambda m: m.update(episode_columns={"": {}}), "1 to 100 bytes"),
         (lambda m: m["stats"]["action"].update(mean=[1.0]), "mean is"),
-        (lambda m: m["stats"].update(nothing=m["stats"]["action"]), "of no field"),
+        (lambda m: m["stats"].update(nothing=m["stats"]["action"]), "without statistics"),
         (lambda m: m.update(facts={"a": [[[[]]]] * 3, "b": 10**400}), "more than 300 digits"),
     ],
 )

@@ -226,7 +226,7 @@ def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
             found[key] = column
     if layout.rows and not found:
         raise UnknownLayout(
-            f"{path.name}: every component of the observations changes too little or too irregularly to detect jumps.",
+            f"{path.name}: jumps cannot be detected in the observations.",
             hint="--episodes-by flags, or --map next/observation=KEY",
         )
     return found
