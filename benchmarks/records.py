@@ -293,12 +293,12 @@ def main() -> None:
         if taken["peer"]:
             peer_s = statistics.median(taken["peer"])
             results.add(f"{name}: tfrecord", size / peer_s, "MiB/s", "no checksums")
-            results.add(f"{name}: rate, of the peer's", peer_s / ours_s, "x", "at least 3 wanted")
+            results.add(f"{name}: rate / peer's rate", peer_s / ours_s, "x", "at least 3 wanted")
     large = dataset(DATA / "tfrecord")
     size = sum(p.stat().st_size for p in large.iterdir()) / 2**20
     found = dict(conversion(large))
     results.add("conversion", size / found["s"], "MiB/s", f"{size / 1024:.1f} GiB, one process")
-    results.add("most anonymous memory above imports", found["MiB"], "MiB", f"less than {MEMORY} wanted")
+    results.add("peak anonymous memory without imports", found["MiB"], "MiB", f"less than {MEMORY} wanted")
     results.write()
 
 

@@ -212,7 +212,7 @@ def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources
     there = home.find(id, where)
     if there and not _same(Store(there), options, sources):
         raise NameTaken(
-            f"{id} exists, and was made of other files or with other options.",
+            f"{id} exists, made from other files or with other options.",
             hint="another name, or --force to replace it",
         )
     return there is not None
@@ -252,7 +252,7 @@ def _matches(pattern: Path) -> list[Path]:
         return [Path(p) for p in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  (absolute patterns)
     except RecursionError:  # it calls itself for each directory
         raise ArchiveError(
-            f"{pattern} goes through directories nested too deeply.", hint="a pattern without **"
+            f"{pattern} matches directories that are nested too deeply.", hint="a pattern without **"
         ) from None
 
 

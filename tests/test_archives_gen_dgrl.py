@@ -131,7 +131,7 @@ def test_pickles_are_refused_and_the_way_out_is_said(tmp_path: Path, what: str) 
     path = tmp_path / "x.tar.xz"
     write_tar(path, [("a_3_1_0.00.npy", PICKLES[what](dgrl_episode(3, 0)))])
     assert archives.recognise([path]) == ("gen_dgrl", "episodes in a tar, pickled: a_3_1_0.00.npy")
-    with pytest.raises(UnsafeArchive, match="unpickling runs whatever its writer put there") as e:
+    with pytest.raises(UnsafeArchive, match="unpickling can run any code") as e:
         import_archive(path, "local/x")
     assert "docs/gen_dgrl.md" in str(e.value.hint)
     write_tar(path, [("0.npz", npz_bytes(dgrl_episode(3, 0))), ("1.npy", PICKLES[what](dgrl_episode(3, 0)))])
@@ -193,7 +193,7 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     for skip_bad in (False, True):
-        with pytest.raises(CorruptArchive, match=r"bigfish\.tar\.xz is truncated: its xz stream breaks off") as e:
+        with pytest.raises(CorruptArchive, match=r"bigfish\.tar\.xz is truncated: its xz stream ends at byte") as e:
             import_archive(path, "local/x", format="gen_dgrl", skip_bad=skip_bad)
         assert "fetch it again" in str(e.value.hint)
 

@@ -294,7 +294,7 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
         other = server.add(val, content)
         with pytest.raises(CorruptArchive, match="truncated or damaged") as caught:
             rlds_cli.download(PAIR)
-        assert caught.value.hint.startswith(f"rlds download {PAIR} fetches it again")
+        assert caught.value.hint.startswith(f"rlds download {PAIR} downloads it again")
         server.add(train, content)
         ds = rlds_cli.download(PAIR)
         assert ds.num_episodes == 6

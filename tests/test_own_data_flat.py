@@ -99,10 +99,10 @@ def test_a_step_that_counts_through_all_episodes_says_nothing(tmp_path: Path) ->
 
 
 CONTRADICTIONS = {
-    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode goes on"),
+    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode continues"),
     "an id that comes back": (
         lambda c: (c.pop("step"), c["episode_id"].__setitem__(slice(20, 25), [1] * 5)),
-        r"episode 1 comes back in row 20 of a",
+        r"episode 1 appears again in row 20 of a",
     ),
     "a step twice": (
         lambda c: c["step"].__setitem__(12, 1),
@@ -119,7 +119,7 @@ CONTRADICTIONS = {
     ),
     "truncated inside": (
         lambda c: c.update(truncated=[i == 2 for i in range(30)], terminated=c.pop("done")),
-        r"row 2 of .* is truncated, but its episode goes on",
+        r"row 2 of .* is truncated, but its episode continues",
     ),
     "done is something else": (
         lambda c: c.update(truncated=[i % 5 == 4 for i in range(30)], terminated=[False] * 30),
@@ -215,7 +215,11 @@ def test_an_option_decides_where_columns_contradict_each_other(tmp_path: Path) -
     assert Rows("plain", path, episodes_by="flags").episodes.length.tolist() == [5, 3, 7, 10, 5]
     assert Rows("plain", path, episodes_by="steps:step").episodes.length.tolist() == [5] * 6
     assert Rows("plain", path, episodes_by="file").episodes.length.tolist() == [30]
-    for rule, message in (("field:nothing", 'no column "nothing"'), ("flag", "is no rule"), ("starts", 'no column ""')):
+    for rule, message in (
+        ("field:nothing", 'no column "nothing"'),
+        ("flag", "is not a rule"),
+        ("starts", 'no column ""'),
+    ):
         with pytest.raises(UnknownLayout, match=message):
             Rows("plain", path, episodes_by=rule)
 

@@ -200,7 +200,7 @@ def test_a_directory_that_links_to_itself_ends(server: Server, tmp_path: Path) -
 def test_what_shows_no_files(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     server.add("/data/", "<html>forbidden</html>")
-    with pytest.raises(DownloadFailed, match="does not show its files: the answer is not a page of links"):
+    with pytest.raises(DownloadFailed, match="does not list its files: the answer is not a page of links"):
         listed(where, f"{server.url}/data/")
     with pytest.raises(DownloadFailed, match="HTTP 404"):
         listed(where, f"{server.url}/nothing/")

@@ -89,7 +89,9 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
         raise NoPermission(f"{e.filename or what()} may not be read.") from e
     except OSError as e:
         if is_full(e):
-            raise NoSpace(f"{what()}: {e}.", hint="free some room, or set TMPDIR to a directory with more") from e
+            raise NoSpace(
+                f"{what()}: {e}.", hint="free some space, or set TMPDIR to a directory with more space"
+            ) from e
         raise CorruptArchive(_said(what(), e)) from e
     except Exception as e:
         raise CorruptArchive(_said(what(), e)) from e

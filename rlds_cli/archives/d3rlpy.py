@@ -124,7 +124,7 @@ def plan(archive: Archive) -> Plan:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schemas[-1], schemas[0])),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     facts = {"d3rlpy": sorted(versions)}
     return Plan("d3rlpy", archive, schemas[0], tuple(parts), episodes_by="flags", facts=facts, notes=tuple(notes))

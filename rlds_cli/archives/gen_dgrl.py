@@ -109,7 +109,7 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
         if other.schema != found[0].schema:
             raise UnknownLayout(
                 f"{path.name} does not hold the fields of {archive.files[0].name}: {other.schema}; {found[0].schema}.",
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     facts = {"observations": found[0].stored, "kept": found[0].kept}
     return Plan(
@@ -227,8 +227,7 @@ def refuse_pickle(archive: Path, member: ArchiveMember, head: bytes) -> None:
                 pickled = True
     if pickled:
         raise UnsafeArchive(
-            f"{archive.name}: {member.name} is a pickle, and unpickling runs whatever its writer put there. "
-            "It is not read.",
+            f"{archive.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
             hint="convert it in a sandbox, then import the result: docs/gen_dgrl.md has the script",
         )
     raise UnknownLayout(f"{archive.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
@@ -373,7 +372,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]
     with open_unpacked(path) as stream:
         for member in members(stream):
             if not is_episode(member.name):
-                notes.append(Note("other-files", "members that are no episodes were not read", 1, member.name))
+                notes.append(Note("other-files", "members that are not episodes were not read", 1, member.name))
                 continue
             head = member.read(len(NPY))
             try:
@@ -472,9 +471,9 @@ def _remarks(name: str, steps: int, rewards: Array, terminated: BoolArray) -> It
         text = "names of episodes say another number of steps than they have; the episodes count"
         yield Note("length-in-name", text, 1, name)
     if m and abs(float(m["sum"]) - float(rewards.sum(dtype=np.float64))) > 0.0051:
-        yield Note("return-in-name", "names of episodes say another return than their rewards sum to", 1, name)
+        yield Note("return-in-name", "names of episodes contain another return than the sum of their rewards", 1, name)
     if inside := int(np.count_nonzero(terminated[:-1])):
-        yield Note("terminated-inside", "steps are terminated and their episode goes on", inside, name)
+        yield Note("terminated-inside", "steps are terminated inside an episode", inside, name)
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:

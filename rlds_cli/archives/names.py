@@ -374,7 +374,7 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
     if (text and shape) or not (text or d.dtype.kind in "biufc") or d.dtype.names or d.dtype.itemsize > 16:
         what = "compound" if d.dtype.names else f"{d.dtype} {list(shape)}"
         raise UnknownLayout(
-            f"{Path(d.file.filename).name}: {d.name} holds {what} values, which no field can hold.",
+            f"{Path(d.file.filename).name}: {d.name} holds {what} values, which a field cannot hold.",
             hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
         )
     kind: Kind = "text" if text else "array"

@@ -129,7 +129,7 @@ def plan(archive: Archive) -> Plan:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(layout.fields, seen[0].fields)),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     validation = [p.name.endswith(VAL) for p in archive.files]
     parts.sort(key=lambda p: (validation[p.args["file"]], p.args["file"]))

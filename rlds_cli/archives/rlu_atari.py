@@ -150,7 +150,7 @@ def _rule(archive: Archive) -> tuple[str, str]:
     if archive.last_step in RULES:
         return str(archive.last_step), "as asked or registered"
     if archive.last_step is not None:
-        raise UnknownLayout(f'last_step="{archive.last_step}" is no rule.', hint="action or observation")
+        raise UnknownLayout(f'last_step="{archive.last_step}" is not a valid rule.', hint="action or observation")
     every = max(1, len(archive.files) // LOOKED_AT)
     for index in range(0, len(archive.files), every)[:LOOKED_AT]:
         try:
@@ -208,7 +208,9 @@ def _episode(
     end = TERMINATED if found["next/discount"][-1] == 0 else TRUNCATED
     notes: tuple[Note, ...] = ()
     if filler and found[REWARD][-1] != 0:
-        notes = (Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, where),)
+        notes = (
+            Note("last-reward", "rewards in the row of the final observation are not 0, and are left out", 1, where),
+        )
     columns = {name: column[:length] for name, column in found.items()}
     if filler:
         columns["next/discount"] = found["next/discount"][1:]

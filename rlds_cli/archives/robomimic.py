@@ -216,11 +216,13 @@ def _odd(f: h5py.File, name: str, demos: Sequence[Trial]) -> Iterator[Note]:
     if empty := [d.group for d in demos if not d.rows]:
         yield Note("empty-episodes", "demonstrations without steps were left out", len(empty), f"{empty[0]} of {name}")
     if all("observation" in d.columns for d in demos):
-        yield Note("states-only", "no observations are recorded: simulator states stand in for them", 1, name)
+        yield Note("states-only", "no observations are recorded: simulator states are used instead", 1, name)
     there = {d.group for d in demos}
     unknown = sorted(n for members in masks(f, name).values() for n in members - there)
     if unknown:
-        yield Note("unknown-demos", "names in masks are of no demonstration", len(unknown), f"{unknown[0]} of {name}")
+        yield Note(
+            "unknown-demos", "names in masks do not match any demonstration", len(unknown), f"{unknown[0]} of {name}"
+        )
     said = {d.group: attribute(f[DATA][d.group], NUM_SAMPLES) for d in demos if NUM_SAMPLES in f[DATA][d.group].attrs}
     if wrong := [d.group for d in demos if d.group in said and not np.array_equal(said[d.group], d.rows)]:
         text = "demonstrations have another number of steps than they say"
@@ -236,7 +238,7 @@ def _agreed(archive: Archive, found: Sequence[Sequence[Trial]]) -> Trial:
                 raise UnknownLayout(
                     f"{archive.name_of(index)}: {d.group} does not hold the fields of {first.group}: "
                     + ("; ".join(differences(d.fields.values(), first.fields.values())) or "next observations differ"),
-                    hint="import files that agree, each under a name of its own",
+                    hint="import files with other fields separately, each with its own name",
                 )
     return first
 
@@ -255,7 +257,7 @@ def _schema(path: Path, first: Trial, *, own: bool) -> tuple[Field, ...]:
 
 def _with_own_next(plan: Plan, first: Trial, path: Path) -> Plan:
     note = Note(
-        "next-observation", "next observations are not the rows after: kept as fields of their own", 1, OWN + "..."
+        "next-observation", "next observations differ from the next rows: kept as separate fields", 1, OWN + "..."
     )
     return replace(
         plan,

@@ -171,7 +171,7 @@ def _same_fields(found: Mapping[str, Sequence[Trial]]) -> dict[str, Field]:
                 raise UnknownLayout(
                     f"{name}: {t.group} does not hold the fields of {first.group} of {first_name}: "
                     + "; ".join(differences(t.fields.values(), first.fields.values())),
-                    hint="import files that agree, each under a name of its own",
+                    hint="import files with other fields separately, each with its own name",
                 )
     return {**first.fields, **{flag: Field(flag, "bool", (), "next") for flag in FLAGS}}
 
@@ -207,14 +207,14 @@ def settle(found: Mapping[str, str | None], *, infos: bool) -> tuple[dict[str, s
     if infos and PATH in said and len(said) > 1:
         listed = ", ".join(f"{name}: {c}" for name, c in found.items() if c)
         raise UnknownLayout(
-            f"the files follow row conventions that do not go together: {listed}.",
-            hint="import them apart, under names of their own",
+            f"the files follow different row conventions: {listed}.",
+            hint="import them one by one, each with its own name",
         )
     guess = next((c for c in (PATH, DEMO) if c in said), DEMO)
     notes = [
         Note(
             "row-convention",
-            f"nothing tells what a row means: read as {guess} (infos of row t are known at t)",
+            f"the row convention is unknown: read as {guess} (infos of row t are known at t)",
             1,
             name,
         )
@@ -328,7 +328,7 @@ def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Tri
         if not any(is_below(k, field) for k in columns):
             raise UnknownLayout(
                 f"{where} has no {field}s. It holds {keys_found(found)}.",
-                hint=f"say which key they are: --map {field}=KEY",
+                hint=f"name the key: --map {field}=KEY",
             )
     rows = _common_length(where, {key: found[key] for key in columns.values()})
     claimed = set(columns.values())

@@ -176,7 +176,7 @@ class TrialReader:
             if f.name not in FLAGS:
                 columns[f.name] = TrialColumn(self, f, trial, notes)
         inside = int(terminated[:-1].sum())
-        text = "steps are terminated and their episode goes on"
+        text = "steps are terminated inside an episode"
         return EpisodeData(
             columns,
             trial.length,

@@ -576,9 +576,11 @@ def _ending(*, last: bool, terminal: bool) -> int:
 def _remarks(columns: Mapping[str, Array], terminal: Array, where: str) -> Iterator[Note]:
     """Make the notes about one episode."""
     if np.any(columns["action"][0]) or np.any(columns.get(REWARD, np.zeros(1))[0]):
-        yield Note("first-action", "first rows have an action or a reward that led to them; it is left out", 1, where)
+        yield Note(
+            "first-action", "first rows have an action or a reward of the step before them; it is left out", 1, where
+        )
     if inside := int(np.count_nonzero(terminal[:-1])):
-        yield Note("terminated-inside", "steps are terminated and their episode goes on", inside, where)
+        yield Note("terminated-inside", "steps are terminated inside an episode", inside, where)
 
 
 def _leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:

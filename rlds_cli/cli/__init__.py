@@ -51,7 +51,7 @@ def main() -> None:
         out.error(e)
         sys.exit(1)
     except PermissionError as e:  # a home or a file of another user, in any command
-        out.error(NoPermission(f"{e.filename} may not be read or written by this user."))
+        out.error(NoPermission(f"{e.filename} cannot be read or written by this user."))
         sys.exit(1)
     except KeyboardInterrupt:
         out.note("stopped")

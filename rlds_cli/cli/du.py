@@ -23,7 +23,7 @@ def du(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the disk usage of your home, by dataset; shared files count once.
+    """Show the disk usage of your home by dataset. Shared files count once.
 
     Example: rlds du --cache-dir /shared/rlds
     """

@@ -26,7 +26,7 @@ _RULES = {
     "timeouts": "end at timeouts only; a terminal is kept and does not end an episode",
     "jumps": "end where the observations jump, not where flags say",
     "file": "one per file",
-    "": "as the archive divides them",
+    "": "as in the archive",
 }
 
 
@@ -50,7 +50,7 @@ def info(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show source, licence, task, episodes and known defects of a dataset. Nothing is downloaded.
+    """Show source, licence, task and known defects of a dataset. Nothing is downloaded.
 
     Example: rlds info d4rl/antmaze-large-play-v2 --defects
     """

@@ -68,7 +68,7 @@ def inspect(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the contents of a dataset, of one of its episodes, or of a file.
+    """Show the contents of a dataset, an episode or a file.
 
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
@@ -79,7 +79,7 @@ def inspect(
     drawn = plot is not None or video is not None
     if (episode is not None or drawn) and not is_dataset:
         option = "--episode needs" if episode is not None else "--plot and --video need"
-        raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes one of it)")
+        raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes a dataset of it)")
     if html is not None and drawn:
         raise typer.BadParameter("--html cannot be combined with --plot and --video")
     if not drawn and html is None:
@@ -122,7 +122,7 @@ def _show_file(path: Path) -> None:
 def _write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
     """Write the report of a dataset to a file, or to standard output."""
     if not is_dataset:
-        raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes one of it)")
+        raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes a dataset of it)")
     if not whole:
         raise typer.BadParameter("--html reports on the whole dataset, without --episode")
     if to == _STDOUT and out.wants_json():

@@ -29,7 +29,7 @@ def list_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """List families of datasets, or the datasets that match a query, and whether they are on this disk.
+    """List families of datasets, or datasets that match a query. Datasets on this disk are marked.
 
     Example: rlds list hopper medium
     """

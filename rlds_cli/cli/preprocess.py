@@ -76,11 +76,14 @@ def preprocess(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the result, ID@NAME; the function's name unless given.")
+        str | None, typer.Option("--name", help="NAME of the result; default: the function's name.")
     ] = None,
     unit: Annotated[
         list[UnitOption] | None,
-        typer.Option("--unit", help="Data that the function receives in one call. Several --fn may each have one."),
+        typer.Option(
+            "--unit",
+            help="Data that the function receives in one call. With several --fn: one for all, or one for each.",
+        ),
     ] = None,
     history: Annotated[
         int | None, typer.Option("--history", metavar="N", help="Steps before the current one in a window.")
@@ -90,11 +93,11 @@ def preprocess(
     ] = None,
     arrays: Annotated[
         list[ArraysOption] | None,
-        typer.Option("--arrays", help="Library of the function's arrays; numpy unless given."),
+        typer.Option("--arrays", help="Library of the function's arrays; default: numpy."),
     ] = None,
     arg: Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")] = None,
     fields: Annotated[
-        str | None, typer.Option("--fields", metavar="A,B", help="Fields that the function receives; all unless given.")
+        str | None, typer.Option("--fields", metavar="A,B", help="Fields that the function receives; default: all.")
     ] = None,
     try_: Annotated[
         bool, typer.Option("--try", help="Show one episode before and after the function; write nothing.")
@@ -134,7 +137,9 @@ def preprocess(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a new dataset ID@NAME: call your function, or a built-in one, on every episode, batch, step or window.
+    """Make a dataset ID@NAME with your function or a built-in one.
+
+    The function is called for every episode, batch, step or window.
 
     \b
     Examples:

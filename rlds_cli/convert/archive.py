@@ -217,7 +217,7 @@ def _check_frames(c: Conversion, plan: Plan) -> None:
     for f in plan.schema:
         if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
             size = "x".join(map(str, f.shape[:2]))
-            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large and not decoded.")
+            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large to decode.")
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:

@@ -162,8 +162,8 @@ def make(
     steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
-            f"{id} is not in {where.home}, and the network is forbidden (RLDS_OFFLINE or --offline).",
-            hint=f"where there is internet:  rlds download {id} --cache-dir {where.home}",
+            f"{id} is not in {where.home}, and network access is off (RLDS_OFFLINE or --offline).",
+            hint=f"on a machine with network access:  rlds download {id} --cache-dir {where.home}",
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
@@ -187,7 +187,7 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
         return exc
     return CorruptArchive(
         exc.message,
-        hint=f"rlds download {id} fetches it again: no hash of it is published, and its source may have been at fault",
+        hint=f"rlds download {id} downloads it again; it has no published hash, and its source may have sent damage",
     )
 
 

@@ -266,7 +266,7 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
 
 
 def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
-    """The plan for a dataset whose source cannot be asked for its files, since the network is forbidden."""
+    """The plan for a dataset whose source cannot be asked for its files, since network access is off."""
     place = entry.files[0].urls[0] if entry.files else entry.tree[0]
     count = len(entry.files)
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
@@ -305,7 +305,7 @@ def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entr
     id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
     if id.variant and id.variant != request.variant:
         raise DatasetNotFound(
-            f"{id} is not in {where.home}, and variants are made, not downloaded.",
+            f"{id} is not in {where.home}, and variants are created locally, not downloaded.",
             hint=subset.command(id),
         )
     if not entry.files and not entry.tree:

@@ -217,7 +217,7 @@ class Unpacked:
 
     def _broken_off(self) -> CorruptArchive:
         return CorruptArchive(
-            f"{self.path.name} is truncated: its {self._kind} stream breaks off at byte {self._packed:,} of the file, "
+            f"{self.path.name} is truncated: its {self._kind} stream ends at byte {self._packed:,} of the file, "
             f"after {self.given:,} bytes of content.",
             hint=_again(self.path),
         )
@@ -428,7 +428,7 @@ def _safe(stream: Unpacked, name: str) -> str:
 def _refused(stream: Unpacked, name: str, what: str) -> UnsafeArchive:
     return UnsafeArchive(
         f"{stream.path.name}: the member {name[:200]!r} {what}. Nothing of it was written.",
-        hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+        hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
     )
 
 

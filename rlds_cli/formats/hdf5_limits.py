@@ -194,7 +194,7 @@ def _lzf_exceeds(data: bytes, limit: int) -> bool:
 
 def _refused(what: str) -> UnsafeArchive:
     return UnsafeArchive(
-        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+        what, hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create"
     )
 
 
@@ -227,7 +227,7 @@ def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Pa
     if size > MAX_ATTRIBUTE:
         raise UnsafeArchive(
             f"{path.name}: the attribute {name!r} of {item.name} has {size:,} bytes, more than {MAX_ATTRIBUTE:,}.",
-            hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+            hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
         )
     attribute = h5py.h5a.open(item.id, raw)
     kind, count = attribute.get_type(), math.prod(attribute.shape or ())
@@ -367,6 +367,6 @@ def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
 
 def _too_much_text(what: str, claimed: int, size: int) -> UnsafeArchive:
     return UnsafeArchive(
-        f"{what} stands for {claimed:,} bytes of texts or lists, in a file of {size:,}.",
-        hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+        f"{what} represents {claimed:,} bytes of texts or lists, in a file of {size:,}.",
+        hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
     )

@@ -491,7 +491,7 @@ class _OrderedRows:
         if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
             raise NoSpace(
                 f"Sorting the rows by time needs {text.size_of(n * width)} in {tempfile.gettempdir()}, which has less.",
-                hint="set TMPDIR to a directory with more room, or sort the rows yourself",
+                hint="set TMPDIR to a directory with more space, or sort the rows yourself",
             )
         size = max(1, COPY_BYTES // max(width, 1))
         with self._joined as rows:

@@ -143,7 +143,7 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
             raise _cut(path, where, f"{len(head)} of the {_HEAD.size} bytes of its frame are there")
         length, crc = _HEAD.unpack(head)
         if _checksum(head[:8]) != crc:
-            raise CorruptArchive(f"{where}: the checksum of its length does not agree.", hint=_again(path))
+            raise CorruptArchive(f"{where}: the checksum of its length is wrong.", hint=_again(path))
         if length > limit:
             raise UnsafeArchive(f"{where}: claims {length:,} bytes; at most {limit:,} are read.")
         there = None if size is None else size - offset - _HEAD.size - _TAIL.size
@@ -154,7 +154,7 @@ def _records(path: Path, source: _Source, size: int | None, limit: int) -> Itera
         if len(data) < length or len(tail) < _TAIL.size:
             raise _cut(path, where, f"{len(data):,} of its {length:,} bytes are there")
         if _checksum(data) != _TAIL.unpack(tail)[0]:
-            raise CorruptArchive(f"{where}: the checksum of its {length:,} bytes does not agree.", hint=_again(path))
+            raise CorruptArchive(f"{where}: the checksum of its {length:,} bytes is wrong.", hint=_again(path))
         yield TFRecord(number, offset, data)
         number, offset = number + 1, offset + _HEAD.size + length + _TAIL.size
 
@@ -220,7 +220,7 @@ class _Unpacked:
                 self._packed = self._more()
                 if not self._packed:
                     raise CorruptArchive(
-                        f"{self._path.name}: its gzip stream breaks off at byte {self._fed:,} of the file, "
+                        f"{self._path.name}: its gzip stream ends at byte {self._fed:,} of the file, "
                         f"{self._given:,} of its content.",
                         hint=_again(self._path),
                     )

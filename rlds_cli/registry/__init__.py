@@ -349,7 +349,7 @@ def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
     """Return a hint for an unknown id, or None if no known id comes near."""
     key = ref.lower().strip("/")
     if key in _facts():
-        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' stands for all of them"
+        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' selects all of them"
     near = suggest(ref, among=among)
     return f"did you mean {', '.join(near)}?" if near else None
 

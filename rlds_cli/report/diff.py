@@ -190,7 +190,7 @@ def compare(
     True
     """
     if not (rtol >= 0 and atol >= 0):
-        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 asks for equal values")
+        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 requires equal values")
     tolerance = Tolerance(rtol, atol)
     one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
     one, other = Dataset(one.store), Dataset(other.store)

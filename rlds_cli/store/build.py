@@ -209,7 +209,7 @@ def _work_apart(
         raise RldsError(
             f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. "
             f"{len(done)} of {len(job.parts)} parts are kept.",
-            hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
         ) from e
 
 
@@ -575,7 +575,7 @@ def _write_parts(
     except WorkerDied as e:
         raise RldsError(
             f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. Finished parts are kept.",
-            hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
         ) from e
 
 

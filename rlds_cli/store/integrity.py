@@ -97,7 +97,7 @@ def _check_rows(path: Path, m: Manifest) -> None:
     """Refuse a number of rows far beyond the size of the files."""
     room = max((rows_there(path, f) for f in m.fields), default=0)
     if m.counts.rows > room + _MISSING_ROWS:
-        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files have room for {room:,}.")
+        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files hold {room:,}.")
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
@@ -187,7 +187,7 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
 
 
 def rows_there(dataset: Path, f: StoredField) -> int:
-    """Estimate the number of rows that a field's files have room for; 0 if they cannot be inspected."""
+    """Estimate the number of rows that a field's files hold; 0 if they cannot be inspected."""
     dtype, shape = stored_row(f)
     array = dataset / f.path
     if f.kind == "frames" and f.codec != VIDEO:
@@ -335,7 +335,7 @@ def _offsets(path: Path, name: str, size: int) -> list[Problem]:
     offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
     if offsets[0] == 0 and offsets[-1] == size and (np.diff(offsets) >= 0).all():
         return []
-    return [Problem(f"{name} offsets", f"do not rise from 0 to the {size:,} bytes of frames")]
+    return [Problem(f"{name} offsets", f"do not increase from 0 to the {size:,} bytes of frames")]
 
 
 def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
@@ -357,7 +357,7 @@ def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: 
 
 def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
     if (np.diff(offsets) < 0).any():
-        raise DamagedDataset("have offsets that go back")
+        raise DamagedDataset("have decreasing offsets")
     h = hashlib.sha256(np.ascontiguousarray(np.diff(offsets), "<i8").tobytes())
     for piece in _pieces(path / "bytes", int(offsets[0]), int(offsets[-1]), 1):
         h.update(piece)

@@ -131,7 +131,7 @@ class RowWriter:
             if is_full(e):
                 raise NoSpace(
                     f"The disk is full after {self._start.rows + self._rows:,} rows; finished parts are kept.",
-                    hint="free some space and run the same command again: it goes on from there",
+                    hint="free some space and run the same command again: it resumes there",
                 ) from e
             raise
         self._rows += len(chunk)

@@ -495,7 +495,7 @@ def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Ma
         f = fields.get(name)
         where = f"the statistics of {name[:80]!r}"
         if f is None or f["kind"] != "array":
-            raise ValueError(f"{where} are of no field that has any")
+            raise ValueError(f"{where} belong to a field without statistics")
         pooled = math.prod(f["shape"]) > MAX_WIDTH
         for key in _ELEMENTS:
             _nested(found[key], [] if pooled else f["shape"], f"{where}: {key}")

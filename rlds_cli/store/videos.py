@@ -171,7 +171,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
         if is_full(e):
             raise NoSpace(
                 "The disk is full: the videos do not fit. Finished parts are kept.",
-                hint="free some space and run the same command again: it goes on from there",
+                hint="free some space and run the same command again: it resumes there",
             ) from e
         raise
     tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]

@@ -131,7 +131,7 @@ class _Worker(Generic[R]):
         if code is None:
             return "died"
         if code == -signal.SIGKILL:
-            return "was killed (signal 9: by somebody, or by the system when memory ran out)"
+            return "was killed (signal 9; the system does this when memory runs out)"
         return f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
 
     def stop(self) -> None:

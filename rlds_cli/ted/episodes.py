@@ -95,7 +95,7 @@ def _values(value: Any, name: str, where: str) -> Value:
     if array.dtype.kind not in "biufc":
         raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which is not a number, a flag or text.")
     if array.dtype == np.longdouble or array.dtype == np.clongdouble:
-        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which no other machine reads.")
+        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which other machines cannot read.")
     return array
 
 

@@ -132,7 +132,7 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
             raise UnknownLayout(
                 f"{c.where}checkpoint {c.number} does not hold what {first.where}checkpoint {first.number} holds: "
                 f"{c.capacity:,} rows of {c.kinds}; {first.capacity:,} rows of {first.kinds}.",
-                hint="import runs that agree, each under a name of its own",
+                hint="import runs with other fields separately, each with its own name",
             )
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
     for store, (dtype, shape) in first.kinds.items():
@@ -221,7 +221,7 @@ def _check_padding(frames: Array, kept: IntArray, new: int, part: Part) -> None:
         raise CorruptArchive(
             f"{part.args['pieces'][0]['label']}: rows before an episode have no action and no reward, but a frame; "
             "they are not the padding that Dopamine writes.",
-            hint="rlds_cli.create takes episodes that you read yourself",
+            hint="read the episodes yourself and pass them to rlds_cli.create",
         )
 
 
@@ -366,7 +366,7 @@ def _run(checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
     before: Checkpoint | None = None
     for c in checkpoints:
         if before and _is_repeated(before, c):
-            notes.append(Note("repeated-checkpoint", "checkpoints hold the rows of the one before", 1, c.label))
+            notes.append(Note("repeated-checkpoint", "checkpoints repeat the previous one", 1, c.label))
             continue
         if not (c is first and opening):
             pieces.append(CheckpointRows(c, last, last + 1))

@@ -184,7 +184,7 @@ def _schema(archive: Archive, seen: Sequence[FlatLayout], mode: str | None, by: 
             raise CorruptArchive(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schema, schemas[0])),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     return schemas[0]
 
@@ -260,7 +260,7 @@ def with_own_next(plan: Plan, found: FlatLayout) -> Plan:
     )
     note = Note(
         "next-observation",
-        "next observations differ from the rows after throughout: kept as a field of their own",
+        "next observations differ from the next rows throughout: kept as a separate field",
         1,
         "if episodes end there unflagged: --episodes-by jumps",
     )
@@ -418,7 +418,7 @@ class _Block:
         )
 
     def _report(self, cut: BoolArray, table: EpisodeTable) -> None:
-        self._note("terminated-inside", "steps are terminated and their episode goes on", self.terminated & ~self.ends)
+        self._note("terminated-inside", "steps are terminated inside an episode", self.terminated & ~self.ends)
         flagged = self.stretch.rule.kind in ("flags", "timeouts")  # else no end has a flag
         if flagged and self.start + self.rows == self.stretch.rule.layout.rows and cut[-1:].any():
             text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"

@@ -153,7 +153,7 @@ def _claim(found: Mapping[str, TableColumn], name: str, chosen: Mapping[str, str
             key = D4RL_KEYS[field]
             raise UnknownLayout(
                 f'{name} has no "{key}". It holds {keys_found(found)}.',
-                hint=f"say which key it is: --map {field}=KEY",
+                hint=f"name the key: --map {field}=KEY",
             )
     return claimed
 
@@ -227,7 +227,7 @@ def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
             found[key] = column
     if layout.rows and not found:
         raise UnknownLayout(
-            f"{path.name}: no component of the observations moves by steps of its own, so no jump can be told.",
+            f"{path.name}: jumps cannot be detected in the observations.",
             hint="--episodes-by flags, or --map next/observation=KEY",
         )
     return found
@@ -310,10 +310,10 @@ def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: 
     """
     kind, _, key = (text or DEFAULT).partition(":")
     if kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field"):
-        raise UnknownLayout(f'"{text}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+        raise UnknownLayout(f'"{text}" is not a rule for the ends of episodes.', hint=f"one of {', '.join(RULES)}")
     if kind == "timeouts" and layout.timeouts is None:
         raise UnknownLayout(
-            f'{path.name} has no "timeouts", at which its episodes should end.',
+            f'{path.name} has no "timeouts", which should mark the ends of its episodes.',
             hint="--episodes-by flags, or --map truncated=KEY",
         )
     if kind == "jumps" and not layout.comparable:
@@ -327,7 +327,7 @@ def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
     d = f.get(key)
     if d is None or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
         raise UnknownLayout(
-            f'{name} has no column "{key}" with one value per row, by which its episodes should be divided.',
+            f'{name} has no column "{key}" with one value per row, which should divide its episodes.',
             hint=f"columns: {', '.join(layout.columns.values())}",
         )
     return key

@@ -74,7 +74,7 @@ def plan(archive: Archive) -> Plan:
     """
     found = description.locate(archive.files)
     if found is None:
-        raise UnknownLayout("There is no LeRobot dataset here: no meta/info.json.")
+        raise UnknownLayout("This is not a LeRobot dataset: it has no meta/info.json.")
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
             f'episodes_by="{archive.episodes_by}" does not apply: LeRobot lists its episodes.', hint="leave it out"
@@ -235,7 +235,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     notes += missing
     notes += [*moved, *shared_frames(info, kept, cameras)]
     if not kept:
-        raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
+        raise CorruptArchive(f"{info.root}: no episode with steps has all of its files.")
     columns = description.schema(info.root / kept[0].data)
     if cameras and "timestamp" not in columns.names:
         raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")

@@ -141,7 +141,7 @@ def read(path: Path) -> Info:
             robot=content.get("robot_type"),
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as e:
-        raise CorruptArchive(f"{path} is not what LeRobot writes ({type(e).__name__}: {e}).") from e
+        raise CorruptArchive(f"{path} is not a LeRobot file ({type(e).__name__}: {e}).") from e
 
 
 def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[ListedEpisode]:
@@ -322,7 +322,7 @@ def values(column: Any, out: Array, where: str) -> None:
     array = column.combine_chunks()
     while hasattr(array.type, "value_type"):
         if array.null_count:
-            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers does not hold.")
+            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers cannot hold.")
         array = array.flatten()
     if array.null_count and out.dtype.kind != "f":
         raise UnknownLayout(f"{where} lacks {array.null_count:,} values, which {out.dtype} does not hold.")
@@ -362,7 +362,7 @@ def images(column: Any, where: str) -> EncodedFrames:
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")
     if array.null_count:
-        raise UnknownLayout(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+        raise UnknownLayout(f"{where}: images are stored in other files, which are not part of LeRobot's layout.")
     array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

@@ -96,7 +96,7 @@ def plan(archive: Archive) -> Plan:
     located = locate(archive.files)
     if located is None:
         raise UnknownLayout(
-            "There is no Minari dataset here: neither main_data.hdf5 nor <episode>/part-0.arrow or .parquet."
+            "This is not a Minari dataset: it has neither main_data.hdf5 nor <episode>/part-0.arrow or .parquet."
         )
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
@@ -371,7 +371,7 @@ def _notes(
     located: MinariFiles, metadata: Mapping[str, Any], survey: _Survey, inferred: Sequence[str]
 ) -> Iterator[Note]:
     if not metadata:
-        yield Note("no-metadata", "there is no metadata.json: environment and origin are not known")
+        yield Note("no-metadata", "metadata.json is missing: environment and origin are unknown")
     if inferred:
         yield Note(
             "inferred-space", f"the archive records no {' and no '.join(inferred)} space; inferred from the data"
@@ -547,7 +547,7 @@ def _flag_notes(
     last = np.zeros(len(terminated), bool)
     last[steps] = True
     seen = {
-        ("terminated-inside", "steps are terminated and their episode goes on"): terminated & ~last,
+        ("terminated-inside", "steps are terminated inside an episode"): terminated & ~last,
         ("truncated-inside", "steps are truncated and their episode goes on"): truncated & ~last,
         ("open-end", "episodes end with no flag; their last step is marked truncated"): last
         & ~(terminated | truncated),

@@ -409,7 +409,7 @@ def _name(path: LeafPath, extra: int) -> str:
 def _placement(key: str, name: str, extra: int) -> Placement:
     after = name.startswith("next/")
     if after and extra:
-        raise UnknownLayout(f'{key} has T+1 rows and cannot be "{name}": what comes after a step has T.')
+        raise UnknownLayout(f'{key} has T+1 rows and cannot be "{name}": results of a step have T rows.')
     return "next" if after else "both" if extra else "root"
 
 
@@ -466,7 +466,7 @@ def locate(files: Sequence[Path]) -> MinariFiles | None:
     others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
     if others:
         raise UnknownLayout(
-            f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
+            f"{others[0]} is beside a Minari dataset and does not belong to it.", hint="import them one by one"
         )
     return MinariFiles("hdf5", _metadata_file(files, files[main[0]].parent), main[0], {}, {})
 

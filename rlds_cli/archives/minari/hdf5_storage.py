@@ -252,7 +252,7 @@ def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
         try:
             item = h5py.h5o.open(group.id, raw)
         except KeyError as e:
-            raise UnsafeArchive(f"{path.name}: {name} is a link that leads nowhere.") from e
+            raise UnsafeArchive(f"{path.name}: {name} is a broken link.") from e
         if kind == h5py.h5l.TYPE_SOFT and h5py.h5o.get_info(item).fileno != file_number:
             raise UnsafeArchive(f"{path.name}: {name} is a link to another file.")
         if isinstance(item, h5py.h5d.DatasetID):
@@ -280,7 +280,7 @@ def _links(group: h5py.Group, path: Path) -> list[tuple[bytes, int]]:
 def _checked_name(raw: bytes, kind: int, path: Path) -> str:
     name = raw.decode("utf-8", "replace")
     if not name.isprintable() or {"", ".", ".."} & set(name.split("/")) or name.encode() != raw:
-        raise UnsafeArchive(f"{path.name}: {name!r} is no name for a field.")
+        raise UnsafeArchive(f"{path.name}: {name!r} is not a valid field name.")
     if kind == h5py.h5l.TYPE_EXTERNAL:
         raise UnsafeArchive(f"{path.name}: {name} is a link to another file.")
     return name

@@ -64,7 +64,7 @@ def plan(archive: Archive) -> Plan:
     located = directory.locate(archive.files)
     if located is None:
         raise UnknownLayout(
-            "There is no TFDS directory here: NAME-SPLIT.tfrecord-00000-of-00001 beside features.json.",
+            "This is not a TFDS directory: there is no NAME-SPLIT.tfrecord-00000-of-00001 beside a features.json.",
             hint="import the directory that holds features.json",
         )
     if archive.episodes_by not in (None, "file"):
@@ -182,7 +182,7 @@ def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]
             text = "last actions are all 0: --last-step observation would leave them out"
             odd = Note("last-action", text, len(seen.fillers))
             return rule, "as asked or registered", [odd] if filler and rule == "action" else ()
-    raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
+    raise UnknownLayout(f'last_step="{asked}" is not a valid rule.', hint="action or observation")
 
 
 def _frames(f: Field, leaf: FeatureLeaf, headers: Collection[image_header.ImageHeader]) -> tuple[Field, Sequence[Note]]:

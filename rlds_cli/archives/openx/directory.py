@@ -90,7 +90,7 @@ def locate(files: Sequence[Path]) -> TfdsDirectory | None:
     if len(directories) > 1:
         raise UnknownLayout(
             f"There are {len(directories)} TFDS directories: {directories[0]}, {directories[1]} ...",
-            hint="import them one by one, each under a name of its own",
+            hint="import them one by one, each with its own name",
         )
     info = read_json(path) if (path := directories[0] / INFO).is_file() else {}
     return TfdsDirectory(directories[0] / FEATURES, info, ordered(found, info))

@@ -87,7 +87,7 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf
     if not any(name.split("/")[0] == "observation" for name in named):
         raise UnknownLayout(
             f"The steps have no observation. They hold {', '.join(sorted(found.steps))}.",
-            hint="say which key it is: --map observation=KEY",
+            hint="name the key: --map observation=KEY",
         )
     return named
 
@@ -172,9 +172,7 @@ class RecordLayout:
         columns[FLAGS[0]] = terminated
         columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
         if inside := int(terminated[:-1].sum()):
-            notes.append(
-                Note("terminated-inside", "steps are terminated and their episode goes on", inside, str(origin))
-            )
+            notes.append(Note("terminated-inside", "steps are terminated inside an episode", inside, str(origin)))
         return EpisodeData(
             columns,
             length,
@@ -199,7 +197,7 @@ class RecordLayout:
         if leaf.kind == "text":
             texts, wrong = text(leaf, feature, str(origin))
             if wrong:
-                notes.append(Note("not-utf8", "texts hold bytes that are no UTF-8, replaced by �", wrong, str(origin)))
+                notes.append(Note("not-utf8", "texts hold bytes that are not UTF-8, replaced by �", wrong, str(origin)))
             return texts
         if leaf.kind == "frames":
             return images(leaf, feature, str(origin), shape=self.schema[name].shape)
@@ -227,7 +225,9 @@ class RecordLayout:
             yield Note("marks-inside", "episodes have is_first or is_last inside", 1, str(origin))
         reward = found.get(REWARD)
         if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
-            yield Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, str(origin))
+            yield Note(
+                "last-reward", "rewards in the row of the final observation are not 0, and are left out", 1, str(origin)
+            )
 
     def _options(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> str | None:
         """Return the values of the whole episode as JSON; images and long values are left out."""
@@ -257,7 +257,7 @@ def _plain(row: Array) -> Any:
 
 def _feature(example: Mapping[str, ExampleFeature], key: str, origin: RecordOrigin) -> ExampleFeature:
     if key not in example:
-        raise CorruptArchive(f"{origin} has no {key}; features.json says that every episode has.")
+        raise CorruptArchive(f"{origin} has no {key}; features.json requires it in every episode.")
     return example[key]
 
 
@@ -388,7 +388,7 @@ def _encoded_array(leaf: FeatureLeaf, feature: ExampleFeature, name: str) -> Arr
         if leaf.encoding == "zlib":
             rows = [_inflated(row, size) for row in rows]
     except zlib.error as e:
-        raise CorruptArchive(f"{name} does not inflate: {e}") from e
+        raise CorruptArchive(f"{name} cannot be decompressed: {e}") from e
     wrong = next((len(row) for row in rows if len(row) != size), None)
     if wrong is not None:
         raise CorruptArchive(f"{name}: a row of {wrong:,} bytes; {leaf.dtype} {list(leaf.shape)} takes {size:,}.")
@@ -401,7 +401,7 @@ def _inflated(row: bytes, size: int) -> bytes:
     inner = zlib.decompressobj()
     found = inner.decompress(row, size + 1)
     if len(found) <= size and not inner.eof:
-        raise zlib.error("it breaks off")
+        raise zlib.error("it ends too early")
     return found
 
 

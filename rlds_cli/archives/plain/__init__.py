@@ -313,13 +313,13 @@ def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late
             name = next(n for n in keys if keys[n] != others[n])
             raise UnknownLayout(
                 f"{name} is called {others[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
         if schema != schemas[0]:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schema, schemas[0])),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     return schemas[0]
 

@@ -349,7 +349,7 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
     if steps is None:
         assert again is not None
         raise UnknownLayout(
-            f"episode {_label(ids[begins[again]])} comes back in {place(int(begins[again]))}, after other episodes.",
+            f"episode {_label(ids[begins[again]])} appears again in {place(int(begins[again]))}, after other episodes.",
             hint="name the column that counts steps, to sort the rows: --map step=KEY; or " + DECIDE,
         )
     return _sorted(ids, steps, by, place)
@@ -391,7 +391,7 @@ def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int]
             f"episode {_label(ids[a])} has step {steps[a]!s} in {place(int(a))} and "
             f"{there if steps[a] != steps[b] else f'again in {place(int(b))}'}.",
             hint=f"{by.ids} and {by.steps} contradict each other: --episodes-by field:{by.ids} takes the rows as they "
-            f"stand, --episodes-by steps:{by.steps} goes by the steps",
+            f"stand, --episodes-by steps:{by.steps} uses the steps",
         )
     return order
 
@@ -523,7 +523,7 @@ def _check_flags(
         wrong = np.flatnonzero(is_set(seen, key, rows) & ~last)
         if len(wrong):
             raise UnknownLayout(
-                f"{place(wrong[0])} is {_shown(key)}, but its episode goes on in the next row.", hint=DECIDE
+                f"{place(wrong[0])} is {_shown(key)}, but its episode continues in the next row.", hint=DECIDE
             )
     if by.done is None or by.terminated is None or by.truncated is None:
         return
@@ -560,7 +560,7 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
     key = key or (getattr(by, RULES[kind]) if kind in RULES and kind != "field" else None) or ""
     if kind not in RULES:
         raise UnknownLayout(
-            f'"{rule}" is no rule for where episodes end.',
+            f'"{rule}" is not a rule for the ends of episodes.',
             hint="one of flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY, file",
         )
     table.derive([key])

@@ -343,7 +343,7 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
         found = "; ".join(differences(joint.values(), known.values()))
         raise UnknownLayout(
             f"{where} and {first} do not hold the same fields: {found}.",
-            hint="import them one by one, under names of their own, or choose the fields with --map",
+            hint="import them one by one, each with its own name, or choose the fields with --map",
         )
     return known | joint
 
@@ -473,7 +473,7 @@ def _check_alone(e: _GroupEpisode, seen: Mapping[str, Array]) -> None:
         if len(wrong):
             raise UnknownLayout(
                 f"{e.where}: {key} {says} at row {int(wrong[0]):,}, so it holds more than one episode.",
-                hint="if it is one episode all the same: --episodes-by file",
+                hint="if it is one episode nevertheless: --episodes-by file",
             )
 
 

@@ -104,8 +104,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
         raise UnknownLayout(
-            f'{table.path.name} has no "{missing}" by any name that is known. It holds {_held(table)}.',
-            hint=f"say which column it is: --map {missing}=KEY",
+            f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
+            hint=f"name the column: --map {missing}=KEY",
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])

@@ -193,7 +193,7 @@ def _refuse_pickles(archive: Archive) -> None:
         if name.endswith(".tdz"):
             raise UnknownLayout(f"{name} is a TensorDict in one file.", hint=f"unzip {name} -d DIR; rlds import DIR")
         raise UnsafeArchive(
-            f"{name} is a pickle of torch.save, which may execute anything when it is opened.",
+            f"{name} is a pickle of torch.save, which can run any code when it is opened.",
             hint="if you trust it: torch.load it yourself, write it with TensorDict.memmap(DIR), and import DIR",
         )
     if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == stores.STORAGE for p in archive.files):
@@ -230,8 +230,8 @@ def _trim(lanes: Lanes) -> None:
         if not any(lane.steps for lane in lanes.lanes):
             raise CorruptArchive(f"{lanes.store.name} has no rows.")
         raise CorruptArchive(
-            f"{lanes.store.name} holds nothing but zeros, as TorchRL 0.11 to 0.14 wrote of Minari's datasets.",
-            hint="rlds download minari/NAME fetches the dataset itself",
+            f"{lanes.store.name} holds only zeros: TorchRL 0.11 to 0.14 wrote such files for Minari's datasets.",
+            hint="rlds download minari/NAME downloads the original dataset",
         )
     pairs = zip(lanes.lanes, lengths, strict=True)
     lanes.lanes = [
@@ -336,7 +336,7 @@ def _check_same(found: Sequence[TensorStore], layouts: Sequence[TensorDictLayout
             raise CorruptArchive(
                 f"{store.name} and {found[0].name} do not hold the same fields: "
                 + "; ".join(differences(made.fields, layouts[0].fields)),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
 
 
@@ -355,7 +355,7 @@ def _remarks(
         yield Note("left-out", text, len(made.left_out), store.name)
     rows = sum(lane.steps for lane in lanes.lanes)
     if not store.is_buffer and not store.is_compact and rows < (total := int(np.prod(store.tree.batch))):
-        yield Note("unwritten-rows", "rows of zeros behind the last step were left out", total - rows, store.name)
+        yield Note("unwritten-rows", "rows of zeros after the last step were left out", total - rows, store.name)
     if store.is_buffer and not store.has_writer and not store.is_compact and store.written == store.tree.batch[0]:
         text = "no file says where the ring of a full buffer begins: its rows are read in the order of storage"
         yield Note("no-writer", text, 1, "import the directory that holds writer/metadata.json")

@@ -92,7 +92,7 @@ def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
     """
     kind, _, key = (rule or "").partition(":")
     if rule is not None and (kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field")):
-        raise UnknownLayout(f'"{rule}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+        raise UnknownLayout(f'"{rule}" is not a rule for the ends of episodes.', hint=f"one of {', '.join(RULES)}")
     if key and (key not in lanes.keys or np.prod(lanes.keys[key].shape, dtype=int) != 1 or lanes.keys[key].observed):
         raise UnknownLayout(
             f"{lanes.store.name} has no column {key} of one value a row.", hint=f"it has {', '.join(lanes.keys)}"
@@ -142,7 +142,7 @@ def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys
     alone = len(lanes.lanes) == 1 and not len(lanes.lanes[0].ends)
     if alone and not (flags or numbers or roles.starts):
         raise UnknownLayout(
-            f"{lanes.store.name}: nothing marks ends of episodes: there is no next/done and no collector/traj_ids.",
+            f"{lanes.store.name}: the ends of episodes are not marked: no next/done, no collector/traj_ids.",
             hint="--episodes-by field:KEY, or --episodes-by file if all of it is one episode",
         )
     return chosen

@@ -83,7 +83,7 @@ def fetch(
     WrongHash
         The hash is wrong. Fetched bytes are removed; a local copy is left alone.
     Offline
-        A file must be fetched, and the network is forbidden.
+        A file must be fetched, and network access is off.
     NoSpace, NoPermission
         Before the first byte, or while writing.
 
@@ -347,14 +347,14 @@ def _failed(step: FetchStep, failures: list[_SourceFailed]) -> RldsError:
     if any(f.wrong for f in failures):
         return WrongHash(
             f"{step.file.path} does not have the published hash or size. {why}.",
-            hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another place",
+            hint="a proxy or an altered mirror may be the cause; --from DIR|URL takes the file from another source",
         )
     if error := next((f.error for f in failures if f.error), None):
         return error
     again = "the same command resumes it; " if left else ""
     return DownloadFailed(
         f"{name} could not be downloaded. {why}. {kept}",
-        hint=f"{again}--from DIR|URL, or RLDS_MIRROR, takes the file from another place",
+        hint=f"{again}--from DIR|URL, or RLDS_MIRROR, takes the file from another source",
     )
 
 
@@ -362,7 +362,7 @@ def _offline(step: FetchStep, failures: list[_SourceFailed]) -> Offline:
     size = f" ({text.size_of(step.file.size)})" if step.file.size is not None else ""
     tried = "".join(f" {f.text}." for f in failures)
     return Offline(
-        f"{step.file.path}{size} must be fetched, and the network is forbidden (RLDS_OFFLINE or --offline).{tried}",
+        f"{step.file.path}{size} must be fetched, and network access is off (RLDS_OFFLINE or --offline).{tried}",
         hint="--from DIR takes it from a local copy",
     )
 

@@ -261,10 +261,10 @@ def _s3_object(place: BucketLocation, found: dict[str, str]) -> _Object:
 
 def _not_listed(place: BucketLocation, exc: Permanent) -> DownloadFailed:
     bucket = f"{place.scheme}://{place.bucket}"
-    elsewhere = "--from DIR|URL takes the files from somewhere else"
+    elsewhere = "--from DIR|URL takes the files from another source"
     if exc.status in (401, 403):
         return DownloadFailed(
-            f"{bucket} is closed: it does not show its files to everybody (HTTP {exc.status}). Nothing was written.",
+            f"{bucket} is closed: it does not list its files publicly (HTTP {exc.status}). Nothing was written.",
             hint=f"{elsewhere}; credentials open a private bucket ({_CREDENTIALS[place.scheme]})",
         )
     if exc.status == 404:

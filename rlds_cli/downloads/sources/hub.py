@@ -70,7 +70,7 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
             f"{endpoint} does not list {asked.repo} at {asked.revision}: {exc.reason}. Nothing was written.",
             hint=f"{endpoint}/datasets/{asked.repo} says who may read it; HF_TOKEN holds the token"
             if exc.status in (401, 403)
-            else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
+            else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from another source",
         ) from exc
     chosen = names.selected(entries, place.path)
     if not chosen:

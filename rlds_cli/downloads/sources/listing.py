@@ -46,7 +46,7 @@ def list_source(url: str, where: Settings, *, policy: RetryPolicy | None = None)
     DownloadFailed
         The source does not answer, or has nothing of that name.
     Offline
-        A request is needed, and the network is forbidden.
+        A request is needed, and network access is off.
     UnsafeArchive
         The source lists a name that leaves its directory.
     """
@@ -130,7 +130,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
     DownloadFailed
         No place has it, or it has more than 64 MiB.
     Offline
-        It is not on this machine, and the network is forbidden.
+        It is not on this machine, and network access is off.
     """
     remote = []
     for url in file.urls:
@@ -163,14 +163,14 @@ def answering(url: str) -> Iterator[None]:
         why = exc.reason if isinstance(exc, Permanent | Retryable) else unreadable
         raise DownloadFailed(
             f"{names.shown(url)} does not list its files: {why}. Nothing was written.",
-            hint="--from DIR|URL takes the files from somewhere else",
+            hint="--from DIR|URL takes the files from another source",
         ) from exc
 
 
 def offline(url: str) -> Offline:
-    """Return the error of a source that needs a request while the network is forbidden."""
+    """Return the error of a source that needs a request while network access is off."""
     return Offline(
-        f"The network is forbidden (RLDS_OFFLINE or --offline), and {url} must be asked for its files.",
+        f"Network access is off (RLDS_OFFLINE or --offline), and {url} must be asked for its files.",
         hint="--from DIR takes them from a local copy",
     )
 
@@ -251,7 +251,7 @@ def list_copy(
         raise unsafe
     looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
     raise DownloadFailed(
-        f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
+        f"{source} does not hold the requested files (looked for {looked}, and below the directories of their source).",
         hint="give the file itself, or the directory that it is in",
     )
 

@@ -40,8 +40,8 @@ def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
         found = set(_below(root, f"{start}/" if start else "", query, client))
     except Permanent as exc:
         raise DownloadFailed(
-            f"{names.shown(url)} does not show its files: {exc.reason}. Nothing was written.",
-            hint="--from DIR|URL takes the files from somewhere else",
+            f"{names.shown(url)} does not list its files: {exc.reason}. Nothing was written.",
+            hint="--from DIR|URL takes the files from another source",
         ) from exc
     chosen = names.selected(found, wanted)
     if not chosen:

@@ -95,7 +95,7 @@ def _dataset(s: Summary) -> Iterator[tuple[str, Markup | str]]:
     if a.algorithm:
         yield "Behaviour", a.algorithm
     if a.ref_min_score is not None and a.ref_max_score is not None:
-        yield "Score", f"0 is a return of {tick(a.ref_min_score)}, 100 one of {tick(a.ref_max_score)}"
+        yield "Score", f"0 for a return of {tick(a.ref_min_score)}, 100 for {tick(a.ref_max_score)}"
     known, of = s.counts.final_observations, s.counts.episodes
     yield "Final observations", "recorded" if known == of else f"recorded for {known:,} of {of:,} episodes"
     if s.splits:
@@ -243,7 +243,7 @@ def _distribution(title: str, x: str, d: Distribution | None, c: PageContent) ->
         return None
     wide, high = CHART
     chart = plots.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
-    said = f"Least {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, greatest {tick(d.max)}."
+    said = f"Minimum {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, maximum {tick(d.max)}."
     s = c.summary.scores
     if x == "return" and s:
         said += f" As scores: {s.min:.1f}, {s.median:.1f}, {s.mean:.1f}, {s.max:.1f}."
