@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import traits
+from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.blocks import StepName
 from rlds_cli.preprocess.failures import Failure
 from rlds_cli.preprocess.fit_state import from_json
@@ -72,7 +72,7 @@ class Caller:
         # During the first pass there is no state yet, and only `fit` is called.
         fits = first_pass(self._function) is not None
         state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
-        self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
+        self._args = builtin.complete(self._function, task.dataset, {**task.args, **state})
 
     def __call__(self, given: CallInput) -> Any:
         """Call the function and return its result.

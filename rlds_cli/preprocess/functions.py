@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from rlds_cli import settings
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import builtin, sources, traits
+from rlds_cli.preprocess import builtin, sources
 from rlds_cli.preprocess.sources import Files
 from rlds_cli.text import did_you_mean
 
@@ -193,7 +193,7 @@ def find(fn: str | Callable[..., Any] | Function) -> Function:
         raise PreprocessError("A list of functions is a pipeline, which runs as a whole.", hint="preprocess.run")
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
-    if isinstance(fn, FunctionType) and traits.of(fn).version:
+    if isinstance(fn, FunctionType) and builtin.traits_of(fn).version:
         return _built_in(fn)
     return _given(fn)
 
@@ -218,7 +218,7 @@ def _referenced(reference: str) -> Function:
         files = sources.module_files(target, [Path.cwd()])
         where = {"module": target, "uses_torch": _mentions_torch(target)}
     call = _attribute(module, name, reference)
-    if traits.of(call).version:
+    if builtin.traits_of(call).version:
         return _built_in(call)
     return Function(reference, name, _hash(files, [] if files else [reference]), files, path=path, call=call, **where)
 
@@ -226,7 +226,7 @@ def _referenced(reference: str) -> Function:
 def _built_in(call: Callable[..., Any]) -> Function:
     """Describe a built-in function, identified by its version instead of its file."""
     name = call.__name__
-    code = hashlib.sha256(f"rlds {name} {traits.of(call).version}".encode()).hexdigest()
+    code = hashlib.sha256(f"rlds {name} {builtin.traits_of(call).version}".encode()).hexdigest()
     return Function(name, name, code, module=call.__module__, call=call)
 
 

@@ -26,7 +26,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits
+from rlds_cli.preprocess import builtin, calling, fit, functions, job, sources, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.plan import Assumptions
@@ -276,7 +276,7 @@ def stages(
         found, _each("unit", unit, found), _each("arrays", arrays, found), _shares(args, found), strict=True
     ):
         assert f.call is not None
-        traits.check(f.call, given)
+        builtin.check(f.call, given)
         own, reach = task.unit_of(f, kind, span if (kind or f.unit) == "window" else (None, None))
         made.append(Stage(f, own, reach, what or "numpy", given))
     if span != (None, None) and not any(s.unit == "window" for s in made):

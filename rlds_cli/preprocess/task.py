@@ -18,7 +18,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import functions, sources, traits
+from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.failures import Failure, failures_of, read_failures
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.settings import StrPath
@@ -58,7 +58,7 @@ class Task:
     args: Mapping[str, Any]
     fields: tuple[str, ...] | None
     span: tuple[int, int] = (0, 0)  # history and future of a window
-    carried: Mapping[str, str] | None = None  # see `traits.Prepared`
+    carried: Mapping[str, str] | None = None  # see `builtin.Prepared`
     decoded: tuple[str, ...] = ()
     keep_going: bool = False
     depends_on: tuple[str, ...] = ()  # files that the function reads, besides those that its arguments name
@@ -153,7 +153,7 @@ def identity(
 ) -> dict[str, Any]:
     """Return the inputs that the result of a function depends on, except its source."""
     call = function.load()
-    own = {} if traits.of(call).version else args  # arguments of built-in functions name fields, not files
+    own = {} if builtin.traits_of(call).version else args  # arguments of built-in functions name fields, not files
     depends = sources.of(call, own, depends_on)
     return {
         "function": function.name,
@@ -232,9 +232,9 @@ def describe(
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, dataset, args)
     assert function.call is not None
-    traits.check(function.call, args)
+    builtin.check(function.call, args)
     _check_built_in(function, unit, arrays)
-    prepared = traits.prepare(function.call, dataset, args)
+    prepared = builtin.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
     task = Task(
         prepared.dataset,
@@ -320,7 +320,7 @@ def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, An
     if state.keys() & args.keys():
         raise PreprocessError("state= holds the state of the first pass; it cannot be an argument.")
     try:
-        traits.complete(function.call, dataset, {**args, **state})
+        builtin.complete(function.call, dataset, {**args, **state})
     except TypeError as e:
         given = ", ".join(["one argument", *(f"{k}=..." for k in (*args, *state))])
         raise PreprocessError(
@@ -330,7 +330,11 @@ def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, An
 
 
 def _check_built_in(function: Function, unit: str, arrays: str) -> None:
-    if function.call is not None and traits.of(function.call).version and (unit, arrays) != ("episode", "numpy"):
+    if (
+        function.call is not None
+        and builtin.traits_of(function.call).version
+        and (unit, arrays) != ("episode", "numpy")
+    ):
         raise PreprocessError(f"{function.name} works on whole episodes of NumPy arrays; omit unit and arrays.")
 
 
