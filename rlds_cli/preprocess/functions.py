@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from rlds_cli import settings
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin, sources
-from rlds_cli.preprocess.sources import Files
+from rlds_cli.preprocess.sources import Files, LockedFunction
 from rlds_cli.text import did_you_mean
 
 UNITS = ("episode", "batch", "step", "window")
@@ -196,6 +196,23 @@ def find(fn: str | Callable[..., Any] | Function) -> Function:
     if isinstance(fn, FunctionType) and builtin.traits_of(fn).version:
         return _built_in(fn)
     return _given(fn)
+
+
+def load_locked(found: LockedFunction) -> Function:
+    """Import a function that a lock names; call it inside `sources.from_source`.
+
+    Raises
+    ------
+    PreprocessError
+        It cannot be imported, or the import is not the file that was found.
+    """
+    function = find(found.reference)
+    call = function.call
+    module = sys.modules.get(str(getattr(call, "__module__", "")))
+    where = getattr(module, "__file__", None)
+    if function.files != found.files or where is None or Path(where).resolve() != found.file:
+        raise sources.refused(found.reference, f"what is imported under that name is not defined in {found.file}")
+    return function
 
 
 def _referenced(reference: str) -> Function:

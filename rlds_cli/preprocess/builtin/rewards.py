@@ -31,6 +31,8 @@ from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import dtype_of
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray
 
+ACHIEVED, DESIRED, FINAL = "observation/achieved_goal", "observation/desired_goal", "final"
+Goal = str | Sequence[float]
 QPOS, BUTTONS = "info/qpos", "info/button_states"
 CUBES_AT, CUBE_WIDTH, NEAR = 14, 7, 0.04
 SCENE_BUTTONS = 2
@@ -178,10 +180,6 @@ def return_to_go(
     sum_from_ends(sums, stop, float(gamma))
     episode[into] = (sums[:-1] * scale).astype(dtype)
     return episode
-
-
-ACHIEVED, DESIRED, FINAL = "observation/achieved_goal", "observation/desired_goal", "final"
-Goal = str | Sequence[float]
 
 
 def _prepare_goals(
