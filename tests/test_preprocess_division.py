@@ -91,7 +91,7 @@ def test_the_first_run_decides(tmp_path):
 
 def test_what_a_batch_holds_does_not_depend_on_the_chunks(ds, monkeypatch):
     """Functions of batches may see that they are batches: these are the same however work is divided."""
-    monkeypatch.setattr("rlds_cli.preprocess.steps.BLOCK_ROWS", 60)
+    monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", 60)
 
     def centred(batch):
         batch["centred"] = batch["action"] + len(batch["action"]) + np.random.random()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.preprocess.builtin import MODULES as _BUILTIN
 from rlds_cli.preprocess.builtin import catalogue as catalogue
 from rlds_cli.preprocess.builtin import get as _get
-from rlds_cli.preprocess.fit_state import state as state
 from rlds_cli.preprocess.functions import unit as unit
+from rlds_cli.preprocess.job import state as state
 from rlds_cli.preprocess.running import run as run
 from rlds_cli.preprocess.shards import ShardReport as ShardReport
 from rlds_cli.preprocess.shards import finish as finish

@@ -20,13 +20,11 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import builtin
-from rlds_cli.preprocess.blocks import StepName
-from rlds_cli.preprocess.failures import Failure
-from rlds_cli.preprocess.fit_state import from_json
 from rlds_cli.preprocess.functions import Function, first_pass
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
+from rlds_cli.preprocess.reading import StepName
 from rlds_cli.preprocess.sources import is_users
-from rlds_cli.preprocess.task import Task
+from rlds_cli.preprocess.task import Failure, Task
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.ted import Array, Note
 
@@ -64,15 +62,13 @@ class CallInput(NamedTuple):
 
 
 class Caller:
-    """Calls the function of a task, and ``fit`` in its first pass."""
+    """Calls the function of a task with the ``state`` of its first pass, or ``fit`` in the first pass itself."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, state: Any = None) -> None:
         self._task = task
         self._function = task.function.load()
-        # During the first pass there is no state yet, and only `fit` is called.
-        fits = first_pass(self._function) is not None
-        state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
-        self._args = builtin.complete(self._function, task.dataset, {**task.args, **state})
+        given = {"state": state} if first_pass(self._function) else {}
+        self._args = builtin.complete(self._function, task.dataset, {**task.args, **given})
 
     def __call__(self, given: CallInput) -> Any:
         """Call the function and return its result.

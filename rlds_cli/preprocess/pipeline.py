@@ -26,13 +26,13 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import builtin, calling, fit, functions, job, sources, task
+from rlds_cli.preprocess import builtin, calling, functions, job, sources, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.plan import Assumptions
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.publish import run_task
 from rlds_cli.preprocess.task import StagePosition, Task
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import silent
 from rlds_cli.store import publishing
 from rlds_cli.store.manifest import Manifest
@@ -205,7 +205,7 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True)
         try:
-            t = fit.with_state(t, rows, pool)
+            t = job.with_state(t, rows, pool)
             runner = job.runner_of(t)
             with undisturbed(t):
                 probes = [runner.probe(k, Assumptions())[0] for k in range(dataset.num_episodes)]

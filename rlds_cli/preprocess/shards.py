@@ -38,12 +38,12 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, publish
+from rlds_cli.preprocess import job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, files, publishing, rows, shards
@@ -271,9 +271,9 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{shards.attempt()}"
         alone.mkdir()
-        return fit.with_state(t, alone, pool)
+        return job.with_state(t, alone, pool)
     try:
-        return fit.with_state(t, work, pool)
+        return job.with_state(t, work, pool)
     finally:
         lock.release()
 
@@ -289,7 +289,7 @@ def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
         raise PreprocessError(
             f"There is no shard of {t.id}{_others(t, place)}.", hint="--shard 1/4 and so on make them"
         )
-    t = fit.with_state(t, work, replace(pool, task=t))
+    t = job.with_state(t, work, replace(pool, task=t))
     plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
@@ -375,7 +375,7 @@ def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
 
 
 def _shared_plan_under(t: Task, work: Path, assumptions: Assumptions) -> tuple[SharedPlan, float]:
-    plan, seconds = job.plan(t, assumptions)
+    plan, seconds = job.planned(t, assumptions)
     rows = job.decided(work, seconds, t.dataset.num_steps)
     return SharedPlan(job.divided(t, plan, rows), assumptions, work), seconds
 
