@@ -120,7 +120,7 @@ def test_runs_are_whole_episodes(lengths, steps, expected):
 @pytest.mark.parametrize("unit", ["episode", "batch"])
 def test_chunks_hold_every_episode_once(ds, rows, unit):
     how = {"unit": unit, "arrays": "numpy", "args": {}, "fields": None}
-    with described(ds, "prep.py:slow", "x", cache_dir=None, **how) as t:
+    with described(ds, "prep.py:slow", "x", **how) as t:
         parts = job.parts(t, kept=True, rows=rows)
     assert [k for p in parts for k in range(p.args["first"], p.args["last"])] == list(range(EPISODES))
     assert sum(p.rows for p in parts) == EPISODES * (STEPS + 1)

@@ -43,6 +43,7 @@ from rlds_cli.ted import (
 )
 from rlds_cli.ted.episodes import Flat
 
+EMPTY = Note("empty-episodes", "episodes without steps were left out")
 _ALL = slice(None)
 
 
@@ -405,9 +406,6 @@ def _sliced(column: Column, rows: slice) -> Column:
     numbers = range(len(column))[rows]
     parts = [column.data[ends[i] - column.lengths[i] : ends[i]] for i in numbers]
     return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *parts]), column.lengths[rows])
-
-
-EMPTY = Note("empty-episodes", "episodes without steps were left out")
 
 
 def takes_fast_path(task: Task, plan: WritePlan) -> bool:

@@ -38,6 +38,25 @@ from rlds_cli.store import publishing
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS
 
+Functions = Sequence[Callable[..., Any] | str]
+Several = str | None | Sequence[str | None]  # one for all functions, or one for each
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
+
+    function: Function
+    unit: str
+    span: tuple[int, int]
+    arrays: str
+    args: Mapping[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The inputs that its result depends on, except its source."""
+        return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -223,26 +242,6 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
 def _between(work: Path, number: int) -> Path:
     """Return the directory of the result of the first ``number`` functions."""
     return work / str(number) / "dataset"
-
-
-Functions = Sequence[Callable[..., Any] | str]
-Several = str | None | Sequence[str | None]  # one for all functions, or one for each
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
-
-    function: Function
-    unit: str
-    span: tuple[int, int]
-    arrays: str
-    args: Mapping[str, Any]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The inputs that its result depends on, except its source."""
-        return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
 
 
 def stages(

@@ -162,11 +162,6 @@ class StepName:
     def __init__(self, block: StepBlock, step: int) -> None:
         self._block, self._step = block, step
 
-    @property
-    def at(self) -> tuple[int, int]:
-        """Number of the episode in the whole dataset, and of the step in it."""
-        return self._block.at(self._step)
-
     def __str__(self) -> str:
         return self._block.name(self._step)
 

@@ -143,10 +143,8 @@ def _described(
     source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
 ) -> AbstractContextManager[Task | Pipeline]:
     """Describe the task, or the pipeline of several functions."""
-    if not isinstance(fn, list | tuple):
-        return described(source, fn, name, cache_dir=cache_dir, **how)
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    return pipeline.described(dataset, fn, name, **how)
+    return (pipeline.described if isinstance(fn, list | tuple) else described)(dataset, fn, name, **how)
 
 
 def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:

@@ -113,7 +113,8 @@ def run_shard(
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
         if not force and publish.is_made(t, where):
@@ -164,7 +165,8 @@ def finish(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
         if force or not publish.is_made(t, where):

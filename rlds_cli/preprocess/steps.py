@@ -111,7 +111,8 @@ class StepRunner:
         first, i, step = int(block.numbers[0]), 0, None
 
         def described() -> CallInput:
-            return CallInput(step, first, StepName(block, i), lambda: _row(given, i))
+            episode, t = block.at(i)
+            return CallInput(step, episode, block.name(i), lambda: _row(given, i), step=t)
 
         stack = ColumnStack(block.size, batch)
         with self._caller.refusing(first):

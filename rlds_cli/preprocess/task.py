@@ -15,22 +15,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rlds_cli import __version__, ids
-from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.settings import StrPath
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
 from rlds_cli.text import is_below
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 Unit = Literal["episode", "batch", "step", "window"]
 Arrays = Literal["numpy", "torch", "tensordict"]
@@ -206,16 +207,8 @@ def _said(part: str, value: Any) -> str:
 
 
 @contextmanager
-def described(
-    source: str | os.PathLike[str] | Dataset,
-    fn: Any,
-    name: str | None,
-    *,
-    cache_dir: StrPath | None,
-    **how: Any,
-) -> Iterator[Task]:
-    """Describe a task; the modules of its function can be imported inside the block."""
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
+    """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
     with functions.importable(functions.search_path([fn])):
         t = describe(dataset, fn, name, **how)
         with functions.importable(t.function.path):

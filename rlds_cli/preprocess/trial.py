@@ -15,13 +15,13 @@ from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import functions, job, pipeline, task
+from rlds_cli.preprocess import job, pipeline
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
-from rlds_cli.preprocess.task import Arrays, Task, Unit
+from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field
@@ -71,12 +71,10 @@ def attempt(
                 raise PreprocessError(f"step={step}: several functions are tried on a whole episode.", hint="omit step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with functions.importable(functions.search_path([fn])):
-        t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
-        with functions.importable(t.function.path):
-            number = _number(t.dataset, episode)
-            work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*job.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
+    with described(dataset, fn, name, span=(history, future), fields=fields, **alone) as t:
+        number = _number(t.dataset, episode)
+        work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
+        return _try(*job.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
