@@ -109,7 +109,7 @@ class PreprocessJob:
 
 def runner_of(task: Task) -> EpisodeRunner | StepRunner:
     """Return the runner for the unit of a task."""
-    caller = Caller(task, None if task.state is None else from_json(task.state))
+    caller = Caller(task, None if task.state is None else decode_state(task.state))
     return EpisodeRunner(task, caller) if task.unit == "episode" else StepRunner(task, caller)
 
 
@@ -258,12 +258,12 @@ class _Journal:
         found: dict[int, str] = {}
         for line in text[: text.rfind("\n") + 1].splitlines():  # without a last line that a kill cut short
             entry = json.loads(line)
-            if entry["key"] == self.key and digest(entry["state"]) == entry["sha256"]:
+            if entry["key"] == self.key and state_hash(entry["state"]) == entry["sha256"]:
                 found[entry["chunk"]] = entry["state"]
         return found
 
     def write(self, chunk: int, state: str) -> None:
-        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": digest(state), "state": state}) + "\n"
+        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": state_hash(state), "state": state}) + "\n"
         descriptor = safe_files.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         with os.fdopen(descriptor, "a+b") as f:
             f.seek(0, os.SEEK_END)
@@ -327,7 +327,7 @@ def fit_chunk(task: Task, part: Part) -> str:
             for given in runner.inputs(part):
                 calling.seed(task, given.seed)
                 state = caller.fit(state, given)
-        return to_json(state, f"{task.function.reference}.fit")
+        return encode_state(state, f"{task.function.reference}.fit")
 
 
 def _as_fit_sees_it(task: Task) -> Task:
@@ -360,26 +360,26 @@ def _merged(task: Task, texts: list[str]) -> str:
         return texts[0]
     _, merge = functions.first_pass(task.function.load()) or (None, None)
     assert merge is not None
-    a, b = (from_json(text, writeable=True) for text in texts)
+    a, b = (decode_state(text, writeable=True) for text in texts)
     with undisturbed(task):
         calling.seed(task, 0)
         try:
             merged = merge(a, b, **accepted_arguments(merge, task.args))
         except (Exception, SystemExit) as e:
             what = f"{task.function.reference}.merge raised {type(e).__name__}: {e}{calling.raised_at(e)}"
-            states = f"{brief(a)} and {brief(b)}"
+            states = f"{brief_state(a)} and {brief_state(b)}"
             raise PreprocessError(f"{what} on {states}. Nothing was published.") from e
     if merged is None:
         raise PreprocessError(
             f"{task.function.reference}.merge returned None.", hint="merge(a, b) returns the state of both chunks"
         )
-    return to_json(merged, f"{task.function.reference}.merge")
+    return encode_state(merged, f"{task.function.reference}.merge")
 
 
 # -- the state of the first pass
 
 
-def to_json(state: Any, where: str) -> str:
+def encode_state(state: Any, where: str) -> str:
     """Encode a state. Tuples become lists; tensors and NumPy numbers become arrays; arrays keep their dtype.
 
     Raises
@@ -390,19 +390,19 @@ def to_json(state: Any, where: str) -> str:
     return json.dumps(_encode(state, where, ""), sort_keys=True)
 
 
-def from_json(text: str, *, writeable: bool = False) -> Any:
+def decode_state(text: str, *, writeable: bool = False) -> Any:
     """Decode a state. Its arrays are read-only by default, since all calls share them."""
     return _decode(json.loads(text), writeable)
 
 
-def digest(text: str) -> str:
+def state_hash(text: str) -> str:
     """Return the sha256 of an encoded state."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def in_provenance(text: str, name: str) -> dict[str, Any]:
+def state_entry(text: str, name: str) -> dict[str, Any]:
     """Return the manifest entry of a state stored as metadata ``name``; a short state is included by value."""
-    said: dict[str, Any] = {"metadata": name, "sha256": digest(text)}
+    said: dict[str, Any] = {"metadata": name, "sha256": state_hash(text)}
     return {**said, "value": json.loads(text)} if len(text) <= _INLINE else said
 
 
@@ -434,7 +434,7 @@ def state(ds: Dataset, function: str | None = None) -> Any:
         if "state" in step and function in (None, step.get("function")):
             path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
             try:
-                return from_json(arrays.read_string(path))
+                return decode_state(arrays.read_string(path))
             except (ValueError, TypeError, KeyError, RecursionError) as e:
                 raise DamagedDataset(f"{path} is not a valid state: {e}.", hint=f"rlds verify {ds.id}") from e
     which = f"called {function} " if function else ""
@@ -474,10 +474,10 @@ def _decode(value: Any, writeable: bool) -> Any:
     return array if array.ndim else array[()]
 
 
-def brief(value: Any) -> str:
+def brief_state(value: Any) -> str:
     """Summarise a state in one line: shapes of arrays, four digits of numbers."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {brief(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {brief_state(item)}" for key, item in value.items())
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, list):

@@ -186,7 +186,7 @@ def run_pipeline(
 
     Parameters
     ----------
-    staff : Staff
+    pool : WorkerPool
         The workers, for the task of each function in turn.
     checks : sequence of callables
         Called with the last result before it is published; if one raises, nothing is published.

@@ -186,7 +186,7 @@ def _description(t: Task, plan: WritePlan) -> Description:
 
 
 def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": job.in_provenance(t.state, _state_name(t))}
+    return {} if t.state is None else {"state": job.state_entry(t.state, _state_name(t))}
 
 
 def _changed(t: Task, plan: WritePlan) -> list[str]:

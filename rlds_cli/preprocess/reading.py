@@ -1,4 +1,7 @@
-"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once."""
+"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once.
+
+A block consists of whole episodes, or of pieces of episodes (`StepBlock`) whose steps go to a function together.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Task:
     decoded: tuple[str, ...] = ()
     keep_going: bool = False
     depends_on: tuple[str, ...] = ()  # files that the function reads, besides those that its arguments name
-    state: str | None = None  # of the first pass, see `fit_state`; not in the key, which determines it
+    state: str | None = None  # of the first pass, as JSON; not in the key, which determines it
     chain: StagePosition | None = None  # position in a pipeline, if it is part of one
 
     def __getstate__(self) -> dict[str, Any]:
