@@ -38,12 +38,12 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, publish
+from rlds_cli.preprocess import job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, publishing, rows
@@ -114,7 +114,8 @@ def run_shard(
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
         if not force and publish.is_made(t, where):
@@ -165,7 +166,8 @@ def finish(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
         if force or not publish.is_made(t, where):
@@ -272,9 +274,9 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{build.name_attempt()}"
         alone.mkdir()
-        return fit.with_state(t, alone, pool)
+        return job.with_state(t, alone, pool)
     try:
-        return fit.with_state(t, work, pool)
+        return job.with_state(t, work, pool)
     finally:
         lock.release()
 
@@ -290,7 +292,7 @@ def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
         raise PreprocessError(
             f"There is no shard of {t.id}{_others(t, place)}.", hint="--shard 1/4 and so on make them"
         )
-    t = fit.with_state(t, work, replace(pool, task=t))
+    t = job.with_state(t, work, replace(pool, task=t))
     plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
@@ -376,7 +378,7 @@ def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
 
 
 def _shared_plan_under(t: Task, work: Path, assumptions: Assumptions) -> tuple[SharedPlan, float]:
-    plan, seconds = job.plan(t, assumptions)
+    plan, seconds = job.planned(t, assumptions)
     rows = job.decided(work, seconds, t.dataset.num_steps)
     return SharedPlan(job.divided(t, plan, rows), assumptions, work), seconds
 
