@@ -259,5 +259,5 @@ def _has_space(name: str) -> bool:
 def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
     """Return untouched fields whose path in the source a new field takes; they are written to another path."""
     places = {f.name: f.path for f in task.dataset.manifest.fields}
-    taken = {path.lower() for path in store_assign_paths(written).values()}
+    taken = {path.lower() for path in assign_paths(written).values()}
     return frozenset(n for n in untouched if places[n].lower() in taken)
