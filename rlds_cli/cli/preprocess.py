@@ -80,8 +80,6 @@ _Unit = Annotated[
     list[UnitOption] | None,
     typer.Option(
         "--unit", help="Data that the function receives in one call. With several --fn: one for all, or one for each."
-    typer.Option(
-        "--unit", help="Data that the function receives in one call. With several --fn: one for all, or one for each."
     ),
 ]
 _History = Annotated[

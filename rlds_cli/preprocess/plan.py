@@ -15,6 +15,7 @@ import numpy as np
 
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess.task import Task
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Field, Placement
 from rlds_cli.ted.episodes import Flat, field_of
 
