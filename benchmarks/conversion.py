@@ -88,13 +88,13 @@ def main() -> None:
     seconds = list(best.values())
     for name, s in best.items():
         results.add(name, s, "s", f"{1 / s:.2f} M steps/s")
-    results.add("rate, of the baseline's", seconds[0] / seconds[1], "x", "at least 0.6 wanted")
+    results.add("rate / baseline's rate", seconds[0] / seconds[1], "x", "at least 0.6 wanted")
     ours_size = size(DATA / "out1" / "datasets")
     results.add("size of the dataset", ours_size / 2**20, "MiB")
     if len(ways) > 2:
-        results.add("rate, of TorchRL's", seconds[2] / seconds[1], "x")
-        results.add("size, of TorchRL's memmap directory", ours_size / size(DATA / "out2"), "x", "at most 0.6 wanted")
-    results.add("most anonymous memory now", memory("RssAnon"), "MiB", "of this whole process")
+        results.add("rate / TorchRL's rate", seconds[2] / seconds[1], "x")
+        results.add("size / TorchRL's memmap directory", ours_size / size(DATA / "out2"), "x", "at most 0.6 wanted")
+    results.add("anonymous memory at the end", memory("RssAnon"), "MiB", "of this whole process")
     results.write()
     for i in range(len(ways)):
         shutil.rmtree(DATA / f"out{i}", ignore_errors=True)

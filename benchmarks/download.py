@@ -27,7 +27,7 @@ from results import DATA, Results
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import Parallelism, RetryPolicy
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
@@ -114,10 +114,10 @@ def whole(results: Results, file: Path, sha256: str) -> None:
     baseline = found["requests, sha256, nothing written"]
     if MEMORY.is_dir():
         results.add(
-            "1 GB: rate into memory, of requests'", baseline / found["rlds, into memory"], "x", "at least 0.9 wanted"
+            "1 GB: rate into memory / requests' rate", baseline / found["rlds, into memory"], "x", "at least 0.9 wanted"
         )
     results.add(
-        "1 GB: rate to this disk, of requests'", baseline / found["rlds, to this disk"], "x", "at least 0.9 wanted"
+        "1 GB: rate to this disk / requests' rate", baseline / found["rlds, to this disk"], "x", "at least 0.9 wanted"
     )
 
 
@@ -129,7 +129,7 @@ def broken(results: Results, file: Path, sha256: str) -> None:
             ours(url, sha256, below, width=AT_ONCE)
             shares.append(sent(url)["sent"] / SIZE)
     most = f"at most {max(shares):.3f} of {ROUNDS} runs; at most 1.3 wanted"
-    results.add("5 % of connections broken off: bytes sent, of the file's", statistics.median(shares), "x", most)
+    results.add("5 % of connections interrupted: bytes sent / size of the file", statistics.median(shares), "x", most)
 
 
 def slow(results: Results, file: Path, sha256: str) -> None:
@@ -140,7 +140,7 @@ def slow(results: Results, file: Path, sha256: str) -> None:
             for width in (Parallelism(of_a_file=1), Parallelism(after=1.0, worth=1.0))
         )
     note = f"{size / one / 2**20:.0f} and {size / several / 2**20:.0f} MiB/s; the server gives a connection 20 MiB/s"
-    results.add("200 MB, slow server: time over one, of that over several", one / several, "x", note)
+    results.add("200 MB, slow server: time over one / over several connections", one / several, "x", note)
 
 
 def main() -> None:

@@ -83,11 +83,11 @@ def _rlu_atari(path: Path, rng: Rng) -> None:
 
 
 def _read_records(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
-    from rlds_cli.formats import tf_example, tfrecord
+    from rlds_cli.formats import tfrecord
 
     for file in sorted(path.glob("*-of-*")):
         for record in tfrecord.records(file):
-            for name, feature in tf_example.parse(record.data).items():
+            for name, feature in tfrecord.parse(record.data).items():
                 if feature.kind == "bytes":
                     rows = feature.strings()
                     for row in rows:
@@ -376,8 +376,8 @@ def main(names: list[str]) -> None:
             what = f"{name}: {'--frames raw' if decode else 'as published'}"
             note = f"{ours_s[0]:.2f} and {base_s[0]:.2f} s; at least 0.7 wanted"
             ratio = statistics.median(b[0] / o[0] for o, b in zip(taken["ours"], taken["baseline"], strict=True))
-            results.add(f"{what}, rate of the baseline's", ratio, "x", note)
-            results.add(f"{what}, the same of processor time", base_s[1] / ours_s[1], "x")
+            results.add(f"{what}, rate / baseline's rate", ratio, "x", note)
+            results.add(f"{what}, the same in CPU time", base_s[1] / ours_s[1], "x")
     results.write()
 
 
@@ -388,7 +388,7 @@ def memory_of_tar(results: Results) -> None:
     wall, _, most = map(float, done.stdout.split())
     note = f"{TAR >> 20:,} MiB of episodes in {path.stat().st_size >> 20:,} MiB, one process"
     results.add("tar.xz: conversion", (TAR >> 20) / wall, "MiB/s", note)
-    results.add("tar.xz: most anonymous memory above imports", most, "MiB", f"less than {records.MEMORY} wanted")
+    results.add("tar.xz: peak anonymous memory without imports", most, "MiB", f"less than {records.MEMORY} wanted")
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def preprocess_tables() -> str:
 
 
 _LEGEND = (
-    "Median and best of the rounds; what a case adds to the memory of its process, in MiB: anonymous (RssAnon), which"
-    " belongs to it alone, and mapped (RssFile), which processes share; page faults of one call. Cases of one library"
-    " run in one process one after the other, and what the first of them brought in counts for it alone."
+    "Median and best of the rounds; the memory that a case adds to its process, in MiB: anonymous (RssAnon), which"
+    " belongs to the process alone, and mapped (RssFile), which processes share; page faults of one call. The cases of"
+    " a library run in one process one after the other; memory that the first one loads is counted for it alone."
 )
 
 

@@ -26,7 +26,7 @@ from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, RldsError, Unkno
 from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.files.parts import is_unfinished
+from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -42,6 +42,7 @@ _NOT_DATA = (".lock", "~")
 # Texts about the data in a directory; imported only if they are named explicitly.
 _ABOUT = (".md", ".rst")
 _ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
+KEYS = ("fields", "episodes_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +170,10 @@ def import_archive(
     )
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
-    options: dict[str, Any] = {
-        "fields": dict(fields or {}),
-        "episodes_by": episodes_by,
-        "store": store,
-        "frames": frames,
-    }
-    if skip_bad:
-        options["skip_bad"] = True
-    if last_step:
-        options["last_step"] = last_step
+    options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
+    options |= {"store": store, "frames": frames}
+    options |= {"skip_bad": True} if skip_bad else {}
+    options |= {"last_step": last_step} if last_step else {}
     seen = identities(planned.plan.archive.files)
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
@@ -217,7 +212,7 @@ def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources
     there = home.find(id, where)
     if there and not _same(Store(there), options, sources):
         raise NameTaken(
-            f"{id} exists, and was made of other files or with other options.",
+            f"{id} exists, made from other files or with other options.",
             hint="another name, or --force to replace it",
         )
     return there is not None
@@ -257,7 +252,7 @@ def _matches(pattern: Path) -> list[Path]:
         return [Path(p) for p in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  (absolute patterns)
     except RecursionError:  # it calls itself for each directory
         raise ArchiveError(
-            f"{pattern} goes through directories nested too deeply.", hint="a pattern without **"
+            f"{pattern} matches directories that are nested too deeply.", hint="a pattern without **"
         ) from None
 
 
@@ -357,9 +352,6 @@ def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[st
     before, now = dict(store.manifest.archive), summarise_sources(sources)
     same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
     return same and dict(store.manifest.options) == dict(options)
-
-
-KEYS = ("fields", "episodes_by")
 
 
 @dataclass(frozen=True, slots=True)

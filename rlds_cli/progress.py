@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "check", "ready", "note"]
+_STAGE = 7  # the width of "convert"
+_WORD = 30.0  # seconds without output after which a line reports the progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,6 @@ Progress = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Show nothing."""
-
-
-_STAGE = 7  # the width of "convert"
-_WORD = 30.0  # seconds without output after which a line reports the progress
 
 
 def shown(progress: Progress | bool | None) -> Progress:

@@ -26,8 +26,8 @@ _DESCRIPTIONS = (".json", ".jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """The part of an archive to convert; all of it by default.
+class Subset:
+    """The part of an archive to convert; all of it by default. Manifests and readers call it ``portion``.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Portion:
         return not self.include or _matches(path, self.include)
 
 
-EVERYTHING = Portion()
+EVERYTHING = Subset()
 
 
 def described(options: Mapping[str, Any]) -> str | None:
@@ -154,17 +154,17 @@ def described(options: Mapping[str, Any]) -> str | None:
         return None
     here, there = facts.get("files") or (0, 0)
     files = f"; {here:,} of {there:,} files" if there > 1 else ""
-    return f"{Portion.from_facts(facts)}{files}"
+    return f"{Subset.from_facts(facts)}{files}"
 
 
-def is_portion(variant: str) -> bool:
+def is_subset(variant: str) -> bool:
     """Return whether the name of a variant is that of a part of an archive."""
     return _VARIANT.search(variant) is not None
 
 
 def command(id: DatasetId) -> str:
     """Return the command that makes a variant: a download of a part, or a preprocess run."""
-    if not is_portion(id.variant or ""):
+    if not is_subset(id.variant or ""):
         return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
     said = ""
     for word in str(id.variant).split("_"):

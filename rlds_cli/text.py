@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_LONGEST = 1000  # digits; Python refuses to read numbers of more than 4,300
+
 
 def size_of(size: float) -> str:
     """``145.7 MiB``: powers of 1024, one decimal."""
@@ -30,9 +32,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-_LONGEST = 1000  # digits; Python refuses to read numbers of more than 4,300
-
-
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key under which ``Trial2`` comes before ``Trial10``."""
     return tuple((0, int(p)) if p.isdecimal() and len(p) < _LONGEST else (1, p) for p in re.split(r"(\d+)", name) if p)
@@ -43,14 +42,19 @@ def is_below(name: str, above: str) -> bool:
     return name == above or name.startswith(f"{above}/")
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name in ``known`` that is spelt most like ``name``, or None if none comes near.
+def similar(name: str, known: Iterable[str], count: int, cutoff: float = 0.6) -> list[str]:
+    """Return at most ``count`` names in ``known`` that are spelt like ``name``, the most similar first.
 
     ``cutoff`` is the least similarity, from 0 to 1, as of `difflib.get_close_matches`.
     """
     from difflib import get_close_matches  # 3 ms, and only messages of errors need it
 
-    return next(iter(get_close_matches(name, known, 1, cutoff)), None)
+    return get_close_matches(name, known, count, cutoff)
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name in ``known`` that is spelt most like ``name``, or None if none comes near; see `similar`."""
+    return next(iter(similar(name, known, 1, cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

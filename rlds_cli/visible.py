@@ -24,6 +24,40 @@ from urllib.parse import unquote
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
 _LONGEST_WORD, _LONGEST = 1_000, 4_000  # characters of a message; a path may have 4,096
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
+HIDDEN = "***"
+_HEAD = re.compile(r"(?:(?:https?|ftps?|sftp|wss?):[/\\]*|[a-z][a-z0-9+.-]*:(?:\\?/){2}|//)", re.IGNORECASE)
+_AUTHORITY = re.compile(r"[^/?#\\]*")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]?|[^:\[\]]*)(?::\d*)?")
+_REGION = re.compile(r"signed-s3://[a-z0-9-]+@[^@/]+(?:/|$)")  # our own: what precedes the bucket is no user
+_AT = "@|%40"
+_INNER_USER = re.compile(rf"((?::|%3A)(?:/|%2F){{2}})(?:(?!%2F)[^/])*(?:{_AT})", re.IGNORECASE)
+_SIGNED = re.compile(r"(?:^|&)X-(?:Amz|Goog)-Signature=", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,31}", re.ASCII)
+_HARMLESS = {  # and how long a value may be
+    **dict.fromkeys(("download", "dl", "raw", "inline", "alt", "export", "format", "recursive", "expand"), 16),
+    **dict.fromkeys(("id", "list-type", "lang", "page"), 16),
+    **dict.fromkeys(("revision", "rev", "ref", "version", "versionid", "generation"), 64),
+    **dict.fromkeys(("path", "prefix", "file", "filename", "persistentid"), 240),
+}
+_SIMPLE = re.compile(r"(?:(?:doi|hdl):)?[\w./,*~+ -]*")
+_SECRET = r"[\w.-]{0,40}(?:token|secret|passw|pwd|jwt|sig|credential|auth|api_?key|session|sid)[\w.-]{0,40}"
+_VALUE = r"((?:(?!%26|%3B|%2F)[^/&;])*)"
+_INNER_QUERY = re.compile(rf"(%3F|%26|%3B)([\w.-]+)(=|%3D){_VALUE}", re.IGNORECASE)
+_INNER_SECRET = re.compile(rf"([;&])({_SECRET})(=){_VALUE}", re.IGNORECASE)
+_NAMED_SECRET = re.compile(rf"(?<![\w.-])({_SECRET}=)[^\s&;,]+", re.IGNORECASE)
+_END = ")]}'\".,;:!?\u2026"  # what follows an address in a sentence
+_IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searched again from each of its letters
+    r"""(?P<address>(?:\b[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}|(?:(?<![\w:/])/|\b(?:https?|ftps?):)/(?=[^\s/]{1,400}@))(?:[^\s/?#]*@)?[^\s"<>`]*)
+      | (?P<query>\?[^\s"<>]+ | %3F[^\s"<>?]+)
+      | (?P<user>(?<![\w@/.%+~-])[\w.%+~-]{1,200}:[^\s@/"<>]{1,200}@(?=[\w\[]))
+      | (?P<header>(?<=bearer\ )\S{8,})
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_BARE = 16  # characters of a query without a name that may be a secret
+
+
+# -- characters
 
 
 class Lines(str):
@@ -71,37 +105,7 @@ def _escape(c: str) -> str:
     return c.encode("unicode_escape").decode()
 
 
-HIDDEN = "***"
-_HEAD = re.compile(r"(?:(?:https?|ftps?|sftp|wss?):[/\\]*|[a-z][a-z0-9+.-]*:(?:\\?/){2}|//)", re.IGNORECASE)
-_AUTHORITY = re.compile(r"[^/?#\\]*")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]?|[^:\[\]]*)(?::\d*)?")
-_REGION = re.compile(r"signed-s3://[a-z0-9-]+@[^@/]+(?:/|$)")  # our own: what precedes the bucket is no user
-_AT = "@|%40"
-_INNER_USER = re.compile(rf"((?::|%3A)(?:/|%2F){{2}})(?:(?!%2F)[^/])*(?:{_AT})", re.IGNORECASE)
-_SIGNED = re.compile(r"(?:^|&)X-(?:Amz|Goog)-Signature=", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,31}", re.ASCII)
-_HARMLESS = {  # and how long a value may be
-    **dict.fromkeys(("download", "dl", "raw", "inline", "alt", "export", "format", "recursive", "expand"), 16),
-    **dict.fromkeys(("id", "list-type", "lang", "page"), 16),
-    **dict.fromkeys(("revision", "rev", "ref", "version", "versionid", "generation"), 64),
-    **dict.fromkeys(("path", "prefix", "file", "filename", "persistentid"), 240),
-}
-_SIMPLE = re.compile(r"(?:(?:doi|hdl):)?[\w./,*~+ -]*")
-_SECRET = r"[\w.-]{0,40}(?:token|secret|passw|pwd|jwt|sig|credential|auth|api_?key|session|sid)[\w.-]{0,40}"
-_VALUE = r"((?:(?!%26|%3B|%2F)[^/&;])*)"
-_INNER_QUERY = re.compile(rf"(%3F|%26|%3B)([\w.-]+)(=|%3D){_VALUE}", re.IGNORECASE)
-_INNER_SECRET = re.compile(rf"([;&])({_SECRET})(=){_VALUE}", re.IGNORECASE)
-_NAMED_SECRET = re.compile(rf"(?<![\w.-])({_SECRET}=)[^\s&;,]+", re.IGNORECASE)
-_END = ")]}'\".,;:!?\u2026"  # what follows an address in a sentence
-_IN_TEXT = re.compile(  # of bounded repetitions: a stranger's text is not searched again from each of its letters
-    r"""(?P<address>(?:\b[a-z][a-z0-9+.-]{0,30}:(?:\\?/){2}|(?:(?<![\w:/])/|\b(?:https?|ftps?):)/(?=[^\s/]{1,400}@))(?:[^\s/?#]*@)?[^\s"<>`]*)
-      | (?P<query>\?[^\s"<>]+ | %3F[^\s"<>?]+)
-      | (?P<user>(?<![\w@/.%+~-])[\w.%+~-]{1,200}:[^\s@/"<>]{1,200}@(?=[\w\[]))
-      | (?P<header>(?<=bearer\ )\S{8,})
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_BARE = 16  # characters of a query without a name that may be a secret
+# -- addresses
 
 
 def shown(url: str) -> str:

@@ -42,7 +42,7 @@ from fuzz_families import hdf5, imported, importing
 from rlds_cli.archives import Archive, gen_dgrl, openx, rlu_atari
 from rlds_cli.archives.openx import directory
 from rlds_cli.errors import RldsError
-from rlds_cli.formats import compressed, image_header, mp4, npz, tf_example, tfrecord
+from rlds_cli.formats import compressed, image_header, mp4, npz, tfrecord
 
 MEMORY = 1 << 30
 LONGEST = 60.0  # seconds of a processor for one input
@@ -327,7 +327,7 @@ def _read_records(content: bytes) -> None:
 
 
 def _parse(content: bytes) -> None:
-    for feature in tf_example.parse(content).values():
+    for feature in tfrecord.parse(content).values():
         for values in (feature.floats, feature.integers, feature.strings):
             try:
                 values()

@@ -21,16 +21,16 @@ HEAD = """\
 
 <!-- Written by scripts/make_command_docs.py; change the commands, then run it. -->
 
-Data and `--json` go to stdout, everything else to stderr. Exit codes: 0 done, 1 an expected failure (one line and a
-hint), 2 wrong usage, 130 interrupted. Sizes are in MiB and GiB for people, in bytes in JSON. Ids take globs where
-several are allowed; quote them.
+Results, and JSON with `--json`, go to stdout; everything else goes to stderr. Exit codes: 0 success, 1 an expected
+failure (one line and a hint), 2 wrong usage, 130 interrupted. Texts show sizes in MiB and GiB, JSON in bytes. Commands
+for several datasets accept glob patterns; quote them.
 
-| variable | |
+| variable | meaning |
 |---|---|
-| `RLDS_HOME` | where datasets are kept; else `$XDG_CACHE_HOME/rlds`, else `~/.cache/rlds` |
-| `RLDS_PATH` | more homes to search, read-only, with `:` between them |
-| `RLDS_OFFLINE` | `1`: never touch the network |
-| `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` | the hub, its token, and where its own client keeps things |
+| `RLDS_HOME` | directory of datasets; default: `$XDG_CACHE_HOME/rlds`, else `~/.cache/rlds` |
+| `RLDS_PATH` | further homes to search, read-only, separated by `:` |
+| `RLDS_OFFLINE` | `1`: do not use the network |
+| `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` | address of the hub, its token, and the directory of its own client |
 """
 
 # Said once, above the commands that have them.

@@ -1,6 +1,7 @@
-"""Pictures of the reports of the embedded samples and of a dataset with images, for a person to look at.
+"""Take pictures of the reports of the embedded samples and of a dataset with images, for a person to look at.
 
-The upper part of one of them is the picture of the README: ``report.png`` in the folder, kept as docs/report.png.
+``report.png`` in the folder is the picture of the README, kept as docs/report.png: the head of one report and its
+episode distributions.
 
 Usage: python scripts/screenshots.py [FOLDER]        needs Chromium; default folder: screenshots
 """
@@ -29,14 +30,16 @@ VIEWS = {
     "narrow": {"width": 390, "height": 800},
     "narrow-dark": {"width": 390, "height": 800, "dark": True},
 }
-SHOWN, HEIGHT, COLOURS = "sample-pendulum-d4rl-light.png", 1640, 64  # in the README: as far as the distributions
+SHOWN, COLOURS = "sample-pendulum-d4rl", 64  # the report in the README
+HIDE = "document.querySelectorAll('section').forEach(s => s.hidden = s.id != 'distributions')"
+BOTTOM = "Math.ceil(document.getElementById('distributions').getBoundingClientRect().bottom + scrollY) - 2"
 
 
 def main(folder: Path) -> int:
-    """Write the reports and their pictures; 1 where a page complains."""
+    """Write the reports and their pictures; return 1 if a page has errors or warnings."""
     path = chromium.find()
     if path is None:
-        print(f"no Chromium here ({', '.join(chromium.NAMES)})", file=sys.stderr)
+        print(f"Chromium is not installed ({', '.join(chromium.NAMES)})", file=sys.stderr)
         return 2
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
@@ -53,12 +56,21 @@ def main(folder: Path) -> int:
                 tab = browser.open(page.resolve(), **view)
                 tab.screenshot(folder / f"{page.stem}-{name}.png")
                 complaints += [f"{page.name}, {name}: {c}" for c in tab.complaints]
-    with Image.open(folder / SHOWN) as page:
-        upper = page.convert("RGB").crop((0, 0, page.width, HEIGHT))
-    upper.quantize(COLOURS).save(folder / "report.png", optimize=True)
+        for_readme(browser, folder)
     print(f"{len(pages)} reports, {len(pages) * len(VIEWS)} pictures in {folder}")
     print(*complaints, sep="\n", end="\n" if complaints else "")
     return 1 if complaints else 0
+
+
+def for_readme(browser: chromium.Browser, folder: Path) -> None:
+    """Write report.png: the head of a report and its episode distributions, without the sections between."""
+    tab = browser.open((folder / f"{SHOWN}.html").resolve(), **VIEWS["light"])
+    tab.run(HIDE)
+    bottom = tab.run(BOTTOM)
+    tab.screenshot(folder / "report.png")
+    with Image.open(folder / "report.png") as page:
+        upper = page.convert("RGB").crop((0, 0, page.width, bottom))
+    upper.quantize(COLOURS).save(folder / "report.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ _MARKUP = re.compile(r"(?:[*+#>|-]|\d+\.|:---)")  # means something else at the 
 
 
 def pages() -> list[Path]:
-    """The pages written by hand."""
+    """Return the pages written by hand."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    return sorted(p for p in found if p.relative_to(ROOT).as_posix() not in (*_GENERATED, "CHANGELOG.md"))
+    return sorted(p for p in found if p.relative_to(ROOT).as_posix() not in _GENERATED)
 
 
 def wrapped(text: str) -> str:
-    """The text of a page, with every paragraph that has too long a line filled anew."""
+    """Return the text of a page with every paragraph refilled that has a line that is too long."""
     kept = [(m.start(), m.end()) for m in _FIGURES.finditer(text)]
     parts, at = [], 0
     for start, end in [*kept, (len(text), len(text))]:
@@ -40,7 +40,7 @@ def wrapped(text: str) -> str:
 
 
 def _fences(text: str) -> Iterator[tuple[bool, list[str]]]:
-    """Runs of lines: of fenced code (True), or of anything else."""
+    """Yield runs of lines: fenced code (True), or anything else."""
     inside = False
     marked = []
     for line in text.splitlines(keepends=True):

@@ -109,7 +109,7 @@ def test_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = [episode(3, terminated=True), episode(4, terminated=False), episode(2, terminated=True)]
     path = buffer(tmp_path / "a.h5", episodes)
     assert archives.recognise([path]) == ("d3rlpy", "d3rlpy layout (version 2): 3 episodes")
-    monkeypatch.setattr("rlds_cli.archives.layouter.CHUNK_ROWS", 5)
+    monkeypatch.setattr("rlds_cli.archives.d3rlpy.CHUNK_ROWS", 5)
     rows = Rows("d3rlpy", path)
     assert rows.episodes.length.tolist() == [3, 4, 2]
     assert rows.episodes.end.tolist() == [TERMINATED, TRUNCATED, TERMINATED]

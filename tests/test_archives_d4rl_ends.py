@@ -100,7 +100,7 @@ def test_jumps_rule_by_observations_alone(tmp_path: Path) -> None:
     assert 0.7 < limits["observations"][0] < 0.9
     assert rows["timeouts"].sum() == 2
     still = write(tmp_path / "b.hdf5", observations=np.ones((10, 2)), actions=ramp(10))
-    with pytest.raises(UnknownLayout, match="no jump"):
+    with pytest.raises(UnknownLayout, match="jumps cannot be detected"):
         Rows(still, episodes_by="jumps")
 
 
@@ -171,9 +171,9 @@ def test_next_observations_unlike_the_observations_are_kept(tmp_path: Path) -> N
     [
         ("timeouts", 'no "timeouts"'),
         ("field:nothing", 'no column "nothing"'),
-        ("field", "is no rule"),
-        ("file:x", "is no rule"),
-        ("sometimes", "is no rule"),
+        ("field", "is not a rule"),
+        ("file:x", "is not a rule"),
+        ("sometimes", "is not a rule"),
         ("field:observations", "one value per row"),
     ],
 )

@@ -23,7 +23,7 @@ from rlds_cli.formats import mp4
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.loader import Loader, Metres, Sequential
 from rlds_cli.maintenance.verification import trace, verify
-from rlds_cli.report.images import contact_sheet
+from rlds_cli.report.plots import contact_sheet
 
 DEPTH = "observation/images/depth"
 LINEAR = {"video.depth_min": 0.5, "video.depth_max": 4.5, "video.shift": 0.0, "video.use_log": False}

@@ -18,10 +18,9 @@ from minari_archives import FORMATS, archive, buffer, by_hand, compare, plain_ep
 
 from rlds_cli import archives
 from rlds_cli.archives import minari
-from rlds_cli.archives.layouter import pieces
 from rlds_cli.archives.minari import EpisodeEntry
 from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
-from rlds_cli.ted import TERMINATED, spaces
+from rlds_cli.ted import TERMINATED, pieces, spaces
 
 SPACE, ACT = g.Box(-1, 1, (2,)), g.Discrete(9)
 

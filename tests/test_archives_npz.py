@@ -84,7 +84,10 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x.npy", "/x.npy", "a//x.npy", "a\\x.npy", "a/\x1b.npy"])
 def test_names_that_climb_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnsafeArchive, match="no name for a field"), open_npz(raw(tmp_path, {name: npy(np.zeros(3))})):
+    with (
+        pytest.raises(UnsafeArchive, match="not a valid field name"),
+        open_npz(raw(tmp_path, {name: npy(np.zeros(3))})),
+    ):
         pass
 
 
@@ -118,8 +121,8 @@ def test_a_header_that_lies_about_its_size(tmp_path: Path) -> None:
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }\n", CorruptArchive, "shape"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (True,), }\n", CorruptArchive, "shape"),
         ("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", UnsafeArchive, "Python objects"),
-        ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }\n", UnknownLayout, "no field can hold"),
-        ("{'descr': '<M8[s]', 'fortran_order': False, 'shape': (1,), }\n", UnknownLayout, "no field can hold"),
+        ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }\n", UnknownLayout, "a field cannot hold"),
+        ("{'descr': '<M8[s]', 'fortran_order': False, 'shape': (1,), }\n", UnknownLayout, "a field cannot hold"),
         ("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }\n", CorruptArchive, "understood"),
         ("(" * 5000, CorruptArchive, "understood"),
         ("{}", CorruptArchive, "understood"),

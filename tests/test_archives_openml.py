@@ -111,7 +111,7 @@ def test_rows_are_traced_through_groups_of_any_size(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match='has no column "job"'):
         Rows("openml", write(tmp_path / "dataset_1.pq", ADULT), fields={"action": "job"})
-    with pytest.raises(UnknownLayout, match="nothing to observe"):
+    with pytest.raises(UnknownLayout, match="no observation is left"):
         Rows("openml", write(tmp_path / "dataset_2.pq", {"class": ADULT["class"]}))
     with pytest.raises(UnknownLayout, match=r"list<.*> values"):
         Rows("openml", write(tmp_path / "dataset_3.pq", {"x": pa.array([[1], [2]]), "class": pa.array([1, 2])}))

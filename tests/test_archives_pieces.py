@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode, chunks
-from rlds_cli.ted import CUT, TERMINATED, Array, EncodedFrames, Field, Note
+from rlds_cli.archives.openx.steps import EncodedImages
+from rlds_cli.ted import CUT, TERMINATED, Array, EncodedFrames, EpisodeData, Field, LazyColumn, Note, chunks
 
 SCHEMA = (
     Field("observation", "int64", (2,), "both"),
@@ -40,10 +40,10 @@ def images(rows: list[bytes]) -> EncodedImages:
     return EncodedImages(b"??" + b"".join(rows), ends - [len(r) for r in rows] + 2, ends + 2)
 
 
-def whole(number: int, length: int, *, observed: bool) -> LazyEpisode:
+def whole(number: int, length: int, *, observed: bool) -> EpisodeData:
     rows = length + observed
     base = 100 * number
-    return LazyEpisode(
+    return EpisodeData(
         {
             "observation": np.arange(base, base + rows)[:, None] * [1, -1],
             "action": np.arange(base, base + length),
@@ -54,7 +54,7 @@ def whole(number: int, length: int, *, observed: bool) -> LazyEpisode:
         },
         length,
         TERMINATED if observed else CUT,
-        observed,
+        observed=observed,
         source=number,
         group=f"record_{number}",
         splits=("val",) if number % 2 else (),

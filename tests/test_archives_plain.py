@@ -125,7 +125,7 @@ def test_episode_numbers_where_there_are_no_flags(tmp_path: Path) -> None:
     assert rows.plan.episodes_by == "field:episode_index"
     assert rows.episodes.length.tolist() == [7, 7, 6]
     flagged = save(tmp_path / "b.parquet", columns | {"done": FLAGS})
-    with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, but its episode goes on") as e:
+    with pytest.raises(UnknownLayout, match=r"row 4 of b\.parquet is done, but its episode continues") as e:
         Rows("plain", flagged)
     assert "--episodes-by field:KEY" in str(e.value.hint)
     assert Rows("plain", flagged, episodes_by="flags").episodes.length.tolist() == [5] * 4
@@ -165,7 +165,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
-    """Categories in dictionaries, NaN as missing values, and times, which no field can hold."""
+    """Categories in dictionaries, NaN as missing values, and times, which a field cannot hold."""
     columns = {
         "obs": pa.array([1.5, None, 2.5], pa.float32()),
         "action": pa.array([1, 2, 3], pa.int8()),

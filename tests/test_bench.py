@@ -11,7 +11,8 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.bench import Measurement, Memory, evict, mapped_files, measure, memory
+from rlds_cli.bench import Measurement, Memory, measure
+from rlds_cli.bench.worker import evict, mapped_files, memory
 from rlds_cli.errors import BatchSize, DatasetNotFound, EmptyWindow, InvalidArgument
 from rlds_cli.loader import Prioritized, Slice
 

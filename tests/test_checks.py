@@ -15,7 +15,7 @@ from conftest import DATA
 import rlds_cli
 from rlds_cli import checks, create
 from rlds_cli.archives.d4rl import ends
-from rlds_cli.checks import continuity
+from rlds_cli.checks import values
 from rlds_cli.checks.findings import Finding, Place, as_note, of_note
 from rlds_cli.checks.run import CHECKS
 from rlds_cli.cli import out
@@ -209,7 +209,7 @@ def test_discrete_actions_outside_their_space() -> None:
 
 
 def test_the_rule_is_the_reader_s() -> None:
-    assert (continuity.FACTOR, continuity.PERCENTILE) == (ends.FACTOR, ends.PERCENTILE)
+    assert (values.FACTOR, values.PERCENTILE) == (ends.FACTOR, ends.PERCENTILE)
 
 
 @pytest.mark.parametrize("store", ["memmap", "zarr"])

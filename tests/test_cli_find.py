@@ -16,7 +16,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.cli import datasets
+from rlds_cli.cli import out
 from rlds_cli.report import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -471,6 +471,6 @@ def test_notes_say_how_often_once(rlds):
     """Findings name what they counted; what readers note does not."""
     said = rlds("download", "sample/mountaincar-robohive")[2]
     assert "info/rwd_sparse, info/solved never change\n" in said
-    assert datasets.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
+    assert out.note_line({"text": "flags were dropped", "count": 3, "where": "row 7"}) == (
         "flags were dropped (3 times), e.g. row 7"
     )

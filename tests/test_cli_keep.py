@@ -21,7 +21,7 @@ import pytest
 import rlds_cli
 from rlds_cli import cli, create, open_dataset
 from rlds_cli.cli.du import ago
-from rlds_cli.cli.figures import figure, number
+from rlds_cli.cli.out import figure, number
 from rlds_cli.loader import Loader
 
 Rlds = Callable[..., tuple[int, str, str]]

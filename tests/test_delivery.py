@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from conftest import write_d4rl
 from server import Server
 
 import rlds_cli
-from rlds_cli import registry
+from rlds_cli import cli, registry
 from rlds_cli.downloads import download
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import (
@@ -32,6 +33,7 @@ from rlds_cli.errors import (
     UnknownDataset,
     WrongHash,
 )
+from rlds_cli.store import publishing
 
 LENGTHS = [30, 12, 400]
 UNHASHED = next(e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1)
@@ -94,6 +96,39 @@ def test_hub_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = door.episodes["start"][trials_in_file]
     np.testing.assert_array_equal(door.column("observation")[start : start + len(first)], first)
     assert [s["file"].rpartition("/")[2] for s in door.sources] == ["seed2.h5", "seed10.h5"]
+
+
+def test_a_planned_download_asks_its_source_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = (PACKAGE / "samples/mountaincar-robohive.h5").read_bytes()
+    id, root = "roboset/dapg-expert/door_v2d-v1", "/api/datasets/jdvakil/RoboSet_Sim"
+    with Server() as server:
+        server.add_repository("jdvakil/RoboSet_Sim", {"DAPG(expert)/door_v2d-v1/seed1.h5": trials})
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        calls = [page for path, page in server.pages.items() if path.startswith(root)]
+        monkeypatch.setattr("sys.argv", ["rlds", "download", id, "--json"])
+        cli.app(["download", id, "--json"], standalone_mode=False)
+        asked = sum(len(page.requests) for page in calls)
+        (made,) = json.loads(capsys.readouterr().out)
+        assert made["id"] == id
+        planned = download.plan([DownloadRequest(id, force=True)])
+        assert sum(len(page.requests) for page in calls) == 2 * asked
+        made_again = download.deliver(DownloadRequest(id, force=True), planned=planned.datasets[0])
+        assert sum(len(page.requests) for page in calls) == 2 * asked
+        assert made_again.fingerprint == made["fingerprint"]
+
+
+def test_a_plan_is_made_again_if_a_file_of_it_is_gone(home: Path) -> None:
+    first = rlds_cli.download("sample/pendulum-d4rl")
+    (kept,) = (home / "archives/sample").rglob("*.hdf5")
+    request = DownloadRequest("sample/pendulum-d4rl")
+    publishing.remove(first.path)
+    (planned,) = download.plan([request]).datasets
+    assert planned.actions == {"reuse": 1}
+    kept.unlink()
+    assert download.deliver(request, planned=planned).fingerprint == first.fingerprint
+    assert kept.exists()
 
 
 KILLED = textwrap.dedent("""
@@ -259,7 +294,7 @@ def test_what_cannot_be_read_and_nobody_vouches_for_is_fetched_again(
         other = server.add(val, content)
         with pytest.raises(CorruptArchive, match="truncated or damaged") as caught:
             rlds_cli.download(PAIR)
-        assert caught.value.hint.startswith(f"rlds download {PAIR} fetches it again")
+        assert caught.value.hint.startswith(f"rlds download {PAIR} downloads it again")
         server.add(train, content)
         ds = rlds_cli.download(PAIR)
         assert ds.num_episodes == 6

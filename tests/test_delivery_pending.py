@@ -18,12 +18,12 @@ from server import Page, Server
 
 import rlds_cli
 from rlds_cli import ids, registry
-from rlds_cli.downloads import download, pending
+from rlds_cli.downloads import download, request
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, DownloadFailed
 from rlds_cli.home import Home
 from rlds_cli.maintenance import gc
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 UNHASHED = [e.id for e in registry.entries("d4rl") if not e.sha256 and e.status == "open" and len(e.files) == 1][:2]
 
@@ -58,7 +58,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
             wait_for(part_of(home, ref), 20_000)
             child.send_signal(how)
             _, said = child.communicate(timeout=30)
-        (order,) = pending.unfinished()
+        (order,) = request.unfinished()
         assert order == DownloadRequest(ref, source=server.url, store="zarr")
         if how == signal.SIGINT:
             assert child.returncode == 130
@@ -71,7 +71,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
         assert [made["id"] for made in json.loads(printed)] == [ref]
         assert page.requests[-1].start == 20_000
     assert rlds_cli.open_dataset(ref).manifest.encoding == "zarr"
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
     assert not list((home / "partial").iterdir())
 
 
@@ -92,14 +92,14 @@ def test_failures_that_left_something_are_on_record(tmp_path: Path, home: Path) 
             rlds_cli.download(first, source=server.url)
         with pytest.raises(DownloadFailed, match="404"):
             rlds_cli.download(second, source=server.url)
-        assert [o.ref for o in pending.unfinished()] == [first]  # nothing came of the second
-        assert pending.left(ids.parse(first), Home(home)) == 5000
+        assert [o.ref for o in request.unfinished()] == [first]  # nothing came of the second
+        assert request.bytes_left(ids.parse(first), Home(home)) == 5000
         with FileLock(Home(home).lock(ids.parse(first))):
-            assert pending.unfinished() == ()  # somebody is at it
+            assert request.unfinished() == ()  # somebody is at it
         page.drops = []
-        download.deliver(*pending.unfinished())
+        download.deliver(*request.unfinished())
     assert rlds_cli.open_dataset(first).num_episodes == 2
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
 
 
 def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> None:
@@ -114,27 +114,27 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
             printed, said = child.communicate(timeout=60)
         assert child.returncode == 1 and f"DownloadFailed: {registry.get(first).files[0].path}" in said
         assert [made["id"] for made in json.loads(printed)] == [second]
-        assert [o.ref for o in pending.unfinished()] == [first]
+        assert [o.ref for o in request.unfinished()] == [first]
 
 
 def test_orders_keep_what_was_asked_for(home: Path) -> None:
-    portion = Portion(include=("a*",), episodes=(0, 10))
+    portion = Subset(include=("a*",), episodes=(0, 10))
     asked = DownloadRequest("d4rl/hopper-medium-v2", store="zarr", keep_archive=False, portion=portion)
     id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
-    with pytest.raises(KeyboardInterrupt), pending.recorded(asked, id, Home(home)):
+    with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
         raise KeyboardInterrupt
-    assert pending.unfinished(offline=True) == (replace(asked, offline=True),)
+    assert request.unfinished(offline=True) == (replace(asked, offline=True),)
     planned = gc.plan()
     assert [(g.kind, g.id) for g in planned.removed] == [("partial", str(id))]
     gc.collect(planned)
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
 
 
 def test_parts_without_an_order_are_gone_on_with(home: Path) -> None:
     part = part_of(home, UNHASHED[0])
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x")
-    assert pending.unfinished() == (DownloadRequest(UNHASHED[0]),)
+    assert request.unfinished() == (DownloadRequest(UNHASHED[0]),)
 
 
 def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> None:
@@ -142,15 +142,15 @@ def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> Non
     part = place.archive(id) / "bridge-train.tfrecord-00000-of-01024.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x")
-    order = DownloadRequest("openx/bridge", portion=Portion.of(include="*-00000-of-*"))
-    with pytest.raises(KeyboardInterrupt), pending.recorded(order, id.with_variant(order.variant), place):
+    order = DownloadRequest("openx/bridge", portion=Subset.of(include="*-00000-of-*"))
+    with pytest.raises(KeyboardInterrupt), request.recorded(order, id.with_variant(order.variant), place):
         raise KeyboardInterrupt
-    assert pending.unfinished() == (order,)
+    assert request.unfinished() == (order,)
 
 
 def test_what_cannot_be_read_is_not_tried_again_and_again(tmp_path: Path, home: Path) -> None:
     with pytest.raises(ArchiveError, match="has no episodes for") as caught:
         rlds_cli.download("sample/pendulum-d4rl", episodes="1000:")
     assert caught.value.hint == "rlds download sample/pendulum-d4rl takes all of it"
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
     assert not list((home / "partial").iterdir())

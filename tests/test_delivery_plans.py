@@ -12,7 +12,7 @@ from rlds_cli import cli, ids, registry
 from rlds_cli.downloads import download
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DownloadFailed, Offline
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 ENTRIES = [e for f in registry.families() for e in registry.entries(f.name)]
 OPEN = [e for e in ENTRIES if e.status != "closed"]
@@ -46,7 +46,7 @@ def test_every_entry_has_a_plan_without_network() -> None:
 
 def test_parts_have_plans_too() -> None:
     first = {e.family: e for e in OPEN}.values()
-    portion = Portion.of(episodes="0:10")
+    portion = Subset.of(episodes="0:10")
     planned = download.plan([DownloadRequest(e.id, offline=True, portion=portion) for e in first], guess=True).datasets
     assert [d.id for d in planned] == [f"{e.id}@episodes-0-10" for e in first]
 

@@ -21,7 +21,7 @@ from rlds_cli.downloads import download
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, DatasetNotFound, DownloadFailed, InvalidId, NameTaken, WrongHash
 from rlds_cli.maintenance import pinning
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 STEP = {"observation": {"state": tensor("float32", 2)}, "action": tensor("float32", 1), **FLAGS}
 TOY = "openx/aloha_mobile"
@@ -89,13 +89,13 @@ def test_shards_of_a_bucket(
     toy: dict[str, Page], said: dict[str, Any], variant: str | None, expected: list[int], shards: list[str]
 ) -> None:
     ds = rlds_cli.download(TOY, **said)
-    assert ds.id == f"{TOY}@{variant or Portion.of(**said).name}"
+    assert ds.id == f"{TOY}@{variant or Subset.of(**said).name}"
     assert numbers(ds) == expected
     assert fetched(toy) == {*shards, *DESCRIBED}
     assert {s["file"] for s in ds.sources} == {*shards, *DESCRIBED}
     told = ds.manifest.options["portion"]
     assert told.pop("files") == [len(shards) + 2, 7]
-    assert Portion.from_facts(told) == Portion.of(**said)
+    assert Subset.from_facts(told) == Subset.of(**said)
     assert rlds_cli.download(TOY, **said).fingerprint == ds.fingerprint
 
 
@@ -165,7 +165,7 @@ def test_a_name_that_stands_for_another_part(toy: dict[str, Page], tmp_path: Pat
 
 
 def test_a_plan_fetches_nothing_but_the_description(toy: dict[str, Page], tmp_path: Path) -> None:
-    (planned,) = download.plan([DownloadRequest(TOY, portion=Portion.of(episodes="0:1"))]).datasets
+    (planned,) = download.plan([DownloadRequest(TOY, portion=Subset.of(episodes="0:1"))]).datasets
     assert (planned.id, planned.files) == (f"{TOY}@episodes-0-1", 3)
     sizes = [len(toy[f"{BUCKET}/{n}"].content) for n in (*DESCRIBED, SHARD.format(0))]
     assert planned.to_fetch == sum(sizes)

@@ -225,7 +225,7 @@ def test_the_table_of_families_is_that_of_the_registry() -> None:
 
 def test_what_check_names_by_family_are_findings() -> None:
     text = text_of("docs/families.md")
-    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.split("## What is in the way")[1].split("## What other")[0]))
+    named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text.split("## Pitfalls")[1].split("## Errors of other")[0]))
     assert named <= set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text_of("docs/inspect.md")))
 
 

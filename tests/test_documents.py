@@ -9,8 +9,7 @@ import pytest
 
 from rlds_cli import create, settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.sidecars import read_json, write_json
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.maintenance import pinning
@@ -32,8 +31,7 @@ def listed(count: int) -> tuple[RemoteFile, ...]:
 @pytest.mark.slow
 def test_a_listing_of_many_files_is_remembered(tmp_path: Path) -> None:
     plan = planning.FetchPlan(tmp_path, (), listed=listed(50_000))
-    planning.check_listing(plan)
-    planning.remember(plan)
+    planning.remember(plan, planning.listing_of(plan))
     assert (tmp_path / ".listing.json").stat().st_size > documents.LONGEST
     assert planning.remembered(tmp_path) == plan.listed
 
@@ -53,13 +51,13 @@ def test_a_lock_of_many_files_is_read_again(tmp_path: Path) -> None:
 
 def test_what_would_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "OWN", 1000)
-    write_json(tmp_path / "a.json", {"a": "x" * 900})
-    assert read_json(tmp_path / "a.json") == {"a": "x" * 900}
+    documents.save_own(tmp_path / "a.json", {"a": "x" * 900})
+    assert documents.load_own(tmp_path / "a.json") == {"a": "x" * 900}
     message = (
         r"^b.json is too large to be written: 1,0\d\d bytes are too many for a description; at most 1,000 are read.\n"
     )
     with pytest.raises(RldsError, match=message):
-        write_json(tmp_path / "b.json", {"a": "x" * 1000})
+        documents.save_own(tmp_path / "b.json", {"a": "x" * 1000})
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 

@@ -18,7 +18,7 @@ from rlds_cli.preprocess import run
 from rlds_cli.report import describe_episode, summarise, write_page
 from rlds_cli.store import arrays
 from rlds_cli.store.build import Journal
-from rlds_cli.store.rows import Position, WrittenRows
+from rlds_cli.store.rows import RowPosition, WrittenRows
 from rlds_cli.ted import EpisodeTable
 
 ABOUT: list[dict[str, Any]] = [
@@ -174,5 +174,5 @@ def test_a_table_with_them_is_joined_taken_and_journalled(tmp_path: Path) -> Non
     assert both.take(np.array([3, 0])).extra == {"task": [None, "a"], "n": [2, None]}
     journal = Journal(tmp_path, "key")
     journal.begin()
-    journal.record(0, "dataset", WrittenRows(Position(), 8, {}, {}, {}, both, ()))
+    journal.record(0, "dataset", WrittenRows(RowPosition(), 8, {}, {}, {}, both, ()))
     assert journal.load(tmp_path, (), {})[0][1].episodes.extra == both.extra

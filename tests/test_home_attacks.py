@@ -18,7 +18,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import ids, registry
-from rlds_cli.downloads import download, pending
+from rlds_cli.downloads import download, request
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk
@@ -390,12 +390,12 @@ def test_what_stands_in_the_way_of_a_removal_stays(home: Path, victim: Victim, h
 def test_orders_hold_no_credentials_and_are_their_owners(home: Path) -> None:
     id, place = ids.parse(UNHASHED), Home(home)
     asked = DownloadRequest(UNHASHED, source="https://me:pass@host.example/mirror")
-    with pytest.raises(KeyboardInterrupt), pending.recorded(asked, id, place):
+    with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, place):
         raise KeyboardInterrupt
     file = place.partial(id, "order")
     assert "pass" not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert pending.unfinished() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
+    assert request.unfinished() == (replace(asked, source="https://host.example/mirror", withheld="user"),)
 
 
 def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_path: Path, home: Path) -> None:
@@ -405,14 +405,14 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
         private = server.url.replace("://", "://me:pass@")
         with pytest.raises(DownloadFailed, match="401"):
             rlds_cli.download(UNHASHED, source=private)
-        (order,) = pending.unfinished()
+        (order,) = request.unfinished()
         page.drops, page.statuses = [], [(401, {})] * 9
         with pytest.raises(DownloadFailed, match="Its address had credentials, which were not kept") as caught:
             download.deliver(order)
         assert caught.value.hint == (
             f"rlds download {UNHASHED} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
         )
-        assert pending.unfinished() == (order,)
+        assert request.unfinished() == (order,)
         page.statuses = []
         assert rlds_cli.download(UNHASHED, source=private).num_episodes == 2
         assert page.requests[-1].start == 5000
@@ -423,10 +423,10 @@ def test_a_download_with_credentials_is_gone_on_with_by_giving_them_again(tmp_pa
 def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> None:
     id, place = ids.parse(UNHASHED), Home(home)
     asked = DownloadRequest(UNHASHED, source="https://host.example/mirror?token=abc")
-    with pytest.raises(KeyboardInterrupt), pending.recorded(asked, id, place):
+    with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, place):
         raise KeyboardInterrupt
     assert "abc" not in place.partial(id, "order").read_text()
-    (order,) = pending.unfinished()
+    (order,) = request.unfinished()
     with pytest.raises(DownloadFailed, match="the rest of its address is not on the disk"):
         download.deliver(order)
     (planned,) = download.plan([order], guess=True).datasets
@@ -450,7 +450,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
 def test_an_order_that_is_none_is_passed_over(home: Path, values: dict[str, object]) -> None:
     (home / "partial").mkdir(parents=True)
     (home / f"partial/{UNHASHED.replace('/', '+')}.order").write_text(json.dumps(values))
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
 
 
 @ROOT
@@ -458,9 +458,9 @@ def test_nobody_orders_for_others(home: Path) -> None:
     (home / "partial").mkdir(parents=True)
     file = home / f"partial/{UNHASHED.replace('/', '+')}.order"
     file.write_text(json.dumps({"ref": UNHASHED, "source": "https://attacker.example"}))
-    assert len(pending.unfinished()) == 1
+    assert len(request.unfinished()) == 1
     os.chown(file, STRANGER, STRANGER)
-    assert pending.unfinished() == ()
+    assert request.unfinished() == ()
 
 
 def test_files_with_addresses_are_their_owners(tmp_path: Path, home: Path) -> None:

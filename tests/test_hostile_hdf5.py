@@ -56,7 +56,7 @@ def test_values_that_share_one_place_of_the_heap(tmp_path: Path, kind: str) -> N
         d[0] = "x" * SHARED if kind == "text" else np.zeros(SHARED, np.uint8)
     share(tmp_path / "a.h5", "note")
     assert (tmp_path / "a.h5").stat().st_size < 4 * MIB  # and 40 GB when it is read
-    refused(tmp_path / "a.h5", "stands for .* bytes of texts or lists")
+    refused(tmp_path / "a.h5", "represents .* bytes of texts or lists")
 
 
 def test_values_in_chunks_that_share_one_place(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_values_in_chunks_that_share_one_place(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "a") as f:
         mask, stored = f["note"].id.read_direct_chunk((0,))  # HDF5 leaves the shuffle out
         f["note"].id.write_direct_chunk((0,), zlib.compress(zlib.decompress(stored)[:16] * ROWS), mask)
-    refused(tmp_path / "a.h5", "stands for .* bytes of texts or lists")
+    refused(tmp_path / "a.h5", "represents .* bytes of texts or lists")
 
 
 def test_a_long_fill_value_of_rows_that_were_never_written(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5") as f:
         f.create_dataset("note", (ROWS,), h5py.string_dtype(), chunks=(10,), fillvalue="x" * 10_000)
-    refused(tmp_path / "a.h5", "stands for 200,000,000 bytes")
+    refused(tmp_path / "a.h5", "represents 200,000,000 bytes")
 
 
 def test_an_attribute_of_texts_that_share_one_place(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_frames(tmp_path: Path) -> None:
     (pixels / "bytes/c/0").write_bytes(data)
     offsets = (pixels / "offsets/c/0").read_bytes()
     (pixels / "offsets/c/0").write_bytes(offsets[:8] + struct.pack("<q", 99) + offsets[16:])
-    assert "observation/pixels offsets: do not rise" in found(verify_directory(built.directory))
+    assert "observation/pixels offsets: do not increase" in found(verify_directory(built.directory))
 
 
 def test_what_was_expected() -> None:

@@ -226,7 +226,7 @@ def test_the_frames_given_are_left_alone(frames: np.ndarray) -> None:
 def test_arrays_are_resized_without_torch() -> None:
     code = """
 import sys, numpy as np
-from rlds_cli.dataset.images import Resize, ToFloat
+from rlds_cli.dataset.transforms import Resize, ToFloat
 x = Resize("observation", (8, 8)).apply("observation", np.zeros((2, 20, 24, 3), np.uint8))
 assert ToFloat("observation").apply("observation", x).shape == (2, 3, 8, 8)
 assert "torch" not in sys.modules

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli import archives
+from rlds_cli.archives import plain
 from rlds_cli.archives.faults import ConversionRecord, faults
-from rlds_cli.archives.plain import boundaries, flat
+from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.maintenance.verification import trace
@@ -98,10 +99,10 @@ def test_a_step_that_counts_through_all_episodes_says_nothing(tmp_path: Path) ->
 
 
 CONTRADICTIONS = {
-    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode goes on"),
+    "a flag inside": (lambda c: c["done"].__setitem__(7, True), r"row 7 of a\.\w+ is done, but its episode continues"),
     "an id that comes back": (
         lambda c: (c.pop("step"), c["episode_id"].__setitem__(slice(20, 25), [1] * 5)),
-        r"episode 1 comes back in row 20 of a",
+        r"episode 1 appears again in row 20 of a",
     ),
     "a step twice": (
         lambda c: c["step"].__setitem__(12, 1),
@@ -118,7 +119,7 @@ CONTRADICTIONS = {
     ),
     "truncated inside": (
         lambda c: c.update(truncated=[i == 2 for i in range(30)], terminated=c.pop("done")),
-        r"row 2 of .* is truncated, but its episode goes on",
+        r"row 2 of .* is truncated, but its episode continues",
     ),
     "done is something else": (
         lambda c: c.update(truncated=[i % 5 == 4 for i in range(30)], terminated=[False] * 30),
@@ -214,7 +215,11 @@ def test_an_option_decides_where_columns_contradict_each_other(tmp_path: Path) -
     assert Rows("plain", path, episodes_by="flags").episodes.length.tolist() == [5, 3, 7, 10, 5]
     assert Rows("plain", path, episodes_by="steps:step").episodes.length.tolist() == [5] * 6
     assert Rows("plain", path, episodes_by="file").episodes.length.tolist() == [30]
-    for rule, message in (("field:nothing", 'no column "nothing"'), ("flag", "is no rule"), ("starts", 'no column ""')):
+    for rule, message in (
+        ("field:nothing", 'no column "nothing"'),
+        ("flag", "is not a rule"),
+        ("starts", 'no column ""'),
+    ):
         with pytest.raises(UnknownLayout, match=message):
             Rows("plain", path, episodes_by=rule)
 
@@ -415,15 +420,15 @@ def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.survey.MEMORY_BYTES", 0)
-    monkeypatch.setattr("rlds_cli.archives.plain.survey.COPY_BYTES", 64)
+    monkeypatch.setattr("rlds_cli.formats.tables.MEMORY_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.formats.tables.COPY_BYTES", 64)
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.flat.PART_ROWS", 7)
+    monkeypatch.setattr("rlds_cli.archives.plain.PART_ROWS", 7)
     read = Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS)))
     assert len(read.plan.parts) == 5
     check_six(read)
@@ -662,7 +667,7 @@ def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
 def test_a_column_of_the_episode_table_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(flat, "SCAN_ROWS", block)
+    monkeypatch.setattr(plain, "SCAN_ROWS", block)
     lengths, scores = [1, 4, 2, 1], [0.5, 0.5, -1.0, 3.0]
     made = {
         "obs": np.zeros((8, 1), np.float32),

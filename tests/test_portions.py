@@ -6,7 +6,7 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
-from rlds_cli.subset import EVERYTHING, Portion, command, is_portion
+from rlds_cli.subset import EVERYTHING, Subset, command, is_subset
 
 
 @pytest.mark.parametrize(
@@ -19,29 +19,29 @@ from rlds_cli.subset import EVERYTHING, Portion, command, is_portion
     ],
 )
 def test_ranges(text: str, expected: tuple[int, int | None], name: str) -> None:
-    portion = Portion.of(episodes=text)
+    portion = Subset.of(episodes=text)
     assert (portion.episodes, portion.name) == (expected, name)
 
 
 @pytest.mark.parametrize("text", [":", "5:5", "9:3", "-1:", "a:b", "1:2:3", "1-2"])
 def test_what_is_no_range(text: str) -> None:
     with pytest.raises(InvalidId):
-        Portion.of(episodes=text)
+        Subset.of(episodes=text)
 
 
 def test_names_are_variants_and_differ_where_the_portions_do() -> None:
     portions = [
-        Portion.of(split="train"),
-        Portion.of(split="val"),
-        Portion.of(split="train", episodes="0:3"),
-        Portion.of(include="*.h5"),
-        Portion.of(include="*_h5"),
-        Portion.of(exclude="*.h5"),
-        Portion.of(include="seed1"),
-        Portion.of(include=["seed1", "seed2"]),
-        Portion.of(include="a" * 300),
-        Portion.of(include="a" * 301),
-        Portion.of(split="20%"),
+        Subset.of(split="train"),
+        Subset.of(split="val"),
+        Subset.of(split="train", episodes="0:3"),
+        Subset.of(include="*.h5"),
+        Subset.of(include="*_h5"),
+        Subset.of(exclude="*.h5"),
+        Subset.of(include="seed1"),
+        Subset.of(include=["seed1", "seed2"]),
+        Subset.of(include="a" * 300),
+        Subset.of(include="a" * 301),
+        Subset.of(split="20%"),
     ]
     names = [p.name for p in portions]
     assert names[0] == "split-train"
@@ -49,21 +49,21 @@ def test_names_are_variants_and_differ_where_the_portions_do() -> None:
     assert names[6] == "include-seed1"
     assert len(set(names)) == len(names)
     for portion in portions:
-        assert portion.name and is_portion(portion.name)
+        assert portion.name and is_subset(portion.name)
         assert ids.parse("d4rl/hopper").with_variant(portion.name).variant == portion.name
-        assert Portion.from_facts(portion.facts) == portion
-    assert not is_portion("norm")
-    assert not is_portion("84x84")
+        assert Subset.from_facts(portion.facts) == portion
+    assert not is_subset("norm")
+    assert not is_subset("84x84")
 
 
 def test_nothing_said_is_everything() -> None:
     assert not EVERYTHING
     assert EVERYTHING.name is None
     assert EVERYTHING.wants("any/file.h5")
-    assert Portion.of(episodes="0:1")
+    assert Subset.of(episodes="0:1")
     for empty in ({"include": ""}, {"exclude": [""]}, {"split": ""}):
         with pytest.raises(InvalidId):
-            Portion.of(**empty)  # type: ignore[arg-type]
+            Subset.of(**empty)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_files(said: dict[str, str], wanted: list[str]) -> None:
     files = ["a/seed1.h5", "a/seed10.h5", "b/seed1_x.mp4", "a/info.json", "meta/tasks.parquet"]
     if said == {"include": "seed1*"}:
         wanted = [*wanted[:2], "b/seed1_x.mp4", *wanted[2:]]
-    assert [f for f in files if Portion.of(**said).wants(f)] == wanted
+    assert [f for f in files if Subset.of(**said).wants(f)] == wanted
 
 
 def test_what_people_read() -> None:
-    assert str(Portion.of(episodes="0:100", split="train")) == "episodes 0 to 99, of the split train"
-    assert str(Portion.of(episodes="4")) == "episode 4"
-    assert str(Portion.of(include="a*", exclude=["b", "c"])) == "files a* without b c"
-    assert str(Portion.of(exclude="b", episodes="5:")) == "episodes 5 to the last, of files * without b"
+    assert str(Subset.of(episodes="0:100", split="train")) == "episodes 0 to 99, of the split train"
+    assert str(Subset.of(episodes="4")) == "episode 4"
+    assert str(Subset.of(include="a*", exclude=["b", "c"])) == "files a* without b c"
+    assert str(Subset.of(exclude="b", episodes="5:")) == "episodes 5 to the last, of files * without b"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def buffered(name, values):
 
 @pytest.mark.parametrize("unit", ["episode", "batch", "step", "window"])
 def test_a_function_that_returns_one_buffer_at_every_call(unit, monkeypatch):
-    monkeypatch.setattr("rlds_cli.preprocess.steps.BLOCK_ROWS", 4)
+    monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", 4)
     source = rlds_cli.create(
         "local/numbered",
         (

@@ -91,7 +91,7 @@ def test_the_first_run_decides(tmp_path):
 
 def test_what_a_batch_holds_does_not_depend_on_the_chunks(ds, monkeypatch):
     """Functions of batches may see that they are batches: these are the same however work is divided."""
-    monkeypatch.setattr("rlds_cli.preprocess.steps.BLOCK_ROWS", 60)
+    monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", 60)
 
     def centred(batch):
         batch["centred"] = batch["action"] + len(batch["action"]) + np.random.random()
@@ -120,7 +120,7 @@ def test_runs_are_whole_episodes(lengths, steps, expected):
 @pytest.mark.parametrize("unit", ["episode", "batch"])
 def test_chunks_hold_every_episode_once(ds, rows, unit):
     how = {"unit": unit, "arrays": "numpy", "args": {}, "fields": None}
-    with described(ds, "prep.py:slow", "x", cache_dir=None, **how) as t:
+    with described(ds, "prep.py:slow", "x", **how) as t:
         parts = job.parts(t, kept=True, rows=rows)
     assert [k for p in parts for k in range(p.args["first"], p.args["last"])] == list(range(EPISODES))
     assert sum(p.rows for p in parts) == EPISODES * (STEPS + 1)

@@ -39,7 +39,7 @@ def ds(truth):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 30)
-    monkeypatch.setattr("rlds_cli.preprocess.steps.BLOCK_ROWS", 16)
+    monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", 16)
 
 
 def lines(ds):

@@ -16,7 +16,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.preprocess import fit_state
+from rlds_cli.preprocess import job
 
 LENGTHS = [60 + i % 41 for i in range(60)]
 
@@ -251,14 +251,14 @@ def test_a_state_comes_back_as_it_was():
         "a": np.array([[0.1, np.nan], [-0.0, 1e-45]], np.float32), "i": np.arange(3, dtype=np.uint64) + 2**63,
         "empty": np.zeros((0, 4)), "one": np.float32(0.1), "flags": np.array([True, False]), "d": {"deep": {}},
     }  # fmt: skip
-    back = fit_state.from_json(fit_state.to_json(given, "f"))
+    back = job.decode_state(job.encode_state(given, "f"))
     assert back["x"] == given["x"] and (back["n"], back["none"], back["d"]) == (3, None, {"deep": {}})
     for name in ("a", "i", "empty", "flags", "one"):
         assert back[name].dtype == given[name].dtype and back[name].tobytes() == np.asarray(given[name]).tobytes()
         assert np.shape(back[name]) == np.shape(given[name])
     import torch
 
-    assert fit_state.from_json(fit_state.to_json((torch.ones(2), 1), "f"))[0].dtype == np.float32
+    assert job.decode_state(job.encode_state((torch.ones(2), 1), "f"))[0].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_state_comes_back_as_it_was():
 )
 def test_what_is_no_state_is_refused(value, what):
     with pytest.raises(PreprocessError, match=f"f.fit: {what}"):
-        fit_state.to_json(value, "f.fit")
+        job.encode_state(value, "f.fit")
 
 
 def made_of(fit, merge, call=lambda e, state: e):

@@ -12,10 +12,9 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import DamagedDataset, MissingPackage, PreprocessError, RldsError
-from rlds_cli.preprocess import ray_cluster, task
-from rlds_cli.preprocess.fit import fit_chunk
-from rlds_cli.preprocess.job import parts
-from rlds_cli.preprocess.ray_cluster import JobEnvironment
+from rlds_cli.preprocess import task, workers
+from rlds_cli.preprocess.job import fit_chunk, parts
+from rlds_cli.preprocess.workers import JobEnvironment
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def described(ds, fn):
 def work(place, t, call=fit_chunk):
     """The answer of a node that is asked for the first chunk of a task."""
     others = (parts(t, kept=True)[0],)
-    return ray_cluster.run_item(pickle.dumps(call), pickle.dumps(t), pickle.dumps(others), place)
+    return workers.run_item(pickle.dumps(call), pickle.dumps(t), pickle.dumps(others), place)
 
 
 def failure(answer):
@@ -87,7 +86,7 @@ def test_a_source_that_is_not_there_or_another_is_named(ds, place):
     t = described(ds, functions.standardise)
     pickled, others = pickle.dumps(t), pickle.dumps((parts(t, kept=True)[0],))
     rlds_cli.create("local/ds", list(units.episodes())[:3], force=True)
-    error = failure(ray_cluster.run_item(pickle.dumps(fit_chunk), pickled, others, place))
+    error = failure(workers.run_item(pickle.dumps(fit_chunk), pickled, others, place))
     assert isinstance(error, PreprocessError) and "cannot open the source" in error.message
     assert not isinstance(error, DamagedDataset)
 
@@ -108,14 +107,14 @@ def test_a_function_whose_file_is_gone_or_another_is_named(ds, place):
 
 
 def test_without_ray(ds, monkeypatch):
-    monkeypatch.setattr("rlds_cli.preprocess.ray_cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("rlds_cli.preprocess.workers.find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match="ray is not installed") as e:
         preprocess.run(ds, functions.same, executor="ray")
     assert "rlds-cli[ray]" in e.value.hint
 
 
 def test_arguments_that_do_not_go_together(ds, monkeypatch):
-    monkeypatch.setattr("rlds_cli.preprocess.ray_cluster.find_spec", lambda name: name)
+    monkeypatch.setattr("rlds_cli.preprocess.workers.find_spec", lambda name: name)
     with pytest.raises(PreprocessError, match="jobs=0"):
         preprocess.run(ds, functions.same, executor="ray", jobs=0)
     with pytest.raises(PreprocessError, match=r'executor="ray"'):

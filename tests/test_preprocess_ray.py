@@ -17,7 +17,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError, RldsError
-from rlds_cli.preprocess import ray_cluster
+from rlds_cli.preprocess import workers
 
 ray = pytest.importorskip("ray", reason="make test-ray installs it")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:ray.*", "ignore::DeprecationWarning:ray.*")
@@ -253,7 +253,7 @@ def test_a_job_that_is_killed_is_gone_on_with(ds, nodes, home, tmp_path, fn, jou
 
 
 def test_a_cluster_that_cannot_be_reached(ds, home, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "PATIENCE", 3.0)
+    monkeypatch.setattr(workers, "PATIENCE", 3.0)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         there = f"127.0.0.1:{deaf.getsockname()[1]}"

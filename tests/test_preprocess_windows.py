@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess.blocks import StepBlock, StepRange
-from rlds_cli.preprocess.windows import neighbours
+from rlds_cli.preprocess.reading import StepBlock, StepRange, neighbours
 
 LENGTHS = [5, 8, 3, 9, 10, 1, 6]
 
@@ -39,7 +38,7 @@ def ds(truth):
 @pytest.fixture(params=[(1 << 16, 1 << 14), (16, 12)], ids=["one block", "blocks of few steps"])
 def blocks(request, monkeypatch):
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", request.param[0])
-    monkeypatch.setattr("rlds_cli.preprocess.steps.BLOCK_ROWS", request.param[1])
+    monkeypatch.setattr("rlds_cli.preprocess.job.BLOCK_ROWS", request.param[1])
 
 
 def clipped(values, t, k):

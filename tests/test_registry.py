@@ -13,7 +13,6 @@ import rlds_cli
 from rlds_cli import ids, registry
 from rlds_cli.errors import UnknownDataset
 from rlds_cli.home import locate
-from rlds_cli.registry import records
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "rlds_cli"
@@ -290,10 +289,10 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
 
 
 def test_references():
-    assert records.short("Farama-Foundation/D4RL#199") == "D4RL#199"
-    assert records.link("Farama-Foundation/D4RL#199") == "https://github.com/Farama-Foundation/D4RL/issues/199"
-    assert records.link("arXiv:2004.07219") == "https://arxiv.org/abs/2004.07219"
-    assert records.short("https://example.org/a/script.py") == "script.py"
+    assert registry.short("Farama-Foundation/D4RL#199") == "D4RL#199"
+    assert registry.link("Farama-Foundation/D4RL#199") == "https://github.com/Farama-Foundation/D4RL/issues/199"
+    assert registry.link("arXiv:2004.07219") == "https://arxiv.org/abs/2004.07219"
+    assert registry.short("https://example.org/a/script.py") == "script.py"
 
 
 # A copy of the package with a registry of its own: as installed from a wheel.

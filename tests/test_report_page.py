@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import rlds_cli
+from rlds_cli.checks import check
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
 from rlds_cli.report.columns import evenly, is_image
-from rlds_cli.report.html import listing, spreads, viewing, write_page
-from rlds_cli.report.html.content import gather
+from rlds_cli.report.html import content, spreads, write_page
+from rlds_cli.report.html.content import gather, picture
 from rlds_cli.report.html.markup import Markup, data, tag
 from rlds_cli.report.html.spreads import DatasetRows, spread
-from rlds_cli.report.html.viewing import picture
+from rlds_cli.report.summary import summarise
 from rlds_cli.ted import Field
 
 STATIC = Path(rlds_cli.__file__).parent / "report" / "html" / "static"
@@ -333,10 +334,10 @@ def test_the_viewer_has_the_episodes_worth_a_look() -> None:
     lengths = [5] * 100
     lengths[41], lengths[67] = 9, 1
     ds = lists(lengths, extra=lambda k, t: np.full(t, np.nan if k == 83 else float(k)))
-    c = gather(ds)
+    c = gather(ds, summarise(ds), check(ds))
     why = {v.number: v.why for v in c.viewing.episodes}
     total = ds.episodes["total_reward"]
-    assert len(why) == listing.MOST_SHOWN
+    assert len(why) == content.MOST_SHOWN
     assert "longest" in why[41] and "shortest" in why[67] and "finding" in why[83]
     assert "highest return" in why[int(total.argmax())] and "lowest return" in why[int(total.argmin())]
 
@@ -455,5 +456,5 @@ def test_the_code_of_the_page_about_reports_runs(tmp_path: Path, monkeypatch: py
     namespace: dict[str, Any] = {}
     exec(code, namespace)
     assert namespace["written"].bytes == (tmp_path / "report.html").stat().st_size
-    limits = (listing.MOST_LISTED, listing.MOST_SHOWN, spreads.SAMPLE_STEPS, viewing.MOST_ELEMENTS)
+    limits = (content.MOST_LISTED, content.MOST_SHOWN, spreads.SAMPLE_STEPS, content.MOST_ELEMENTS)
     assert all(f"{limit:,}" in page for limit in limits)

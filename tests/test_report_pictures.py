@@ -20,8 +20,8 @@ from PIL import Image
 import rlds_cli
 from rlds_cli import create
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
-from rlds_cli.report import images, svg
-from rlds_cli.report.histograms import Histogram
+from rlds_cli.report import plots
+from rlds_cli.report.columns import Histogram
 
 NS = {"s": "http://www.w3.org/2000/svg"}
 
@@ -62,23 +62,25 @@ def ds() -> rlds_cli.Dataset:
 
 
 def test_bars_say_their_range_and_count() -> None:
-    text = svg.bars(Histogram((3, 0, 1), 0.0, 6.0), title="a < b & c")
+    text = plots.bars(Histogram((3, 0, 1), 0.0, 6.0), title="a < b & c")
     assert bars_of(text) == [(0, 2, 3), (4, 6, 1)]
     assert next(t.text for t in parsed(text).iterfind("s:text", NS)) == "a < b & c"
     heights = [float(r.get("height", 0)) for r in parsed(text).iterfind("s:rect", NS)]
     assert heights[0] == pytest.approx(3 * heights[1], rel=0.01)
-    one = svg.bars(Histogram((7,), 2.0, 2.0), title="x")
+    one = plots.bars(Histogram((7,), 2.0, 2.0), title="x")
     assert bars_of(one) == [(2, 2, 7)]
-    assert bars_of(svg.bars(Histogram((), 0.0, 0.0), title="nothing")) == []
+    assert bars_of(plots.bars(Histogram((), 0.0, 0.0), title="nothing")) == []
 
 
 def test_curves_break_where_nothing_is_known() -> None:
-    text = svg.curves([svg.Curve("a", [0.0, 1.0, None, float("nan"), 2.0, 3.0]), svg.Curve("b", [1.0])], title="t")
+    text = plots.curves(
+        [plots.Curve("a", [0.0, 1.0, None, float("nan"), 2.0, 3.0]), plots.Curve("b", [1.0])], title="t"
+    )
     paths = [p.get("d", "") for p in parsed(text).iterfind("s:path", NS) if p.find("s:title", NS) is not None]
     assert [p.count("M") for p in paths] == [2, 1]
     assert [p.count("L") for p in paths] == [2, 0]
-    parsed(svg.curves([], title="none"))
-    parsed(svg.curves([svg.Curve("c", [1.0, 1.0])], title="flat", standalone=False))
+    parsed(plots.curves([], title="none"))
+    parsed(plots.curves([plots.Curve("c", [1.0, 1.0])], title="flat", standalone=False))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_curves_break_where_nothing_is_known() -> None:
     [(0, 10, [0, 2, 4, 6, 8, 10]), (-0.4, 0.7, [0, 0.5]), (3, 3, [3]), (0, 1e6, None), (1e-9, 3e-9, None)],
 )
 def test_ticks_are_round_and_inside(low: float, high: float, expected: list[float] | None) -> None:
-    found = svg.ticks(low, high)
+    found = plots.ticks(low, high)
     assert expected is None or found == pytest.approx(expected)
     assert 1 <= len(found) <= 8 and low - 1e-12 <= min(found) and max(found) <= high * (1 + 1e-9) + 1e-12
 
@@ -96,27 +98,27 @@ def test_ticks_are_round_and_inside(low: float, high: float, expected: list[floa
 
 def test_returns_and_lengths(ds: rlds_cli.Dataset) -> None:
     for what in ("returns", "lengths", "total_reward", "length"):
-        found = bars_of(svg.plot(ds, what))
+        found = bars_of(plots.plot(ds, what))
         assert sum(n for *_, n in found) == 8
         assert (found[0][0], found[-1][1]) == (4, 11)
-    assert sum(n for *_, n in bars_of(svg.plot(ds, "num_done"))) == 8
+    assert sum(n for *_, n in bars_of(plots.plot(ds, "num_done"))) == 8
 
 
 def test_fields_and_elements(ds: rlds_cli.Dataset) -> None:
     steps = sum(range(4, 12))
-    assert sum(n for *_, n in bars_of(svg.plot(ds, "observation"))) == 3 * steps
-    found = bars_of(svg.plot(ds, "action[1, 0]"))
+    assert sum(n for *_, n in bars_of(plots.plot(ds, "observation"))) == 3 * steps
+    found = bars_of(plots.plot(ds, "action[1, 0]"))
     assert [n for *_, n in found] == list(range(4, 12))  # the action is the episode's number
-    assert sum(n for *_, n in bars_of(svg.plot(ds, "info/n"))) == steps
+    assert sum(n for *_, n in bars_of(plots.plot(ds, "info/n"))) == steps
 
 
 def test_one_episode_is_drawn_as_curves(ds: rlds_cli.Dataset) -> None:
-    text = svg.plot(ds, "observation", episode=-1)
+    text = plots.plot(ds, "observation", episode=-1)
     paths = [p for p in parsed(text).iterfind("s:path", NS) if p.find("s:title", NS) is not None]
     assert [p.find("s:title", NS).text for p in paths] == ["[0]", "[1]", "[2]"]  # type: ignore[union-attr]
     assert [p.get("d", "").count("L") for p in paths] == [11] * 3  # 12 observations
     assert "episode 7 of local/x" in text
-    one = svg.plot(ds, "action[0, 1]", episode=0)
+    one = plots.plot(ds, "action[0, 1]", episode=0)
     assert "action[0, 1], episode 0" in one
 
 
@@ -124,11 +126,11 @@ def test_a_long_episode_keeps_its_extremes() -> None:
     o = np.zeros(100_000)
     o[54_321], o[77_777] = 5, -3
     ds = create("local/long", [{"observation": o, "action": np.zeros(len(o) - 1)}])
-    text = svg.plot(ds, "observation", episode=0)
+    text = plots.plot(ds, "observation", episode=0)
     assert len(text) < 100_000
     (path,) = (p.get("d", "") for p in parsed(text).iterfind("s:path", NS) if p.find("s:title", NS) is not None)
     heights = [float(p.split()[1]) for p in re.split("[ML]", path)[1:]]
-    assert (min(heights), max(heights)) == (36, svg.HEIGHT - 44)
+    assert (min(heights), max(heights)) == (36, plots.HEIGHT - 44)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +145,15 @@ def test_a_long_episode_keeps_its_extremes() -> None:
 )
 def test_what_cannot_be_drawn(ds: rlds_cli.Dataset, what: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        svg.plot(ds, what)
+        plots.plot(ds, what)
 
 
 def test_there_are_no_returns_without_rewards() -> None:
     ds = create("local/g", [{"observation": np.zeros(3), "action": np.zeros(2)}])
     with pytest.raises(UnknownField, match="no rewards"):
-        svg.plot(ds, "returns")
+        plots.plot(ds, "returns")
     with pytest.raises(RldsError, match="has no episode 1"):
-        svg.plot(ds, "action", episode=1)
+        plots.plot(ds, "action", episode=1)
 
 
 # frames
@@ -163,19 +165,19 @@ def test_a_sheet_shows_frames_in_order() -> None:
     o = np.broadcast_to(colours[:, None, None], (4, 32, 32, 3))
     ds = create("local/c", [{"observation": o, "action": np.zeros((3, 1))}])
     for episode in (None, 0):
-        sheet = np.asarray(images.contact_sheet(ds, episode=episode))
+        sheet = np.asarray(plots.contact_sheet(ds, episode=episode))
         assert sheet.shape == (4 + 160 + 16, 4 + 4 * 164, 3)
         assert [tuple(sheet[100, 4 + 164 * k + 80]) for k in range(4)] == [tuple(c) for c in colours]
 
 
 def test_encoded_frames_and_long_episodes() -> None:
     ds = film([3, 100, 5])
-    assert images.contact_sheet(ds, "observation").size == (8 * (120 + 4) + 4, 3 * (160 + 16) + 4)
-    assert images.contact_sheet(ds, "observation", episode=1).size == (8 * (120 + 4) + 4, 6 * (160 + 16) + 4)
+    assert plots.contact_sheet(ds, "observation").size == (8 * (120 + 4) + 4, 3 * (160 + 16) + 4)
+    assert plots.contact_sheet(ds, "observation", episode=1).size == (8 * (120 + 4) + 4, 6 * (160 + 16) + 4)
     f = ds.schema["observation"]
-    rows = images.episode_rows(ds, f, 1)
+    rows = plots.episode_rows(ds, f, 1)
     assert len(rows) == 101
-    np.testing.assert_array_equal(images.pictures(ds, f, rows[[0, 7]])[1], decoded(1, 7))
+    np.testing.assert_array_equal(plots.pictures(ds, f, rows[[0, 7]])[1], decoded(1, 7))
 
 
 @pytest.mark.parametrize(
@@ -185,25 +187,25 @@ def test_encoded_frames_and_long_episodes() -> None:
 def test_layouts_of_frames(shape: tuple[int, ...], where: object) -> None:
     o = np.random.default_rng(0).integers(0, 255, (3, *shape), np.uint8)
     ds = create("local/i", [{"observation": o, "action": np.zeros((2, 1))}])
-    found = images.pictures(ds, images.image_field(ds), np.arange(3))
+    found = plots.pictures(ds, plots.image_field(ds), np.arange(3))
     grey = o if where is ... else o[where]  # type: ignore[index]
     np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, -1))
     rgb = np.random.default_rng(0).integers(0, 255, (3, 3, 20, 24), np.uint8)
     ds = create("local/j", [{"observation": rgb, "action": np.zeros((2, 1))}], force=True)
-    np.testing.assert_array_equal(images.pictures(ds, images.image_field(ds), np.arange(3)), rgb.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(plots.pictures(ds, plots.image_field(ds), np.arange(3)), rgb.transpose(0, 2, 3, 1))
 
 
 def test_which_field_is_meant(ds: rlds_cli.Dataset) -> None:
     with pytest.raises(RldsError, match="no image fields"):
-        images.image_field(ds)
+        plots.image_field(ds)
     with pytest.raises(RldsError, match="observation of local/x holds no images"):
-        images.image_field(ds, "observation")
+        plots.image_field(ds, "observation")
     o = np.zeros((3, 32, 32, 3), np.uint8)
     two = create("local/two", [{"observation": {"left": o, "right": o}, "action": np.zeros((2, 1))}])
     with pytest.raises(RldsError, match="2 image fields") as e:
-        images.image_field(two)
+        plots.image_field(two)
     assert "observation/left, observation/right" in str(e.value.hint)
-    assert images.image_field(two, "observation/right").name == "observation/right"
+    assert plots.image_field(two, "observation/right").name == "observation/right"
 
 
 # videos
@@ -214,7 +216,7 @@ def test_a_video_has_every_frame(tmp_path: Path) -> None:
     o = np.zeros((100, 33, 41, 3), np.uint8)
     o[:, :, :] = (2 * np.arange(100))[:, None, None, None]
     ds = create("local/v", [{"observation": o, "action": np.zeros((99, 1))}], fps=12.5)
-    assert images.write_video(ds, tmp_path / "v.mp4", 0) == 100
+    assert plots.write_video(ds, tmp_path / "v.mp4", 0) == 100
     with av.open(str(tmp_path / "v.mp4")) as container:
         stream = container.streams.video[0]
         assert (stream.average_rate, stream.width % 2, stream.height % 2) == (12.5, 0, 0)
@@ -227,7 +229,7 @@ def test_a_video_has_every_frame(tmp_path: Path) -> None:
 def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingPackage, match="av") as e:
-        images.write_video(film([2]), tmp_path / "v.mp4", 0)
+        plots.write_video(film([2]), tmp_path / "v.mp4", 0)
     assert e.value.hint == "pip install 'rlds-cli[video]'"
 
 

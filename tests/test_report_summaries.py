@@ -14,7 +14,7 @@ from rlds_cli import create
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 from rlds_cli.report import describe_episode, summarise
-from rlds_cli.report.histograms import distribution, resample, sparkline, trace
+from rlds_cli.report.columns import distribution, resample, sparkline, trace
 
 
 def make(**more: Any) -> tuple[Any, list[dict[str, np.ndarray]]]:

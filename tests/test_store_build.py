@@ -195,7 +195,7 @@ def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
 def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     f = Field("x", "float32", (2,))
     table = lay_out((), []).episodes
-    with rows.RowWriter(tmp_path, (f,), {"x": "x"}, rows.Position()) as writer:
+    with rows.RowWriter(tmp_path, (f,), {"x": "x"}, rows.RowPosition()) as writer:
         for column in (np.zeros((3, 2)), np.zeros((3, 3), np.float32), np.zeros((2, 2), np.float32)):
             with pytest.raises(RldsError, match="x"):
                 writer.append(Chunk({"x": column}, np.zeros(3, bool), table))

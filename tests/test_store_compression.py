@@ -8,7 +8,7 @@ import zarr
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import arrays, compression
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
 from rlds_cli.ted import Field
 
 

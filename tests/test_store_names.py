@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.errors import RldsError
-from rlds_cli.store.files import component, is_field_path, paths
+from rlds_cli.store.paths import assign_paths, component, is_field_path
 
 
 @pytest.mark.parametrize(
@@ -40,31 +40,31 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 @pytest.mark.parametrize("name", ["a/" * 64 + "b", "/".join(["x" * 160] * 10), "/".join(["\u4e2d" * 60] * 8)])
 def test_names_that_no_file_system_takes_are_refused(name: str) -> None:
     with pytest.raises(RldsError, match="cannot be stored"):
-        paths(["observation", name])
-    assert paths(["a/" * 63 + "b"])
+        assign_paths(["observation", name])
+    assert assign_paths(["a/" * 63 + "b"])
     assert not is_field_path("a/" * 600 + "b")
 
 
 def test_what_stands_beside_the_fields_is_not_overwritten() -> None:
-    found = paths(["episodes", "Metadata/x", "text", "digests", "sources/a", "observation"])
+    found = assign_paths(["episodes", "Metadata/x", "text", "digests", "sources/a", "observation"])
     tops = {p.split("/")[0].lower() for p in found.values()}
     assert not tops & {"episodes", "metadata", "text", "digests", "sources"}
     assert found["observation"] == "observation"
 
 
 def test_names_that_differ_in_case_only_get_paths_that_differ_in_more() -> None:
-    found = paths(["info/X", "info/x", "INFO/x"])
+    found = assign_paths(["info/X", "info/x", "INFO/x"])
     assert len({p.lower() for p in found.values()}) == 3
 
 
 def test_the_order_of_names_does_not_matter() -> None:
     names = ["b/X", "b/x", "a", "A"]
-    assert paths(names) == paths(reversed(names))
+    assert assign_paths(names) == assign_paths(reversed(names))
 
 
 @given(st.lists(st.text(min_size=1, max_size=30), max_size=8, unique=True))
 def test_any_names_become_safe_distinct_relative_paths(names: list[str]) -> None:
-    found = paths(names)
+    found = assign_paths(names)
     assert set(found) == set(names)
     assert len({p.lower() for p in found.values()}) == len(names)
     for path in found.values():
@@ -77,7 +77,7 @@ def test_any_names_become_safe_distinct_relative_paths(names: list[str]) -> None
 
 
 def test_no_field_lies_in_the_directory_of_another() -> None:
-    assert paths(["A", "a/c", "a/c/0", "B/x", "b"]) == {
+    assert assign_paths(["A", "a/c", "a/c/0", "B/x", "b"]) == {
         "A": "A",
         "a/c": "a~2/c",
         "a/c/0": "a~2/c~2/0",

@@ -15,11 +15,11 @@ from rlds_cli.errors import DamagedDataset, Frames
 from rlds_cli.progress import silent
 from rlds_cli.store import frames
 from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.files import paths
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.opening import Store
-from rlds_cli.store.rows import Position, RowWriter
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.rows import RowPosition, RowWriter
 from rlds_cli.ted import TERMINATED, EncodedFrames, EpisodeData, Field, lay_out
 
 PIXELS = Field("observation", "uint8", (16, 24, 3), "both", "frames", "png")
@@ -45,8 +45,8 @@ def dataset(directory: Path, frames: list[bytes], encoding: str = "memmap") -> S
     chunk = lay_out(
         schema, [EpisodeData(columns, t, TERMINATED, group="g", seed=2**64 - 1, options='{"a": 1}', splits=("train",))]
     )
-    where = paths(f.name for f in schema)
-    with RowWriter(directory, schema, where, Position()) as writer:
+    where = assign_paths(f.name for f in schema)
+    with RowWriter(directory, schema, where, RowPosition()) as writer:
         writer.append(chunk)
         written = writer.written()
     sources = ({"file": "a.h5", "size": 3, "sha256": "ab"},)

@@ -19,8 +19,8 @@ from rlds_cli.dataset import open_dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays, files, manifest
-from rlds_cli.store.files import is_field_path
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import is_field_path
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -109,7 +109,7 @@ def test_paths_that_no_field_has(path: str) -> None:
         (lambda m: m.update(options={"portion": {"episodes": [1]}}), "a list of 2 to 2"),
         (lambda m: m.update(episode_columns={"": {}}), "1 to 100 bytes"),
         (lambda m: m["stats"]["action"].update(mean=[1.0]), "mean is"),
-        (lambda m: m["stats"].update(nothing=m["stats"]["action"]), "of no field"),
+        (lambda m: m["stats"].update(nothing=m["stats"]["action"]), "without statistics"),
         (lambda m: m.update(facts={"a": [[[[]]]] * 3, "b": 10**400}), "more than 300 digits"),
     ],
 )
@@ -167,7 +167,7 @@ def test_the_directory_itself_may_be_a_link(dataset: Path, tmp_path: Path) -> No
 def test_rows_that_no_file_has_are_not_looked_for(dataset: Path) -> None:
     edit(dataset, set_count(rows=2**48, steps=2**48 - 3))
     found = verify(dataset)
-    assert "the files have room for " in str(found.problems[0])
+    assert "the files hold " in str(found.problems[0])
     with pytest.raises(DamagedDataset, match=r"bytes; .* expected"):
         open_dataset(dataset)
 

@@ -347,7 +347,7 @@ def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset
 
 
 def test_contact_sheet_and_film(archive: Path, ds: Dataset, tmp_path: Path) -> None:
-    from rlds_cli.report.images import contact_sheet, write_video
+    from rlds_cli.report.plots import contact_sheet, write_video
 
     sheet = contact_sheet(ds, episode=0)
     assert sheet.size[0] > 160

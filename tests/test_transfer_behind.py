@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from rlds_cli.downloads.fetch.part import StreamHasher
+from rlds_cli.downloads.fetch.parts import StreamHasher
 from rlds_cli.files import hashing
 
 

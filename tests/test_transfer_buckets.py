@@ -17,9 +17,8 @@ from server import Page, Server
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.sources import buckets, listing
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import request_url
+from rlds_cli.downloads.sources import buckets, listing, request_url
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.settings import Settings
 

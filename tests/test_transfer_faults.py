@@ -16,7 +16,7 @@ from test_transfer_fetching import Place
 
 from rlds_cli import errors
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import TransferError
 
 PAGE = Path(__file__).parents[1] / "docs" / "downloading.md"

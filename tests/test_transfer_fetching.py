@@ -22,8 +22,8 @@ from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.fetch.part import Part
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.parts import PartFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
@@ -498,7 +498,7 @@ def test_a_full_disk_is_an_error_that_says_what_is_kept(server: Server, place: P
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     descriptor = os.open("/dev/full", os.O_RDWR)
-    part = Part(place.directory / "x.h5", descriptor, wanted(server))
+    part = PartFile(place.directory / "x.h5", descriptor, wanted(server))
     try:
         with pytest.raises(NoSpace, match=r"The disk is full.* 0 B of x.h5 are kept"):
             part.append(CONTENT)
@@ -658,7 +658,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)

@@ -29,9 +29,9 @@ from test_transfer_fetching import Place
 
 from rlds_cli.downloads.fetch import connections, fetching, http, planning
 from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy
-from rlds_cli.downloads.fetch.policy import Budget, Permanent, Stopped
-from rlds_cli.downloads.fetch.sidecars import FileRecord
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.connections import Budget, Permanent, Stopped
+from rlds_cli.downloads.fetch.parts import FileRecord
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.progress import Event
 
@@ -290,7 +290,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]
 fetching.fetch(planning.plan(files, Path(sys.argv[1]), where), where)

@@ -14,7 +14,7 @@ from server import Page, Server
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.settings import Settings
 
@@ -200,7 +200,7 @@ def test_a_directory_that_links_to_itself_ends(server: Server, tmp_path: Path) -
 def test_what_shows_no_files(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path)
     server.add("/data/", "<html>forbidden</html>")
-    with pytest.raises(DownloadFailed, match="does not show its files: the answer is not a page of links"):
+    with pytest.raises(DownloadFailed, match="does not list its files: the answer is not a page of links"):
         listed(where, f"{server.url}/data/")
     with pytest.raises(DownloadFailed, match="HTTP 404"):
         listed(where, f"{server.url}/nothing/")

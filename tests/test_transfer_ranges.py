@@ -18,9 +18,9 @@ from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.downloads.fetch import planning
 from rlds_cli.downloads.fetch.client import Client, Parallelism
-from rlds_cli.downloads.fetch.part import offset_of
+from rlds_cli.downloads.fetch.parts import offset_of, pieces_of
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.files.parts import found, is_unfinished
+from rlds_cli.files.names import is_unfinished
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -169,7 +169,7 @@ from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import Parallelism
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
 width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)
@@ -190,7 +190,7 @@ def test_killed_at_any_moment_nothing_is_asked_for_twice(server: Server, place: 
                 time.sleep(0.005)
             child.kill()
         assert not (place.directory / "x.h5").exists()
-    for start, piece in {0: part, **found(part)}.items():
+    for start, piece in {0: part, **pieces_of(part)}.items():
         content = piece.read_bytes()
         assert content == CONTENT[start : start + len(content)]
     page.pace, asked = 0.0, len(page.requests)

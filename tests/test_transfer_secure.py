@@ -14,8 +14,8 @@ import pytest
 from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
-from rlds_cli.downloads.fetch.policy import StallDetector
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.connections import StallDetector
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed
 
 CONTENT = b"0123456789abcdef" * 10_000

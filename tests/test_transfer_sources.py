@@ -14,7 +14,7 @@ from server import COMMIT, Server
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.settings import Settings
 

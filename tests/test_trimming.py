@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlds_cli.convert.archive import trimmed
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeTable, Note, VideoFrames
 
 LENGTHS = [1, 3, 2, 5, 1, 4]
@@ -45,7 +45,7 @@ def chunks(size: int) -> Iterator[Chunk]:
         yield Chunk(columns, last, table, (Note("seen", "a note"),) if a == 0 else ())
 
 
-def expected(portion: Portion) -> list[int]:
+def expected(portion: Subset) -> list[int]:
     """The numbers of the episodes that should be left."""
     episodes = list(SPLITS[portion.split]) if portion.split else list(range(6))
     start, stop = portion.episodes or (0, None)
@@ -56,18 +56,18 @@ def expected(portion: Portion) -> list[int]:
 @pytest.mark.parametrize(
     "portion",
     [
-        Portion.of(episodes="0:2"),
-        Portion.of(episodes="1:4"),
-        Portion.of(episodes="5"),
-        Portion.of(episodes="3:"),
-        Portion.of(split="train"),
-        Portion.of(split="val"),
-        Portion.of(split="all"),
-        Portion.of(split="train", episodes="1:3"),
+        Subset.of(episodes="0:2"),
+        Subset.of(episodes="1:4"),
+        Subset.of(episodes="5"),
+        Subset.of(episodes="3:"),
+        Subset.of(split="train"),
+        Subset.of(split="val"),
+        Subset.of(split="all"),
+        Subset.of(split="train", episodes="1:3"),
     ],
     ids=lambda p: p.name,
 )
-def test_the_rows_of_the_episodes_wanted_are_left(size: int, portion: Portion) -> None:
+def test_the_rows_of_the_episodes_wanted_are_left(size: int, portion: Subset) -> None:
     kept = list(trimmed(chunks(size), portion))
     episodes = expected(portion)
     rows = [i for i, (e, _) in enumerate(ROWS) if e in episodes]
@@ -94,11 +94,11 @@ def test_reading_stops_where_the_range_ends() -> None:
             read += 1
             yield chunk
 
-    list(trimmed(counted(), Portion.of(episodes="1:3")))
+    list(trimmed(counted(), Subset.of(episodes="1:3")))
     assert read == sum(LENGTHS[:3]) + 3
 
 
 def test_the_names_of_splits_are_told_where_no_episode_is_left() -> None:
-    kept = list(trimmed(chunks(7), Portion.of(split="test")))
+    kept = list(trimmed(chunks(7), Subset.of(split="test")))
     assert sum(map(len, kept)) == 0
     assert set(EpisodeTable.concat([c.episodes for c in kept]).splits) == set(SPLITS)

@@ -78,7 +78,7 @@ GROUP = Group(
     {"rlds alone": alone, "rlds": rlds},
     (
         Row("open, and the first batch", "rlds: open, first batch", None, 1, "at most"),
-        Row("RssAnon beyond the imports", "rlds alone: anonymous memory", None, 100, "at most"),
+        Row("RssAnon without the imports", "rlds alone: anonymous memory", None, 100, "at most"),
         *_index("uniform"),
         *_index("shuffled"),
         *(

@@ -196,8 +196,8 @@ def _reading(file: Path, threads: int, starts: int, row: int, size: int) -> Call
 
 def note() -> str:
     return (
-        f"read_ahead_kb {read_ahead(data.HOME)}; files are dropped before every round of {SECONDS:g} s, of which"
-        " read-ahead brings a good part back for readers that do not advise against it."
+        f"read_ahead_kb {read_ahead(data.HOME)}; files are dropped from the page cache before every"
+        f" round of {SECONDS:g} s. For readers that do not advise against it, read-ahead loads many of them again."
     )
 
 

@@ -33,7 +33,7 @@ def rlds() -> Builders:
 
 PLAIN = "rlds: transitions"
 GROUP = Group(
-    "batches of 256 transitions, with what is computed",
+    "batches of 256 transitions, with computed columns",
     {"rlds": rlds},
     (
         Row("n-step 3", "rlds: n-step 3", PLAIN, 1.5, "at most"),

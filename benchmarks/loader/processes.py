@@ -47,7 +47,7 @@ GROUP = Group(
     {"rlds": rlds},
     (
         Row("PSS of the files", "rlds: PSS of files, 16 processes", "rlds: PSS of files, 1 process", 1.1, "at most"),
-        Row("PSS of all that is added", "rlds: PSS, 16 processes", "rlds: PSS, 1 process", None, "at most"),
+        Row("PSS, files and anonymous", "rlds: PSS, 16 processes", "rlds: PSS, 1 process", None, "at most"),
         Row(
             "share of the packed take limit",
             "rlds: share of the limit, 16 processes",

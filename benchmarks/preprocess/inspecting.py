@@ -39,11 +39,11 @@ def run(rounds: int) -> Group:
         )
         for n, a, b in zip(homes, ours, read, strict=True):
             lines.append(against(f"inspect {what}, {n} steps", a, "s", "bare read", b, 0.5))
-        more = f"what {SIZES[1]} take beyond {SIZES[0]}"
+        more = f"{SIZES[1]} minus {SIZES[0]}"
         lines.append(against(f"inspect {what}, {more}", ours[1] - ours[0], "s", "bare read", read[1] - read[0], 0.5))
     note = (
-        "Beyond the start of Python, the best of the rounds, files in the page cache. The bare read is `readinto` of "
-        "all arrays. Half a second of every command is spent on importing and drawing, whatever the size."
+        "The best of the rounds, without the start of Python, with the files in the page cache. The bare read is "
+        "`readinto` of all arrays. Every command spends half a second on imports and drawing, whatever the size."
     )
     return Group("Inspect", tuple(lines), times, "s", note)
 

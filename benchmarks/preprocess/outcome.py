@@ -17,10 +17,10 @@ def run(rounds: int) -> Group:
     own = work("rlds", count=data.MANY, fn="add_norm", jobs=2)["own"] / 2**20
     field = (data.MANY + data.MANY // data.EPISODE) * 4 / 2**20
     times = taking_turns({f"again, {n // 10**6}M steps": _again(n) for n in (data.MANY, data.MOST)}, rounds)
-    lines = [against("one field more [T] float32, 1M steps", own, "MiB", "its rows", field, 1.05, "at most")]
+    lines = [against("one additional field [T] float32, 1M steps", own, "MiB", "its rows", field, 1.05, "at most")]
     lines += [alone(name, t.best, "s", 0.5, "at most") for name, t in times.items()]
     lines += [alone(f"{name}, CPU time", min(t.cpu), "s", 0.5, "at most") for name, t in times.items()]
-    note = "Beside the rows there are an episode table and a manifest. Commands, from their start: the best."
+    note = "The dataset also has an episode table and a manifest. Commands include start-up: the best of the rounds."
     return Group("Results", tuple(lines), times, "s", note)
 
 

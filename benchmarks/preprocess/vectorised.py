@@ -26,7 +26,10 @@ def run(rounds: int) -> Group:
         BARE: _bare(sync=False),
         SYNCED: _bare(sync=True),
     }
-    note = "Result synced to the disk, as ours always is; without that, `tofile` returns while the system still writes."
+    note = (
+        "With `fsync` the result is on disk, as rlds' always is. Without it `tofile` returns while the system still"
+        " writes."
+    )
     if find_spec("torchrl"):
         td = {"fn": "normalise_tensordict", "unit": "batch", "arrays": "tensordict", "jobs": 2}
         ways["rlds: TensorDicts"] = beyond(few, most, "rlds", **td)

@@ -26,5 +26,5 @@ def run(rounds: int) -> Group:
             times[name] = Times([found["mib"] - imported])
             if found["torch"]:
                 raise RuntimeError("a worker imported torch")
-    note = f"Memory is the most seen, every 20 ms, beyond the imports ({imported:.0f} MiB). No worker had torch."
+    note = f"Peak memory, sampled every 20 ms, without the imports ({imported:.0f} MiB). No worker imported torch."
     return Group("Workers", tuple(lines), times, "ns/step", note)

@@ -8,7 +8,6 @@ into CorruptArchive, which keeps the exception as its cause.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections import Counter
@@ -17,21 +16,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from rlds_cli import text
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.subset import Portion
+from rlds_cli.files.disk import is_full
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
 from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
 from rlds_cli.ted import Part as Part
 
+if TYPE_CHECKING:
+    from rlds_cli.subset import Subset
+
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20
 MAX_ROWS_PER_BYTE = 1100  # deflate packs a byte per row at most this densely
+READERS = (
+    "torchrl",
+    "minari",
+    "d3rlpy",
+    "d4rl",
+    "roboset",
+    "openx",
+    "rlu_atari",
+    "vd4rl",
+    "atari_dqn",
+    "gen_dgrl",
+    "ogbench",
+    "robomimic",
+    "lerobot",
+    "openml",
+    "plain",
+)
+# Readers that stop at the first damaged file.
+STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
+_SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 class Signal(Exception):
@@ -66,8 +88,10 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
     except PermissionError as e:
         raise NoPermission(f"{e.filename or what()} may not be read.") from e
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"{what()}: {e}.", hint="free some room, or set TMPDIR to a directory with more") from e
+        if is_full(e):
+            raise NoSpace(
+                f"{what()}: {e}.", hint="free some space, or set TMPDIR to a directory with more space"
+            ) from e
         raise CorruptArchive(_said(what(), e)) from e
     except Exception as e:
         raise CorruptArchive(_said(what(), e)) from e
@@ -116,11 +140,11 @@ class Guarded:
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
 
     def choose(
-        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-    ) -> tuple[Sequence[str], Portion]:
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
         """See `Reader`."""
         with untrusted(lambda: f"an archive, read as {self.name}"):
-            chosen: tuple[Sequence[str], Portion] = self.module.choose(names, portion, read)
+            chosen: tuple[Sequence[str], Subset] = self.module.choose(names, portion, read)
             return chosen
 
     def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -160,28 +184,6 @@ def _writable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace").decode("utf-8")
     return text
-
-
-READERS = (
-    "torchrl",
-    "minari",
-    "d3rlpy",
-    "d4rl",
-    "roboset",
-    "openx",
-    "rlu_atari",
-    "vd4rl",
-    "atari_dqn",
-    "gen_dgrl",
-    "ogbench",
-    "robomimic",
-    "lerobot",
-    "openml",
-    "plain",
-)
-# Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
-_SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,15 +366,15 @@ class Reader(Protocol):
         """Read the values that are not per row (policy weights, model XML), with their names."""
 
     def choose(
-        self, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-    ) -> tuple[Sequence[str], Portion]:
-        """Choose the files that hold a portion of an archive, before the files are downloaded.
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
+        """Choose the files that hold a part of an archive, before the files are downloaded.
 
         Parameters
         ----------
         names : sequence of str
             All files of the archive, relative to its root, in natural order.
-        portion : Portion
+        portion : Subset
             The wanted split, and the wanted range of episodes in it.
         read : callable
             Returns the content of a file by its name. It downloads the file, so only small descriptions are asked for.
@@ -381,7 +383,7 @@ class Reader(Protocol):
         -------
         files : sequence of str
             The names of the files to download.
-        rest : Portion
+        rest : Subset
             The part of ``portion`` that is still to be cut out of the rows of these files.
 
         Raises
@@ -398,7 +400,7 @@ class Reader(Protocol):
         """
 
 
-def every_file(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def every_file(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose all files: the default for `Reader.choose`."""
     return names, portion
 
@@ -424,8 +426,8 @@ def reader(name: str) -> Reader:
 
 
 def choose(
-    name: str, names: Sequence[str], portion: Portion, read: Callable[[str], bytes]
-) -> tuple[Sequence[str], Portion]:
+    name: str, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+) -> tuple[Sequence[str], Subset]:
     """Choose the files that the reader called ``name`` needs for a portion; see `Reader.choose`."""
     return reader(name).choose(names, portion, read) if portion.cuts else (names, portion)
 

@@ -41,8 +41,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.fields import differences, free_name, row_field
-from rlds_cli.archives.layouter import whole_chunks
+from rlds_cli.archives.names import differences, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, reading, whole
 from rlds_cli.formats.hdf5_rows import RowReader
@@ -59,8 +58,8 @@ from rlds_cli.ted import (
     Field,
     IntArray,
     Note,
+    chunks,
     flags,
-    lay_out,
 )
 from rlds_cli.text import is_below
 
@@ -68,6 +67,15 @@ VERSION = 1
 choose = every_file
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
+MARKS = ("columns", "num_episodes", "version")
+NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
+# Version 2: the column of ends, the version that is read, and observations of one step.
+END = "terminated"
+KNOWN = "2.1"
+MAX_TUPLE = 256
+# Version 1: the columns that a file must have, and the column of ends.
+NEEDED = ("observations", "actions", "rewards", "terminals")
+ENDS = "episode_terminals"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -116,7 +124,7 @@ def plan(archive: Archive) -> Plan:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schemas[-1], schemas[0])),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     facts = {"d3rlpy": sorted(versions)}
     return Plan("d3rlpy", archive, schemas[0], tuple(parts), episodes_by="flags", facts=facts, notes=tuple(notes))
@@ -136,9 +144,10 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     with open_file(path, check=False) as f:
         if is_buffer(f):
             todo = [i for i, n in enumerate(lengths(f, path.name)) if first <= i < stop and n]
-            yield from whole_chunks(plan.schema, ((_dumped_episode(f, path, plan.schema, source, i), ()) for i in todo))
+            found: Iterator[EpisodeData] = (_dumped_episode(f, path, plan.schema, source, i) for i in todo)
         else:
-            yield from flat_chunks(f, path, plan.schema, source, (first, stop), budget)
+            found = _flat_episodes(f, path, plan.schema, source, (first, stop), budget)
+        yield from chunks(plan.schema, found, rows=CHUNK_ROWS)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -177,13 +186,6 @@ def _parts(source: int, lengths: Sequence[int], schema: Sequence[Field]) -> Iter
         if (rows >= limit or i == len(lengths) - 1) and rows:
             yield Part(rows, {"file": source, "first": first, "stop": i + 1, "episodes": count})
             first, rows, count = i + 1, 0, 0
-
-
-MARKS = ("columns", "num_episodes", "version")
-NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD}
-END = "terminated"
-KNOWN = "2.1"
-MAX_TUPLE = 256
 
 
 def is_buffer(f: h5py.File) -> bool:
@@ -278,10 +280,6 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-NEEDED = ("observations", "actions", "rewards", "terminals")
-ENDS = "episode_terminals"
-
-
 @dataclass(frozen=True, slots=True)
 class D3rlpyLayout:
     """One file: ``columns`` maps fields to keys, ``constants`` are the keys that are not per row."""
@@ -355,10 +353,10 @@ def episodes(f: h5py.File, path: Path, rows: int) -> FlatEpisodes:
     return FlatEpisodes(start, last + 1 - start - padded, end, padded)
 
 
-def flat_chunks(
+def _flat_episodes(
     f: h5py.File, path: Path, fields: Sequence[Field], source: int, span: tuple[int, int], budget: int
-) -> Iterator[Chunk]:
-    """Read episodes ``span[0]`` to ``span[1]``, about ``budget`` rows to a chunk.
+) -> Iterator[EpisodeData]:
+    """Read episodes ``span[0]`` to ``span[1]``, about ``budget`` rows at a time.
 
     Raises
     ------
@@ -371,9 +369,9 @@ def flat_chunks(
         for first, stop in _groups(found, *span, budget):
             at = int(found.start[first])
             seen = reader.read(at, int(found.start[stop - 1] + found.length[stop - 1] + found.observed[stop - 1]))
-            todo = [i for i in range(first, stop) if found.length[i]]
-            if todo:
-                yield lay_out(fields, [_flat_episode(found, i, seen, columns, fields, source, at) for i in todo])
+            for i in range(first, stop):
+                if found.length[i]:
+                    yield _flat_episode(found, i, seen, columns, fields, source, at)
 
 
 def _groups(found: FlatEpisodes, first: int, stop: int, budget: int) -> Iterator[tuple[int, int]]:

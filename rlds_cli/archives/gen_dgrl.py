@@ -28,16 +28,40 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.layouter import LazyColumn, LazyEpisode, chunks
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
 from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
 from rlds_cli.formats.npz import NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.formats.npz import ZipMember as Column
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Array, BoolArray, Chunk, Field, Note, Placement, merge_notes
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    Field,
+    LazyColumn,
+    Note,
+    Placement,
+    chunks,
+    merge_notes,
+)
 
 VERSION = 1
 choose = every_file
+NPZ, NPY = npz_files.MAGIC, npz_files.NPY_MAGIC
+NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD, "dones": FLAGS[0]}
+SPOOL_BYTES = 24 << 20  # of one member in memory; what is larger lies in a temporary file meanwhile
+SCAN_ROWS = 256
+PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
+# What the recorder writes behind the time and the number: length, level, return.
+NAMED = re.compile(r"_(?P<length>\d+)_(?P<level>-?\d+)_(?P<sum>-?\d+(\.\d+)?)\.np[yz]$")
+MAX_COLUMN = 64 << 20
+SHOWN = 20  # names in a note
+_BLOCK = 256
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -85,7 +109,7 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
         if other.schema != found[0].schema:
             raise UnknownLayout(
                 f"{path.name} does not hold the fields of {archive.files[0].name}: {other.schema}; {found[0].schema}.",
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     facts = {"observations": found[0].stored, "kept": found[0].kept}
     return Plan(
@@ -127,13 +151,6 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Return nothing: every value is per row."""
     return iter(())
-
-
-NPZ, NPY = npz_files.MAGIC, npz_files.NPY_MAGIC
-NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD, "dones": FLAGS[0]}
-SPOOL_BYTES = 24 << 20  # of one member in memory; what is larger lies in a temporary file meanwhile
-SCAN_ROWS = 256
-PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
 
 
 class NotWhole(Exception):
@@ -210,8 +227,7 @@ def refuse_pickle(archive: Path, member: ArchiveMember, head: bytes) -> None:
                 pickled = True
     if pickled:
         raise UnsafeArchive(
-            f"{archive.name}: {member.name} is a pickle, and unpickling runs whatever its writer put there. "
-            "It is not read.",
+            f"{archive.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
             hint="convert it in a sandbox, then import the result: docs/gen_dgrl.md has the script",
         )
     raise UnknownLayout(f"{archive.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
@@ -327,13 +343,6 @@ def whole(values: Array) -> Array:
     return small
 
 
-# What the recorder writes behind the time and the number: length, level, return.
-NAMED = re.compile(r"_(?P<length>\d+)_(?P<level>-?\d+)_(?P<sum>-?\d+(\.\d+)?)\.np[yz]$")
-MAX_COLUMN = 64 << 20
-SHOWN = 20  # names in a note
-_BLOCK = 256
-
-
 class SpooledFrames(LazyColumn):
     """The first ``count`` observations of a spooled episode, read forward; the file closes with its last reference."""
 
@@ -356,14 +365,14 @@ class SpooledFrames(LazyColumn):
         return whole(values) if self._field.dtype == "uint8" else values
 
 
-def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]:
+def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]:
     """Read the episodes of file number ``index``; ``notes`` receives the notes about episodes that are left out."""
     path = plan.archive.files[index]
     bad: dict[str, str] = {}
     with open_unpacked(path) as stream:
         for member in members(stream):
             if not is_episode(member.name):
-                notes.append(Note("other-files", "members that are no episodes were not read", 1, member.name))
+                notes.append(Note("other-files", "members that are not episodes were not read", 1, member.name))
                 continue
             head = member.read(len(NPY))
             try:
@@ -387,7 +396,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[LazyEpisode]
         notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
 
 
-def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> LazyEpisode | None:
+def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> EpisodeData | None:
     path = Path(f"{plan.archive.name_of(index)}:{member.name}")
     with ExitStack() as stack:
         npz = stack.enter_context(open_npz(path, stack.enter_context(spool(member, head))))
@@ -401,7 +410,7 @@ def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> Lazy
         return _whole(plan, index, member.name, columns, npz, stack.pop_all())
 
 
-def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> LazyEpisode:
+def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> EpisodeData:
     fields = {f.name: f for f in plan.schema}
     terminated: BoolArray = columns["dones"].reshape(-1) != 0
     steps, done = len(terminated), bool(terminated[-1])
@@ -414,7 +423,7 @@ def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: Np
             rows = values.reshape(len(values), *f.shape)
             named[f.name] = rows[:count] if f.placement == "both" else rows
     frames = SpooledFrames(stack, npz.rows(["observations"]), count, fields["observation"])
-    return LazyEpisode(
+    return EpisodeData(
         {**named, "observation": frames},
         steps,
         TERMINATED if done else CUT,
@@ -462,9 +471,9 @@ def _remarks(name: str, steps: int, rewards: Array, terminated: BoolArray) -> It
         text = "names of episodes say another number of steps than they have; the episodes count"
         yield Note("length-in-name", text, 1, name)
     if m and abs(float(m["sum"]) - float(rewards.sum(dtype=np.float64))) > 0.0051:
-        yield Note("return-in-name", "names of episodes say another return than their rewards sum to", 1, name)
+        yield Note("return-in-name", "names of episodes contain another return than the sum of their rewards", 1, name)
     if inside := int(np.count_nonzero(terminated[:-1])):
-        yield Note("terminated-inside", "steps are terminated and their episode goes on", inside, name)
+        yield Note("terminated-inside", "steps are terminated inside an episode", inside, name)
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:

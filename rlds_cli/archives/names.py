@@ -1,24 +1,26 @@
-"""The meaning of the columns of a flat file, or of one episode, by their usual names.
+"""The columns of an archive: what their names mean, and the fields that they become.
 
-TED's own names come first, with ``/``, ``.`` or ``_`` (``next/reward``, ``next.reward``, ``next_reward``), then those
-of D4RL, Gymnasium and others. A column below a known name is a part of that field
-(``obs/joint_pos``, ``observation.state``); numbered columns are its components (``obs_0``, ``obs_1``, ...).
+`meaning` goes by the usual names in a flat file, or in one episode. TED's own names come first, with ``/``, ``.`` or
+``_`` (``next/reward``, ``next.reward``, ``next_reward``), then those of D4RL, Gymnasium and others. A column below a
+known name is a part of that field (``obs/joint_pos``, ``observation.state``); numbered columns are its components
+(``obs_0``, ``obs_1``, ...). `row_field` makes a field of an HDF5 dataset.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Protocol
 
+import h5py
 import numpy as np
 
-from rlds_cli.archives.fields import expand
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.tables import NOT, WITHOUT
-from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Note, Scalar
+from rlds_cli.formats.tables import NOT, WITHOUT, Table
+from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
 from rlds_cli.text import did_you_mean, is_below, natural
 
 NEXT_OBSERVATION = "next/observation"
@@ -57,7 +59,9 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], 
 
 # Names in `--map NAME=KEY` that are no fields: the columns of ids, of steps and of starts.
 ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
+TEXT_ROWS = 1 << 18  # rows of texts that are looked at together
 EPISODE_PREFIX = "episode/"  # `--map episode/task=KEY`: a column per episode
+_NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 
 
 class Shaped(Protocol):
@@ -214,9 +218,6 @@ def _split(name: str) -> tuple[str, str]:
     return head, "/".join(parts[1:])
 
 
-_NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
-
-
 def _found(
     heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str], notes: list[Note]
 ) -> dict[str, str]:
@@ -301,3 +302,107 @@ def scalar(value: Any) -> Scalar:
     one = np.asarray(value).reshape(-1)[0]
     found = one.item() if isinstance(one, np.generic) else one
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+
+def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
+    """Refuse rewards that are no numbers, and observations and actions that are texts of lists.
+
+    Raises
+    ------
+    UnknownLayout
+        One is not; the message names the first such row.
+    """
+    for name, key in fields.items():
+        if table[key].dtype.kind not in "OS" or not table[key].shape or not table[key].shape[0]:
+            continue
+        if name == REWARD:
+            at, value = (
+                _first_text(table, key, lambda v: not _is_number(v))
+                or _first_text(table, key, lambda _: True)
+                or (0, "")
+            )
+            says = "is no number"
+        elif name.partition("/")[0] in ("observation", "action") and (
+            found := _first_text(table, key, lambda v: str(v).startswith(("[", "(")))
+        ):
+            at, value = found
+            says = 'is a text, and no list of numbers as JSON has it, "[1.0, 2.0]"'
+        else:
+            continue
+        raise UnknownLayout(
+            f"{key} {says}: row {at:,} of {table.path.name} holds {value[:40]!r}.",
+            hint=f"write numbers, or name another column: --map {name.removeprefix('next/')}=KEY",
+        )
+
+
+def _first_text(table: Table, key: str, test: Callable[[str], bool]) -> tuple[int, str] | None:
+    """Find the first row of a column of texts that passes a test, and its text."""
+    rows = table[key].shape[0]
+    with table.rows([key]) as reader:
+        for start in range(0, rows, TEXT_ROWS):
+            for i, value in enumerate(reader.read(start, min(start + TEXT_ROWS, rows))[key].reshape(-1)):
+                text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+                if test(text):
+                    return start + i, text
+    return None
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+# -- fields
+
+
+def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
+    """Return the field ``name`` of a dataset with one value per row; ``scalar`` reads rows ``(N, 1)`` as scalars.
+
+    Raises
+    ------
+    UnknownLayout
+        Values that no field can hold: compounds, references, sequences of varying length.
+    """
+    placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
+    shape = d.shape[1:]
+    text = h5py.check_string_dtype(d.dtype) is not None
+    if (scalar or text) and shape == (1,):
+        shape = ()
+    if (text and shape) or not (text or d.dtype.kind in "biufc") or d.dtype.names or d.dtype.itemsize > 16:
+        what = "compound" if d.dtype.names else f"{d.dtype} {list(shape)}"
+        raise UnknownLayout(
+            f"{Path(d.file.filename).name}: {d.name} holds {what} values, which a field cannot hold.",
+            hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
+        )
+    kind: Kind = "text" if text else "array"
+    return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
+
+
+def is_observation(name: str) -> bool:
+    """Return whether a field belongs to the observation."""
+    return name.split("/", 1)[0] == "observation"
+
+
+def expand(found: Iterable[str], field: str, key: str) -> dict[str, str]:
+    """Map field names to keys: of the dataset ``key``, or of all datasets below the group ``key``."""
+    if key in found:
+        return {field: key}
+    return {f"{field}/{k[len(key) + 1 :]}": k for k in found if k.startswith(key + "/")}
+
+
+def free_name(key: str, taken: Iterable[str]) -> str:
+    """Return ``key`` as a field name, moved below ``extra/`` if it clashes with a name that is taken."""
+    clash = any(is_below(key, t) or is_below(t, key) for t in taken)
+    return f"extra/{key}" if clash else key
+
+
+def differences(a: Iterable[Field], b: Iterable[Field]) -> Iterator[str]:
+    """Describe each field that two lists do not share."""
+    left, right = {f.name: f for f in a}, {f.name: f for f in b}
+    for name in sorted({*left, *right}):
+        if left.get(name) != right.get(name):
+            said = [f"{f.dtype} {list(f.shape)}" if f else "absent" for f in (left.get(name), right.get(name))]
+            yield f"{name} is {said[0]} and {said[1]}"

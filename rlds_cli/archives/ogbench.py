@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.fields import differences, free_name
+from rlds_cli.archives.names import differences, free_name
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5_rows import components, nan_count
 from rlds_cli.formats.npz import NpzFile, ZipMember, is_npz, open_npz
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -84,7 +84,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
     return f"OGBench layout: {files}{rows[0] if rows else 0:,} rows; {', '.join(sorted(there))}"
 
 
-def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: object) -> tuple[Sequence[str], Subset]:
     """Choose the files of a split; only rows tell the episodes, so a range of them is cut out later."""
     splits = {n: "val" if n.endswith(VAL) else "train" for n in names if n.endswith(".npz")}
     if portion.split is None or "val" not in splits.values():
@@ -129,7 +129,7 @@ def plan(archive: Archive) -> Plan:
             raise UnknownLayout(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(layout.fields, seen[0].fields)),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     validation = [p.name.endswith(VAL) for p in archive.files]
     parts.sort(key=lambda p: (validation[p.args["file"]], p.args["file"]))

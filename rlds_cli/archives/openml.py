@@ -36,6 +36,10 @@ choose = every_file
 NAMED = re.compile(r"dataset_\d+\.(pq|parquet)")
 CLASS, ID = "class", "id"
 SCAN_ROWS = 1 << 14
+BLOCK = 1 << 12
+MAX_CATEGORIES = 4096
+MAX_LINE = 1 << 20
+Values = Array | Text
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -122,7 +126,7 @@ def _columns(columns: Sequence[OpenmlColumn], action: str | None, file: str) -> 
     }
     observed = [kind for kind, names in kinds.items() if names]
     if not observed:
-        raise UnknownLayout(f"{file} has nothing but {', '.join(there)}: there is nothing to observe.")
+        raise UnknownLayout(f"{file} has only the columns {', '.join(there)}: no observation is left.")
     named = {f"observation/{k}" if len(observed) > 1 else "observation": kinds[k] for k in observed}
     others = {"action": [chosen], CLASS: [label] if label != chosen else [], ID: ids[:1]}
     return named | {field: names for field, names in others.items() if names}
@@ -135,7 +139,7 @@ def _numbers(table: OpenmlTable, names: Sequence[str]) -> dict[str, list[str]]:
         for name, values in block.items():
             found[name].update(np.unique(np.asarray(values)).tolist())
             if len(found[name]) > SCAN_ROWS:
-                raise UnknownLayout(f"{name} has more than {SCAN_ROWS:,} different values: it is no class.")
+                raise UnknownLayout(f"{name} has more than {SCAN_ROWS:,} different values, too many for a class.")
     return {n: [f"{v:g}" for v in sorted(v for v in values if v == v)] for n, values in found.items()}
 
 
@@ -194,9 +198,6 @@ def _coded(name: str, values: Values, codes: Mapping[str, Mapping[str, int]]) ->
     return np.array([-1 if v is None else codes[name][v] for v in texts], np.int64)
 
 
-BLOCK = 1 << 12
-
-
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the row of a step: numbers as they are, categories as their places among the sorted values."""
     columns, categories = place.facts["columns"], place.facts["categories"]
@@ -225,11 +226,6 @@ def _value(value: object, categories: list[str] | None) -> object:
         return value
     text = value if isinstance(value, str) or value is None else f"{value:g}"
     return categories.index(text) if text is not None and text != "nan" else -1
-
-
-MAX_CATEGORIES = 4096
-MAX_LINE = 1 << 20
-Values = Array | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +387,9 @@ def categories(table: OpenmlTable, names: Sequence[str], size: int) -> dict[str,
         for name, values in block.items():
             found[name].update(str(v) for v in values if v is not None)
             if len(found[name]) > MAX_CATEGORIES:
-                raise UnknownLayout(f"{name} has more than {MAX_CATEGORIES:,} different values: it is no category.")
+                raise UnknownLayout(
+                    f"{name} has more than {MAX_CATEGORIES:,} different values, too many for a category."
+                )
     return {n: sorted(v) for n, v in found.items()}
 
 

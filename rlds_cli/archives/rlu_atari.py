@@ -25,14 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import example_of, row, steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.formats import tfrecord
-from rlds_cli.formats.tf_example import ExampleFeature, parse
-from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, Field, Note, lay_out
+from rlds_cli.formats.tfrecord import ExampleFeature, parse
+from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 choose = every_file
@@ -151,7 +150,7 @@ def _rule(archive: Archive) -> tuple[str, str]:
     if archive.last_step in RULES:
         return str(archive.last_step), "as asked or registered"
     if archive.last_step is not None:
-        raise UnknownLayout(f'last_step="{archive.last_step}" is no rule.', hint="action or observation")
+        raise UnknownLayout(f'last_step="{archive.last_step}" is not a valid rule.', hint="action or observation")
     every = max(1, len(archive.files) // LOOKED_AT)
     for index in range(0, len(archive.files), every)[:LOOKED_AT]:
         try:
@@ -175,7 +174,7 @@ def _counts_last_reward(example: Mapping[str, ExampleFeature], where: str) -> bo
         return bool(abs(said - whole) < abs(said - without))
 
 
-def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]:
+def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[EpisodeData]:
     name, empty = plan.archive.name_of(file), 0
     try:
         for number, example in _examples(plan.archive.files[file], name):
@@ -193,7 +192,7 @@ def _episodes(plan: Plan, file: int, notes: list[Note]) -> Iterator[LazyEpisode]
 
 def _episode(
     example: Mapping[str, ExampleFeature], where: str, rule: str, file: int, number: int
-) -> LazyEpisode | None:
+) -> EpisodeData | None:
     found = {name: _list(leaf, example, where) for name, leaf in _STEPS.items()}
     try:
         frames = steps.images(_OBSERVATIONS, _feature(_OBSERVATIONS.key, example, where), where, shape=FRAME)
@@ -209,12 +208,14 @@ def _episode(
     end = TERMINATED if found["next/discount"][-1] == 0 else TRUNCATED
     notes: tuple[Note, ...] = ()
     if filler and found[REWARD][-1] != 0:
-        notes = (Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, where),)
+        notes = (
+            Note("last-reward", "rewards in the row of the final observation are not 0, and are left out", 1, where),
+        )
     columns = {name: column[:length] for name, column in found.items()}
     if filler:
         columns["next/discount"] = found["next/discount"][1:]
     last = np.arange(length) == length - 1
-    return LazyEpisode(
+    return EpisodeData(
         {**columns, "observation": frames, FLAGS[0]: last & (end == TERMINATED), FLAGS[1]: last & (end == TRUNCATED)},
         length,
         end,

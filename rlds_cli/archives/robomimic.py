@@ -37,7 +37,7 @@ from rlds_cli.archives import (
     Replan,
     every_file,
 )
-from rlds_cli.archives.fields import differences, free_name, row_field
+from rlds_cli.archives.names import differences, free_name, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
@@ -60,6 +60,16 @@ VERSION = 1
 choose = every_file
 MODEL = "attributes/model_file"
 NUM_SAMPLES = "num_samples"
+DATA, MASK = "data", "mask"
+GROUP = re.compile(r"demo_\d+")
+MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
+OBSERVATION, NEXT = "obs/", "next_obs/"
+# What robosuite 0.3 recorded in place of actions.
+COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|dquat)")
+MAX_MASKS = 4096
+# Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.
+COMPARED_BYTES = 4096
+OWN = "next/observation/"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -206,11 +216,13 @@ def _odd(f: h5py.File, name: str, demos: Sequence[Trial]) -> Iterator[Note]:
     if empty := [d.group for d in demos if not d.rows]:
         yield Note("empty-episodes", "demonstrations without steps were left out", len(empty), f"{empty[0]} of {name}")
     if all("observation" in d.columns for d in demos):
-        yield Note("states-only", "no observations are recorded: simulator states stand in for them", 1, name)
+        yield Note("states-only", "no observations are recorded: simulator states are used instead", 1, name)
     there = {d.group for d in demos}
     unknown = sorted(n for members in masks(f, name).values() for n in members - there)
     if unknown:
-        yield Note("unknown-demos", "names in masks are of no demonstration", len(unknown), f"{unknown[0]} of {name}")
+        yield Note(
+            "unknown-demos", "names in masks do not match any demonstration", len(unknown), f"{unknown[0]} of {name}"
+        )
     said = {d.group: attribute(f[DATA][d.group], NUM_SAMPLES) for d in demos if NUM_SAMPLES in f[DATA][d.group].attrs}
     if wrong := [d.group for d in demos if d.group in said and not np.array_equal(said[d.group], d.rows)]:
         text = "demonstrations have another number of steps than they say"
@@ -226,7 +238,7 @@ def _agreed(archive: Archive, found: Sequence[Sequence[Trial]]) -> Trial:
                 raise UnknownLayout(
                     f"{archive.name_of(index)}: {d.group} does not hold the fields of {first.group}: "
                     + ("; ".join(differences(d.fields.values(), first.fields.values())) or "next observations differ"),
-                    hint="import files that agree, each under a name of its own",
+                    hint="import files with other fields separately, each with its own name",
                 )
     return first
 
@@ -245,7 +257,7 @@ def _schema(path: Path, first: Trial, *, own: bool) -> tuple[Field, ...]:
 
 def _with_own_next(plan: Plan, first: Trial, path: Path) -> Plan:
     note = Note(
-        "next-observation", "next observations are not the rows after: kept as fields of their own", 1, OWN + "..."
+        "next-observation", "next observations differ from the next rows: kept as separate fields", 1, OWN + "..."
     )
     return replace(
         plan,
@@ -253,15 +265,6 @@ def _with_own_next(plan: Plan, first: Trial, path: Path) -> Plan:
         facts={**plan.facts, "next_observations": "own"},
         notes=(*plan.notes, note),
     )
-
-
-DATA, MASK = "data", "mask"
-GROUP = re.compile(r"demo_\d+")
-MEANINGS = {"actions": "action", "rewards": REWARD, "dones": FLAGS[0], "states": "state"}
-OBSERVATION, NEXT = "obs/", "next_obs/"
-# What robosuite 0.3 recorded in place of actions.
-COMMANDS = re.compile(r"joint_velocities|gripper_actuations|(left|right)_(dpos|dquat)")
-MAX_MASKS = 4096
 
 
 def names(f: h5py.File) -> list[str]:
@@ -366,11 +369,6 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
                 yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step + 1}]", d[place.step + 1])
         for name, key in found.next_keys.items():
             yield ArchivedValue(f"next/{name}", f"{group[key].name}[{place.step}]", group[key][place.step])
-
-
-# Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.
-COMPARED_BYTES = 4096
-OWN = "next/observation/"
 
 
 class Differ(Exception):

@@ -32,7 +32,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
-from rlds_cli.archives.fields import differences, expand, free_name, is_observation, row_field
+from rlds_cli.archives.names import differences, expand, free_name, is_observation, row_field
 from rlds_cli.archives.trials import Trial, TrialPiece, TrialReader, constant_in_some, parts
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file, plain, reading
@@ -42,6 +42,16 @@ from rlds_cli.text import is_below, natural
 
 VERSION = 1
 choose = every_file
+TRACE, PATH, DEMO = "trace", "path", "demo"
+PIECES = "info/obs_dict/"
+TRIALS = 8
+ROWS = 256
+MAX_COMPONENTS = 1024
+GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
+ROBOHIVE, ROBOSET = "RoboHive", "RoboSet"
+CORE = {"observations": "observation", "actions": "action", "rewards": REWARD, "done": FLAGS[0], "time": "time"}
+SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0]}
+INFOS = "env_infos/"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -161,20 +171,13 @@ def _same_fields(found: Mapping[str, Sequence[Trial]]) -> dict[str, Field]:
                 raise UnknownLayout(
                     f"{name}: {t.group} does not hold the fields of {first.group} of {first_name}: "
                     + "; ".join(differences(t.fields.values(), first.fields.values())),
-                    hint="import files that agree, each under a name of its own",
+                    hint="import files with other fields separately, each with its own name",
                 )
     return {**first.fields, **{flag: Field(flag, "bool", (), "next") for flag in FLAGS}}
 
 
 def _lengths(of_file: Sequence[Trial], convention: str) -> dict[str, int]:
     return {t.group: t.rows - (convention == TRACE) for t in of_file}
-
-
-TRACE, PATH, DEMO = "trace", "path", "demo"
-PIECES = "info/obs_dict/"
-TRIALS = 8
-ROWS = 256
-MAX_COMPONENTS = 1024
 
 
 def of_file(f: h5py.File, trials: Sequence[Trial]) -> tuple[str | None, list[str]]:
@@ -204,14 +207,14 @@ def settle(found: Mapping[str, str | None], *, infos: bool) -> tuple[dict[str, s
     if infos and PATH in said and len(said) > 1:
         listed = ", ".join(f"{name}: {c}" for name, c in found.items() if c)
         raise UnknownLayout(
-            f"the files follow row conventions that do not go together: {listed}.",
-            hint="import them apart, under names of their own",
+            f"the files follow different row conventions: {listed}.",
+            hint="import them one by one, each with its own name",
         )
     guess = next((c for c in (PATH, DEMO) if c in said), DEMO)
     notes = [
         Note(
             "row-convention",
-            f"nothing tells what a row means: read as {guess} (infos of row t are known at t)",
+            f"the row convention is unknown: read as {guess} (infos of row t are known at t)",
             1,
             name,
         )
@@ -280,13 +283,6 @@ class _RowReader(TrialReader):
         return np.asarray((d.asstr() if f.kind == "text" else d)[piece.start + shift : stop + shift])
 
 
-GROUP = re.compile(r"(trial|rollout)_?\d+", re.IGNORECASE)
-ROBOHIVE, ROBOSET = "RoboHive", "RoboSet"
-CORE = {"observations": "observation", "actions": "action", "rewards": REWARD, "done": FLAGS[0], "time": "time"}
-SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0]}
-INFOS = "env_infos/"
-
-
 def names(f: h5py.File) -> list[str]:
     """Return the groups of a file that are trials, in the order of their numbers."""
     return sorted((k for k in f if GROUP.fullmatch(k) and isinstance(f.get(k), h5py.Group)), key=natural)
@@ -332,7 +328,7 @@ def trial(f: h5py.File, name: str, group: str, chosen: Mapping[str, str]) -> Tri
         if not any(is_below(k, field) for k in columns):
             raise UnknownLayout(
                 f"{where} has no {field}s. It holds {keys_found(found)}.",
-                hint=f"say which key they are: --map {field}=KEY",
+                hint=f"name the key: --map {field}=KEY",
             )
     rows = _common_length(where, {key: found[key] for key in columns.values()})
     claimed = set(columns.values())

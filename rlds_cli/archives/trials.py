@@ -15,11 +15,23 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Part
-from rlds_cli.archives.layouter import EpisodePiece, pieces
+from rlds_cli.archives import CHUNK_ROWS, Part
 from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, Array, BoolArray, Chunk, Column, EpisodeTable, Field, Note
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    EpisodePiece,
+    Field,
+    LazyColumn,
+    Note,
+    chunks,
+)
 
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
@@ -141,64 +153,71 @@ class TrialReader:
 
     def chunks(self, groups: Sequence[str], lengths: Sequence[int]) -> Iterator[Chunk]:
         """Read trials in chunks of bounded size: several short ones together, a long one in pieces."""
-        width = sum(TEXT_BYTES if f.kind == "text" else f.row_bytes for f in self.schema)
-        todo = [TrialSteps(group, int(length)) for group, length in zip(groups, lengths, strict=True)]
-        for some in pieces(todo, min(CHUNK_ROWS, CHUNK_BYTES // max(width, 1))):
-            yield self._chunk(some)
+        notes: list[Note] = []  # of the rows that are read for a chunk
+        trials = (self._episode(TrialSteps(g, int(n)), notes) for g, n in zip(groups, lengths, strict=True))
+        for chunk in chunks(self.schema, trials, rows=CHUNK_ROWS):
+            chunk.notes = (*notes, *chunk.notes)
+            notes.clear()
+            yield chunk
 
     def dataset(self, group: str, key: str) -> h5py.Dataset:
         """Open the dataset ``key`` of a trial."""
         return self.file[f"{self.parent}{group}/{key}"]
 
-    def _chunk(self, todo: Sequence[TrialPiece]) -> Chunk:
-        notes: list[Note] = []
-        columns = {f.name: self._column(f, todo, notes) for f in self.schema if f.name not in FLAGS}
-        row = np.concatenate([np.arange(p.start, p.stop) for p in todo])
-        length = np.repeat([p.episode.length for p in todo], [len(p) for p in todo])
-        terminated = np.concatenate([self._terminated(p) for p in todo])
-        columns[FLAGS[0]] = terminated
-        columns[FLAGS[1]] = (row == length - 1) & ~terminated
-        inside = terminated & (row < length - 1)
-        if inside.any():
-            text = "steps are terminated and their episode goes on"
-            notes.append(Note("terminated-inside", text, int(inside.sum()), todo[0].episode.group))
-        return Chunk(columns, row == length, self._table([p.episode for p in todo if p.ends]), tuple(notes))
+    def reading(self, trial: TrialSteps, field: str) -> AbstractContextManager[None]:
+        """Name the dataset of a field in errors about it."""
+        return reading(Path(self.file.filename), f"/{self.parent}{trial.group}/{self.keys[field]}")
 
-    def _column(self, f: Field, todo: Sequence[TrialPiece], notes: list[Note]) -> Column:
-        text = f.kind == "text"
-        size = sum(len(p) for p in todo)
-        out: Array = np.full(size, None) if text else np.zeros((size, *f.shape), f.dtype)
-        at = 0
-        for p in todo:
-            with self._reading(p, f.name):
-                rows = self.rows(f, p)
-            out[at : at + len(rows)] = rows.reshape(len(rows), *f.shape)
-            if len(rows) < len(p) and f.placement == "both":  # pieces that end an episode have two rows at least
-                out[at + len(rows)] = out[at + len(rows) - 1]
-            if missing := nan_count(rows):
-                notes.append(Note("nan", f"values are NaN and kept, first in {f.name}", missing, p.episode.group))
-            at += len(p)
-        return out.tolist() if text else out
-
-    def _terminated(self, p: TrialPiece) -> BoolArray:
-        out = np.zeros(len(p), bool)
-        if FLAGS[0] in self.keys:
-            with self._reading(p, FLAGS[0]):
-                done = self.rows(_TERMINATED, p).reshape(-1)
-            out[: len(done)] = (done != 0) & (done == done)
-        return out
-
-    def _reading(self, p: TrialPiece, field: str) -> AbstractContextManager[None]:
-        return reading(Path(self.file.filename), f"/{self.parent}{p.episode.group}/{self.keys[field]}")
-
-    def _table(self, ended: Sequence[TrialSteps]) -> EpisodeTable:
-        done = [bool(self._terminated(EpisodePiece(t, t.length - 1, t.length))[0]) for t in ended]
-        return EpisodeTable(
-            length=np.array([t.length for t in ended], np.int64),
-            end=np.where(done, TERMINATED, CUT).astype(np.uint8),
-            observed=np.full(len(ended), self.observed),
-            source=np.full(len(ended), self.number, np.int32),
-            row=np.zeros(len(ended), np.int64),
-            group=[t.group for t in ended],
-            splits={s: np.array([t.group in groups for t in ended], bool) for s, groups in self.splits.items()},
+    def _episode(self, trial: TrialSteps, notes: list[Note]) -> EpisodeData:
+        terminated = self._terminated(trial)
+        last = np.arange(trial.length) == trial.length - 1
+        columns: dict[str, Array | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last & ~terminated}
+        for f in self.schema:
+            if f.name not in FLAGS:
+                columns[f.name] = TrialColumn(self, f, trial, notes)
+        inside = int(terminated[:-1].sum())
+        text = "steps are terminated inside an episode"
+        return EpisodeData(
+            columns,
+            trial.length,
+            TERMINATED if terminated[-1] else CUT,
+            source=self.number,
+            group=trial.group,
+            splits=tuple(s for s, groups in self.splits.items() if trial.group in groups),
+            observed=self.observed,
+            notes=(Note("terminated-inside", text, inside, trial.group),) if inside else (),
         )
+
+    def _terminated(self, trial: TrialSteps) -> BoolArray:
+        if FLAGS[0] not in self.keys:
+            return np.zeros(trial.length, bool)
+        with self.reading(trial, FLAGS[0]):
+            done = self.rows(_TERMINATED, EpisodePiece(trial, 0, trial.length)).reshape(-1)
+        return np.asarray((done != 0) & (done == done))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialColumn(LazyColumn):
+    """A column of a trial; ``notes`` receives a note if values are NaN."""
+
+    reader: TrialReader
+    field: Field
+    trial: TrialSteps
+    notes: list[Note]
+
+    def __len__(self) -> int:
+        return self.trial.length + (self.reader.observed and self.field.placement == "both")
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate bytes of all rows in memory."""
+        return len(self) * (TEXT_BYTES if self.field.kind == "text" else self.field.row_bytes)
+
+    def cut(self, start: int, stop: int) -> Array:
+        """Read rows [start, stop)."""
+        with self.reader.reading(self.trial, self.field.name):
+            rows = self.reader.rows(self.field, EpisodePiece(self.trial, start, stop))
+        if missing := nan_count(rows):
+            text = f"values are NaN and kept, first in {self.field.name}"
+            self.notes.append(Note("nan", text, missing, self.trial.group))
+        return rows.reshape(len(rows), *self.field.shape)

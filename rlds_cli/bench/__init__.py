@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import ast
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, cast
 
@@ -36,6 +34,9 @@ from rlds_cli.text import did_you_mean
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
 _MOST_PROCESSES = 256
+IMPORTED, RUN, MEMORY, END = "imported", "run", "memory", "end"  # messages from and to a worker
+
+Round = tuple[int, float]  # batches, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,53 @@ class Measurement:
     proportional: int | None
     major_faults: int
     minor_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchJob:
+    """The task of a worker.
+
+    ``limit`` is the descriptor of a file that is read row by row for comparison; ``cold`` drops the dataset's files
+    from the page cache before every round.
+    """
+
+    dataset: Dataset
+    window: Window
+    sampler: Sampler
+    batch_size: int
+    seed: int
+    seconds: float
+    cold: bool
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResult:
+    """Rounds of the loader and of the limit, bytes of a batch, page faults while loading."""
+
+    rounds: tuple[Round, ...]
+    limit: tuple[Round, ...]
+    batch_bytes: int
+    major_faults: int
+    minor_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of this process.
+
+    ``anonymous`` (RssAnon) belongs to it alone; ``mapped`` (RssFile) are pages of files, which processes share;
+    ``proportional`` (Pss) counts each page divided by the number of processes that have it.
+    """
+
+    anonymous: int | None
+    mapped: int | None
+    proportional: int | None
+
+    def beyond(self, before: Memory) -> Memory:
+        """Return the bytes beyond ``before``."""
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Memory(*(None if a is None or b is None else max(0, a - b) for a, b in pairs))
 
 
 def measure(
@@ -247,95 +295,6 @@ def _rate(rounds: Sequence[Round]) -> float:
     return median(n / s for n, s in rounds)
 
 
-_STATUS, _SMAPS, _MAPS = Path("/proc/self/status"), Path("/proc/self/smaps"), Path("/proc/self/maps")
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of this process.
-
-    ``anonymous`` (RssAnon) belongs to it alone; ``mapped`` (RssFile) are pages of files, which processes share;
-    ``proportional`` (Pss) counts each page divided by the number of processes that have it.
-    """
-
-    anonymous: int | None
-    mapped: int | None
-    proportional: int | None
-
-    def beyond(self, before: Memory) -> Memory:
-        """Return the bytes beyond ``before``."""
-        pairs = zip(astuple(self), astuple(before), strict=True)
-        return Memory(*(None if a is None or b is None else max(0, a - b) for a, b in pairs))
-
-
-def memory(libraries: Collection[Path] = ()) -> Memory:
-    """Read the current figures; the files of ``libraries`` do not count as proportional."""
-    status = dict(_sizes(_lines(_STATUS)))
-    return Memory(status.get("RssAnon"), status.get("RssFile"), _proportional(libraries))
-
-
-def _proportional(libraries: Collection[Path]) -> int | None:
-    """Sum Pss: each mapping has a line ``7f1c-7f1d r--p 0 fe:01 812  /a/file``, then ``Pss: 4 kB`` and others."""
-    lines = _lines(_SMAPS)
-    total, counted = 0, True
-    for line in lines:
-        parts = line.split(maxsplit=5)
-        if not parts[0].endswith(":"):
-            counted = len(parts) < 6 or Path(parts[5]) not in libraries
-        elif parts[0] == "Pss:" and counted:
-            total += int(parts[1]) * 1024
-    return total if lines else None
-
-
-def _sizes(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Parse lines such as ``RssAnon:   812 kB`` into bytes."""
-    for parts in map(str.split, lines):
-        if len(parts) == 3 and parts[2] == "kB":
-            yield parts[0].rstrip(":"), int(parts[1]) * 1024
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []
-
-
-def faults() -> tuple[int, int]:
-    """Return this process's major page faults so far, which waited for the disk, and its minor ones."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_majflt, used.ru_minflt
-
-
-def mapped_files() -> set[Path]:
-    """Return the files that this process has mapped."""
-    names = (parts[5] for parts in (line.split(maxsplit=5) for line in _lines(_MAPS)) if len(parts) == 6)
-    return {Path(name) for name in names if name.startswith("/") and not name.endswith(" (deleted)")}
-
-
-def evict(file: Path) -> None:
-    """Drop a file's clean pages that no process has mapped from the page cache.
-
-    Do nothing where the system has no such call.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
-def _names(method: str, protocol: type) -> tuple[str, ...]:
-    """Return the names of the loader's classes with this method, without the protocol itself."""
-    public = {name: getattr(loader, name) for name in loader.__all__}
-    return tuple(name for name, value in public.items() if hasattr(value, method) and value is not protocol)
-
-
-_WINDOWS, _SAMPLERS = _names("place", Window), _names("over", Sampler)
-
-
 def parse_window(text: str) -> Window:
     """Read a window.
 
@@ -349,7 +308,7 @@ def parse_window(text: str) -> Window:
     InvalidArgument
         The text is not a window, or has arguments that the window does not take.
     """
-    return cast(Window, _read("window", text, _WINDOWS))
+    return cast(Window, _read("window", text, _known("place", Window)))
 
 
 def parse_sampler(text: str) -> Sampler:
@@ -360,7 +319,13 @@ def parse_sampler(text: str) -> Sampler:
     InvalidArgument
         The text is not a sampler, or has arguments that the sampler does not take.
     """
-    return cast(Sampler, _read("sampler", text, _SAMPLERS))
+    return cast(Sampler, _read("sampler", text, _known("over", Sampler)))
+
+
+def _known(method: str, protocol: type) -> tuple[str, ...]:
+    """Return the names of the loader's classes with this method, without the protocol itself."""
+    public = {name: getattr(loader, name) for name in loader.__all__}
+    return tuple(name for name, value in public.items() if hasattr(value, method) and value is not protocol)
 
 
 def _read(what: str, text: str, known: tuple[str, ...]) -> Any:
@@ -394,36 +359,3 @@ def _call(what: str, text: str) -> tuple[str, list[Any], dict[str, Any]]:
         return node.func.id, [ast.literal_eval(a) for a in node.args], named
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise wrong from None
-
-
-IMPORTED, RUN, MEMORY, END = "imported", "run", "memory", "end"
-Round = tuple[int, float]  # batches, seconds
-
-
-@dataclass(frozen=True, slots=True)
-class BenchJob:
-    """The task of a worker.
-
-    ``limit`` is the descriptor of a file that is read row by row for comparison; ``cold`` drops the dataset's files
-    from the page cache before every round.
-    """
-
-    dataset: Dataset
-    window: Window
-    sampler: Sampler
-    batch_size: int
-    seed: int
-    seconds: float
-    cold: bool
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerResult:
-    """Rounds of the loader and of the limit, bytes of a batch, page faults while loading."""
-
-    rounds: tuple[Round, ...]
-    limit: tuple[Round, ...]
-    batch_bytes: int
-    major_faults: int
-    minor_faults: int

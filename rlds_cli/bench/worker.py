@@ -2,17 +2,19 @@
 
 A message starts each stage, so that all workers enter it together::
 
-    Job      -> bytes of a batch     opens the dataset, makes the loader, reads a few batches
-    RUN      -> Ran                  batches for so many seconds
+    BenchJob -> bytes of a batch     opens the dataset, makes the loader, reads a few batches
+    RUN      -> WorkerResult         batches for so many seconds
     MEMORY   -> Memory               of this process
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,19 +22,7 @@ from typing import Any
 import numpy as np
 import torch  # what a loader imports is not its memory
 
-from rlds_cli.bench import (
-    END,
-    IMPORTED,
-    MEMORY,
-    RUN,
-    BenchJob,
-    Round,
-    WorkerResult,
-    evict,
-    faults,
-    mapped_files,
-    memory,
-)
+from rlds_cli.bench import END, IMPORTED, MEMORY, RUN, BenchJob, Memory, Round, WorkerResult
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
@@ -43,6 +33,7 @@ from rlds_cli.ted import Array
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on
 _WARM = 64  # batches before anything is timed
 _COLD_ROUNDS = 5
+_STATUS, _SMAPS, _MAPS = Path("/proc/self/status"), Path("/proc/self/smaps"), Path("/proc/self/maps")
 
 
 class TimedLoader:
@@ -124,6 +115,65 @@ def run(loading: TimedLoader, batch_bytes: int) -> WorkerResult:
 
 def _bytes(batch: Batch) -> int:
     return sum(int(getattr(x, "nbytes", 0)) for _, x in batch.leaves())
+
+
+def memory(libraries: Collection[Path] = ()) -> Memory:
+    """Read the current figures; the files of ``libraries`` do not count as proportional."""
+    status = dict(_sizes(_lines(_STATUS)))
+    return Memory(status.get("RssAnon"), status.get("RssFile"), _proportional(libraries))
+
+
+def _proportional(libraries: Collection[Path]) -> int | None:
+    """Sum Pss: each mapping has a line ``7f1c-7f1d r--p 0 fe:01 812  /a/file``, then ``Pss: 4 kB`` and others."""
+    lines = _lines(_SMAPS)
+    total, counted = 0, True
+    for line in lines:
+        parts = line.split(maxsplit=5)
+        if not parts[0].endswith(":"):
+            counted = len(parts) < 6 or Path(parts[5]) not in libraries
+        elif parts[0] == "Pss:" and counted:
+            total += int(parts[1]) * 1024
+    return total if lines else None
+
+
+def _sizes(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Parse lines such as ``RssAnon:   812 kB`` into bytes."""
+    for parts in map(str.split, lines):
+        if len(parts) == 3 and parts[2] == "kB":
+            yield parts[0].rstrip(":"), int(parts[1]) * 1024
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def faults() -> tuple[int, int]:
+    """Return this process's major page faults so far, which waited for the disk, and its minor ones."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_majflt, used.ru_minflt
+
+
+def mapped_files() -> set[Path]:
+    """Return the files that this process has mapped."""
+    names = (parts[5] for parts in (line.split(maxsplit=5) for line in _lines(_MAPS)) if len(parts) == 6)
+    return {Path(name) for name in names if name.startswith("/") and not name.endswith(" (deleted)")}
+
+
+def evict(file: Path) -> None:
+    """Drop a file's clean pages that no process has mapped from the page cache.
+
+    Do nothing where the system has no such call.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def serve(connection: Connection) -> None:

@@ -1,8 +1,12 @@
-"""Checks of episodes: merged or misplaced boundaries, flags, time limits, missing next observations.
+"""Checks of episodes: merged or misplaced boundaries, flags, time limits, missing next observations, repetitions.
 
 Merged episodes leave traces. A column that counts steps or time starts again inside an episode, or starts later than
 in other episodes. A column with the number of the episode changes. One episode is several times as long as all others.
 Such columns are recognised by the last part of their names, and count only where they behave as their names say.
+
+Repeated episodes count twice, and may lie on both sides of a split. Episodes with equal lengths and first steps are
+hashed as a whole; those with equal hashes are compared row by row. Frames that are kept encoded are compared by their
+lengths in bytes.
 """
 
 from __future__ import annotations
@@ -16,8 +20,7 @@ import numpy as np
 from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, finding
 from rlds_cli.checks.subject import Seen, Skipped, Subject, first_places, plural
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, split_name
-
-# -- merged episodes, and boundaries at wrong steps
+from rlds_cli.text import is_below
 
 # The last part of a field's name, in lower case and without "_" and "-".
 _STEPS = re.compile(
@@ -35,6 +38,16 @@ _SHORTEST_HORIZON = 10
 _FEW_SHARE = 0.1  # at most this share of the episodes is longer than the usual length
 _MOST_ROWS = 1 << 16
 _MERGED = "where trajectories were merged, import them again with another --episodes-by"
+_TERMINATED, _TRUNCATED = FLAGS
+_FEWEST = 3  # episodes of full length that tell something
+_SPARSE_SHARE = 0.05  # of the steps
+_KEYS_AT_ONCE = 1 << 14  # episodes whose keys are computed at a time
+_COMPARED_BYTES = 1 << 22  # bytes that are hashed or compared at a time
+_ROOTS = ("observation", "action", "next/reward")
+Words = np.ndarray
+
+
+# -- merged episodes, and boundaries at wrong steps
 
 
 def boundaries(s: Subject) -> Iterator[Finding]:
@@ -199,8 +212,6 @@ def _beyond_others(s: Subject) -> tuple[int, IntArray]:
 
 # -- flags that contradict each other or the episode table, or stand inside episodes
 
-_TERMINATED, _TRUNCATED = FLAGS
-
 
 def flags(s: Subject) -> Iterator[Finding]:
     """Compare the flags with the episode table.
@@ -278,8 +289,6 @@ def _last_steps(s: Subject, episodes: IntArray) -> tuple[Place, ...]:
 
 # -- time limits
 
-_FEWEST = 3  # episodes of full length that tell something
-
 
 def time_limits(s: Subject) -> Iterator[Finding]:
     """Find episodes longer than the environment's limit, and time limits that are stored as terminations.
@@ -317,8 +326,6 @@ def next_unknown(s: Subject) -> Iterator[Finding]:
 
 
 # -- isolated successes
-
-_SPARSE_SHARE = 0.05  # of the steps
 
 
 def isolated_rewards(s: Subject) -> Iterator[Finding]:
@@ -375,3 +382,110 @@ def _final_rows(final: IntArray, start: int, rows: int) -> Array:
     first, end = np.searchsorted(final, (start, start + rows))
     found[final[first:end] - start] = True
     return found
+
+
+# -- repeated episodes
+
+
+def repeats(s: Subject) -> Iterator[Finding]:
+    """Find episodes whose observations, actions and rewards all equal those of an earlier episode."""
+    columns = [f for f in s.ds.schema.values() if any(is_below(f.name, r) for r in _ROOTS)]
+    columns = [f for f in columns if f.kind != "text" and 0 not in f.shape]
+    if not any(f.name.split("/")[0] in ("observation", "action") for f in columns):
+        raise Skipped("neither observations nor actions can be compared")
+    if not s.thorough or len(s.length) < 2:
+        return
+    first = repeated(s, columns)
+    again = np.flatnonzero(first >= 0)
+    if len(again):
+        text = f"{plural(len(again), 'episode', 'repeats an earlier one', 'repeat earlier ones')}, e.g."
+        text += f" episode {again[0]:,} is episode {first[again[0]]:,} again"
+        yield finding("duplicate", "warning", text, len(again), None, first_places(again))
+
+
+def repeated(s: Subject, columns: list[Field]) -> IntArray:
+    """For every episode the number of the first one with the same content, -1 for that one itself; int64 [E]."""
+    first = np.full(len(s.length), -1, np.int64)
+    todo = _sharing(episode_keys(s, columns, shares=(0.0,)))
+    keys = _whole_keys(s, columns, todo)
+    again, of = _later(keys)
+    again, of = todo[again], todo[of]
+    same = np.zeros(len(again), bool)
+    for pairs, steps in _batches(s, columns, again):
+        x, y = (_rows_of(s, columns, which[pairs], steps) for which in (of, again))
+        same[pairs] = (same[pairs] | (steps[0] == 0)) & (x == y).all(axis=1)
+    first[again[same]] = of[same]
+    return first
+
+
+def episode_keys(s: Subject, columns: list[Field], *, shares: tuple[float, ...] = (0.0, 0.5, 1.0)) -> Words:
+    """Hash every episode to uint64 [E]: its length, and its steps at the fractions ``shares`` of it in ``columns``."""
+    keys = s.length.astype(np.uint64)
+    for a in range(0, len(keys), _KEYS_AT_ONCE):
+        start, length = s.start[a : a + _KEYS_AT_ONCE], s.length[a : a + _KEYS_AT_ONCE]
+        for share in shares:
+            rows = start + np.minimum((length * share).astype(np.int64), length - 1)
+            for f in columns:
+                keys[a : a + _KEYS_AT_ONCE] = _mix(keys[a : a + _KEYS_AT_ONCE], _words(s.at(f.name, rows)))
+    return keys
+
+
+def _sharing(keys: Words) -> IntArray:
+    """Indices of the keys that occur more than once, in order."""
+    group, size = np.unique(keys, return_inverse=True, return_counts=True)[1:]
+    return np.flatnonzero(size[group] > 1)
+
+
+def _later(keys: Words) -> tuple[IntArray, IntArray]:
+    """Indices of keys that occurred before, and the index where each occurred first."""
+    earliest, group = np.unique(keys, return_index=True, return_inverse=True)[1:]
+    of = earliest[group]
+    again = np.flatnonzero(of != np.arange(len(keys)))
+    return again, of[again]
+
+
+def _whole_keys(s: Subject, columns: list[Field], episodes: IntArray) -> Words:
+    """Hash the whole content of each of ``episodes``."""
+    keys = s.length[episodes].astype(np.uint64)
+    for chosen, steps in _batches(s, columns, episodes):
+        keys[chosen] = _mix(keys[chosen], _words(_rows_of(s, columns, episodes[chosen], steps)))
+    return keys
+
+
+def _batches(s: Subject, columns: list[Field], episodes: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Batches of episodes of one length (as indices into ``episodes``) and ranges of their steps, 4 MiB at a time."""
+    if not len(episodes):
+        return
+    width = sum(8 if f.kind == "frames" else f.row_bytes for f in columns)
+    order = np.argsort(s.length[episodes], kind="stable")
+    lengths, starts = np.unique(s.length[episodes][order], return_index=True)
+    for length, group in zip(lengths, np.split(order, starts[1:]), strict=True):
+        span = min(int(length), max(1, _COMPARED_BYTES // width))
+        at_once = max(1, _COMPARED_BYTES // (span * width))
+        for a in range(0, len(group), at_once):
+            for step in range(0, int(length), span):
+                yield group[a : a + at_once], np.arange(step, min(step + span, int(length)))
+
+
+def _rows_of(s: Subject, columns: list[Field], episodes: IntArray, steps: IntArray) -> Array:
+    """The bytes of some steps of episodes, in all columns; uint8 [n, ...], so that NaN equals itself."""
+    rows = (s.start[episodes][:, None] + steps).ravel()
+    values = [np.ascontiguousarray(s.at(f.name, rows)).reshape(len(episodes), -1) for f in columns]
+    return np.concatenate([v.view(np.uint8) for v in values], axis=1)
+
+
+def _words(values: Array) -> Words:
+    """The bytes of every row as unsigned 64-bit words [n, w]."""
+    raw = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+    padded = np.zeros((len(raw), -(-raw.shape[1] // 8) * 8), np.uint8)
+    padded[:, : raw.shape[1]] = raw
+    return padded.view(np.uint64)
+
+
+def _mix(keys: Words, words: Words) -> Words:
+    """Fold words into keys: multiplied by odd numbers of their own, as in multilinear hashing."""
+    odd = np.random.default_rng(words.shape[1]).integers(0, 2**63, words.shape[1], np.uint64) | np.uint64(1)
+    folded = (words ^ (words >> np.uint64(29))) * odd
+    total: Words = folded.sum(axis=1, dtype=np.uint64) + keys * np.uint64(0x9E3779B97F4A7C15)
+    mixed: Words = total ^ (total >> np.uint64(32))
+    return mixed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import settings
-from rlds_cli.checks import continuity, duplicates, episodes, source, values
+from rlds_cli.checks import episodes, source, values
 from rlds_cli.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.checks.subject import Skipped, Subject
 from rlds_cli.dataset import Dataset, open_dataset
@@ -34,9 +34,9 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("constant", values.constant),
     ("saturated", values.saturated),
     ("bounds", values.out_of_bounds),
-    ("continuity", continuity.jumps),
+    ("continuity", values.jumps),
     ("boundaries", episodes.boundaries),
-    ("duplicates", duplicates.repeats),
+    ("duplicates", episodes.repeats),
     ("flags", episodes.flags),
     ("limits", episodes.time_limits),
     ("counts", source.counts),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rlds_cli import ids
 from rlds_cli.archives import faults
 from rlds_cli.archives.faults import ConversionRecord
 from rlds_cli.checks.findings import Finding, finding
 from rlds_cli.checks.subject import Skipped, Subject
-from rlds_cli.dataset import Dataset
-from rlds_cli.registry.records import short
+from rlds_cli.registry import short
 from rlds_cli.store import arrays
-from rlds_cli.store.files import component
+from rlds_cli.store.paths import component
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 
 def counts(s: Subject) -> Iterator[Finding]:

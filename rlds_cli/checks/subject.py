@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlds_cli import ids, registry, text
 from rlds_cli.checks.findings import MOST_PLACES, Place
-from rlds_cli.dataset import Dataset, environments
+from rlds_cli.dataset import environments
 from rlds_cli.errors import RldsError
-from rlds_cli.registry.records import Entry, short
+from rlds_cli.registry import Entry, short
 from rlds_cli.store import arrays
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 TILE_BYTES = 1 << 20  # fits the cache of a core
 _DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time

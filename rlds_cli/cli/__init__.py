@@ -51,7 +51,7 @@ def main() -> None:
         out.error(e)
         sys.exit(1)
     except PermissionError as e:  # a home or a file of another user, in any command
-        out.error(NoPermission(f"{e.filename} may not be read or written by this user."))
+        out.error(NoPermission(f"{e.filename} cannot be read or written by this user."))
         sys.exit(1)
     except KeyboardInterrupt:
         out.note("stopped")
@@ -60,10 +60,12 @@ def main() -> None:
         _discard_stdout()
         sys.exit(1)
     except OSError as e:
+        from rlds_cli.files.disk import is_full
+
         if e.errno in _UNUSABLE_PATH:
             out.error(NoPermission(f"{e.filename} cannot be used as a path: {e.strerror}."))
             sys.exit(1)
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(e):
             out.crash(e)
             sys.exit(1)
         out.error(NoSpace(f"The disk is full: {e.filename or 'the output'} could not be written."))

@@ -38,7 +38,9 @@ def bench(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure how fast a dataset loads on this machine, compared with a plain copy of the same bytes, and its memory.
+    """Measure how fast a dataset loads on this machine.
+
+    The rate is compared with a plain copy of the same bytes. Memory is measured, too.
 
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """

@@ -24,7 +24,9 @@ def check(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Check the content: NaN, merged episodes, duplicates, flags, bounds, counts. Exit 1 on errors.
+    """Check the content of a dataset for errors. Exit 1 if there are any.
+
+    The checks find NaN, merged episodes, duplicates, and wrong flags, bounds and counts:
 
     Errors: not-finite, final-not-finite, truncated-inside, unflagged-end, end-differs.
 

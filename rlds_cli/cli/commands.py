@@ -1,8 +1,10 @@
-"""The Typer application that all commands are registered with: ``@app.command("name")``."""
+"""The Typer application that commands are registered with (``@app.command("name")``), and Ctrl-C in long commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +30,7 @@ INSTEAD = {
 }
 INSTEAD["upload"] = INSTEAD["push"]
 
+_INTERRUPTED = 130  # exit code
 UsageError: Any = typer.BadParameter.__mro__[1]  # Typer brings its own click, or imports the package
 
 
@@ -84,3 +87,14 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     pass
+
+
+@contextmanager
+def resumable(kept: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turn Ctrl-C into exit code 130 and a note: what is ``kept``, if given, and the command that continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = f" {kept()}" if kept else ""
+        out.note(f"stopped.{done} Continue with:  {shlex.join(['rlds', *sys.argv[1:]])}")
+        raise typer.Exit(_INTERRUPTED) from None

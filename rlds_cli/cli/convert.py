@@ -26,7 +26,7 @@ def convert(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Change the storage of a dataset: memory-mapped for training, or compressed. The content stays the same.
+    """Change the storage of a dataset: memory-mapped or compressed. The content stays the same.
 
     Example: rlds convert d4rl/hopper-medium-v2 --to zarr
     """

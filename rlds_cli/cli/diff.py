@@ -28,7 +28,9 @@ def diff(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Compare two datasets: fields, counts, statistics, hashes, episodes. Exit 0 if equal, 1 if different, 2 on errors.
+    """Compare two datasets. Exit 0 if equal, 1 if different, 2 on errors.
+
+    Fields, counts, statistics, hashes and episodes are compared.
 
     Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
     """

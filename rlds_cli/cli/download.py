@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlds_cli import text, visible
-from rlds_cli.cli import datasets, options, out
+from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.interrupt import resumable
+from rlds_cli.cli.out import resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def download(
             "--from", metavar="DIR|URL", help="Take the files from a local copy or a mirror.", show_default=False
         ),
     ] = None,
-    store: options.Store = options.Encoding.memmap,
+    store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[
@@ -77,13 +77,13 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
-    from rlds_cli.downloads import download, pending
-    from rlds_cli.downloads.request import DownloadRequest
-    from rlds_cli.subset import Portion
+    from rlds_cli.downloads import download
+    from rlds_cli.downloads.request import DownloadRequest, unfinished
+    from rlds_cli.subset import Subset
 
-    portion = Portion.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
+    portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
-        orders = [*pending.unfinished(cache_dir=cache_dir, offline=offline)]
+        orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         DownloadRequest(
@@ -91,14 +91,21 @@ def download(
         )
         for ref in download.expand(ids or ())
     ]
+    return _download(orders, jobs=jobs or 0, dry_run=dry_run)
+
+
+def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
+    """Run all of ``orders``, or print the plan; the first failure ends it."""
+    from rlds_cli.downloads import download
+
     with out.progress() as progress:
         planned = download.plan(orders, guess=dry_run, progress=progress)
         if dry_run:
             return out.page(_plan(planned), planned)
         out.note(_plan(planned))
-        todo = [o for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
+        todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
-            made = [download.deliver(o, jobs=jobs or 0, progress=progress) for o in todo]
+            made = [download.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 
@@ -120,7 +127,7 @@ def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> N
                 planned = download.plan([order], progress=progress)
                 out.note(_plan(planned))
                 with resumable(lambda planned=planned: _kept(planned)):  # type: ignore[misc]
-                    made.append(download.deliver(order, jobs=jobs, progress=progress))
+                    made.append(download.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
             except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
                 out.error(e)
     _show(made)
@@ -155,7 +162,7 @@ def _actions(d: Delivery) -> str:
 def _kept(p: Deliveries) -> str:
     """Datasets and bytes of an interrupted download that are kept."""
     from rlds_cli import ids
-    from rlds_cli.downloads import pending
+    from rlds_cli.downloads.request import bytes_left
     from rlds_cli.home import Home, is_dataset
 
     place = Home(p.home)
@@ -163,7 +170,7 @@ def _kept(p: Deliveries) -> str:
     ready = [id for id in wanted if is_dataset(place.dataset(id))]
     kept = [text.plural(len(ready), "dataset")] if ready else []
     for id in wanted:
-        size = 0 if id in ready else pending.left(id, place)
+        size = 0 if id in ready else bytes_left(id, place)
         kept += [f"{text.size_of(size)} of {id}"] if size else []
     return f"Kept: {', '.join(kept)}." if kept else "Nothing was downloaded yet."
 
@@ -177,8 +184,8 @@ def _existing(p: Deliveries) -> list[Dataset]:
 def _show(made: Sequence[Dataset], existing: Sequence[Dataset] = ()) -> None:
     """Print the datasets that were made; with ``--json`` also those that existed before."""
     if out.wants_json():
-        before = [{**datasets.facts(ds), "made": False} for ds in existing]
-        return out.result([*before, *({**datasets.facts(ds), "made": True} for ds in made)])
+        before = [{**out.dataset_facts(ds), "made": False} for ds in existing]
+        return out.result([*before, *({**out.dataset_facts(ds), "made": True} for ds in made)])
     for ds in made:
-        datasets.ready(ds)
+        out.new_dataset(ds)
     return None

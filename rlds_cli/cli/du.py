@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import short_path
+from rlds_cli.cli.out import short_path
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def du(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the disk usage of your home, by dataset; shared files count once.
+    """Show the disk usage of your home by dataset. Shared files count once.
 
     Example: rlds du --cache-dir /shared/rlds
     """

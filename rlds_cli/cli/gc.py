@@ -30,7 +30,7 @@ def gc(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Free disk space in your home: remove packed rows and interrupted work. Datasets stay.
+    """Free disk space: remove packed rows and interrupted work. Datasets stay.
 
     Example: rlds gc --archives --yes
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlds_cli import text, visible
-from rlds_cli.cli import datasets, options, out
+from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
 
@@ -48,7 +48,7 @@ def import_(
         str | None,
         typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
     ] = None,
-    store: options.Store = options.Encoding.memmap,
+    store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     skip_bad: options.SkipBad = False,
@@ -83,7 +83,7 @@ def import_(
     del planned  # with millions of episodes it is large
     with out.progress() as progress:
         ds = importing.import_archive(path, as_, **what, **how, cache_dir=cache_dir, progress=progress)
-    datasets.ready(ds)
+    out.new_dataset(ds)
 
 
 def _mapping(pairs: list[str]) -> dict[str, str]:
@@ -123,7 +123,7 @@ def _episodes(seen: Mapping[str, Any]) -> list[str]:
 
 def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
     """Print the contents of files that no reader knows; return the error with a command to try as its hint."""
-    from rlds_cli.cli.pages.file import FilePage
+    from rlds_cli.cli.pages.inspect import FilePage
     from rlds_cli.report import describe_file
     from rlds_cli.report.files import name_for
 

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlds_cli import subset, visible
+from rlds_cli import registry, subset, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import space_text
+from rlds_cli.cli.out import space_text
 from rlds_cli.files.hashing import short
-from rlds_cli.registry import records
-from rlds_cli.registry.records import Defect, Entry
+from rlds_cli.registry import Defect, Entry
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import Card, Copy
 from rlds_cli.store.manifest import Manifest
@@ -27,7 +26,7 @@ _RULES = {
     "timeouts": "end at timeouts only; a terminal is kept and does not end an episode",
     "jumps": "end where the observations jump, not where flags say",
     "file": "one per file",
-    "": "as the archive divides them",
+    "": "as in the archive",
 }
 
 
@@ -51,7 +50,7 @@ def info(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show source, licence, task, episodes and known defects of a dataset. Nothing is downloaded.
+    """Show source, licence, task and known defects of a dataset. Nothing is downloaded.
 
     Example: rlds info d4rl/antmaze-large-play-v2 --defects
     """
@@ -202,7 +201,7 @@ def _episodes(rule: str | None) -> str:
 
 def _remarks(e: Entry) -> Iterator[tuple[str, str]]:
     for k, d in enumerate(e.defects):
-        refs = ", ".join(map(records.short, d.refs))
+        refs = ", ".join(map(registry.short, d.refs))
         yield "defects" if k == 0 else "", f"{d.text} ({refs})"
     if e.notes:
         yield "notes", e.notes

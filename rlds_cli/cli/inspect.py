@@ -1,13 +1,24 @@
-"""``rlds inspect``."""
+"""``rlds inspect``: pages on the terminal, and files: ``--html`` reports, ``--plot`` charts, ``--video`` frames."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli import text
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
+from rlds_cli.errors import RldsError
+
+if TYPE_CHECKING:
+    from rlds_cli.report.html import PageReport
+
+_STDOUT = "-"
 
 
 @app.command("inspect")
@@ -57,46 +68,145 @@ def inspect(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the contents of a dataset, of one of its episodes, or of a file.
+    """Show the contents of a dataset, an episode or a file.
 
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import report
     from rlds_cli.home import locate
 
     path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
-    if episode is not None and not is_dataset:
-        raise typer.BadParameter(f"--episode needs a dataset; {ref} is a file (rlds import makes one of it)")
-    if (plot is not None or video is not None) and not is_dataset:
-        raise typer.BadParameter(f"--plot and --video need a dataset; {ref} is a file (rlds import makes one of it)")
-    if html is not None and (plot is not None or video is not None):
+    drawn = plot is not None or video is not None
+    if (episode is not None or drawn) and not is_dataset:
+        option = "--episode needs" if episode is not None else "--plot and --video need"
+        raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes a dataset of it)")
+    if html is not None and drawn:
         raise typer.BadParameter("--html cannot be combined with --plot and --video")
-    if plot is not None or video is not None:
-        from rlds_cli.cli.pages import output_files
+    if not drawn and html is None:
+        return _show(path, episode, stats) if is_dataset else _show_file(path)
+    if plot is not None:
+        _write_plot(path, plot, output, episode=episode)
+    if video is not None:
+        _write_video(path, video, episode=episode, field=field)
+    if html is not None:
+        _write_report(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
+    return None
 
-        if plot is not None:
-            output_files.write_plot(path, plot, output, episode=episode)
-        if video is not None:
-            output_files.write_video(path, video, episode=episode, field=field)
-    elif html is not None:
-        from rlds_cli.cli.pages import output_files
 
-        with out.progress():
-            output_files.write_report(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
-    elif not is_dataset:
-        from rlds_cli.cli.pages.file import FilePage
+def _show(dataset: Path, episode: int | None, elements: bool) -> None:
+    """Print the page of a dataset, or of one of its episodes."""
+    from rlds_cli import report
+    from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
 
-        with out.progress():
-            found = report.describe_file(path)
-        out.page(FilePage(found), found)
-    elif episode is not None:
-        from rlds_cli.cli.pages.inspect import EpisodePage
-
-        one = report.describe_episode(path, episode, elements=stats)
+    if episode is not None:
+        one = report.describe_episode(dataset, episode, elements=elements)
         out.page(EpisodePage(one), one)
     else:
-        from rlds_cli.cli.pages.inspect import SummaryPage
-
-        whole = report.summarise(path, elements=stats)
+        whole = report.summarise(dataset, elements=elements)
         out.page(SummaryPage(whole), whole)
+
+
+def _show_file(path: Path) -> None:
+    """Print the page of a file."""
+    from rlds_cli import report
+    from rlds_cli.cli.pages.inspect import FilePage
+
+    with out.progress():
+        found = report.describe_file(path)
+    out.page(FilePage(found), found)
+
+
+# -- files: reports, charts and videos
+
+
+def _write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
+    """Write the report of a dataset to a file, or to standard output."""
+    if not is_dataset:
+        raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes a dataset of it)")
+    if not whole:
+        raise typer.BadParameter("--html reports on the whole dataset, without --episode")
+    if to == _STDOUT and out.wants_json():
+        raise typer.BadParameter("--html - and --json would both write to standard output")
+    if to == _STDOUT and sys.stdout.isatty():
+        raise typer.BadParameter("--html - writes to a pipe or a file, not to a terminal")
+    from rlds_cli.report.html import write_page
+
+    with out.progress() as progress:
+        if to == _STDOUT:
+            write_page(dataset, sys.stdout.buffer, progress=progress)
+            sys.stdout.buffer.flush()
+            return
+        written = write_page(dataset, to, force=force, progress=progress)
+    out.result(written, _report_line(written))
+
+
+def _report_line(w: PageReport) -> str:
+    some = f", {w.episodes_viewed:,} of them in its viewer" if w.episodes_viewed < w.episodes else ""
+    found = ", ".join(text.plural(n, name) for n, name in ((w.errors, "error"), (w.warnings, "warning")))
+    return f"{w.path}  {text.size_of(w.bytes)}  {text.plural(w.episodes, 'episode')}{some}; {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that was written; ``frames`` is set for a video."""
+
+    file: Path
+    bytes: int
+    frames: int | None = None
+
+
+def _write_plot(dataset: Path, what: str, output: str | None, *, episode: int | None) -> None:
+    """Write a plot as SVG, or frames of an image field as PNG."""
+    from rlds_cli.dataset import open_dataset
+    from rlds_cli.files import safe as safe_files
+    from rlds_cli.report import plots
+    from rlds_cli.report.columns import is_image
+
+    ds = open_dataset(dataset)
+    picture = what in ds.schema and is_image(ds.schema[what])
+    suffix = ".png" if picture else ".svg"
+    if output is None:
+        raise typer.BadParameter(f"--plot {what} needs a file: -o {what.replace('/', '-')}{suffix}")
+    file = Path(output).expanduser()
+    if file.suffix.lower() != suffix:
+        drawn = "a contact sheet, written as PNG" if picture else "a chart, written as SVG"
+        raise typer.BadParameter(f"{what} is {drawn}: -o {file.with_suffix(suffix)}")
+    try:
+        if picture:
+            sheet = io.BytesIO()
+            plots.contact_sheet(ds, what, episode=episode).save(sheet, "PNG")
+            written = sheet.getvalue()
+        else:
+            written = plots.plot(ds, what, episode=episode).encode()
+        safe_files.followed(file).write_bytes(written)
+    except OSError as e:
+        raise _refused(e, file) from e
+    _show_output(OutputFile(file, file.stat().st_size))
+
+
+def _write_video(dataset: Path, output: str, *, episode: int | None, field: str | None) -> None:
+    """Write the frames of an episode, the first when none is named, as a video."""
+    from rlds_cli.dataset import open_dataset
+    from rlds_cli.report import plots
+
+    ds, file = open_dataset(dataset), Path(output).expanduser()
+    if file.suffix.lower() != ".mp4":
+        raise typer.BadParameter(f"videos are written as MP4: --video {file.with_suffix('.mp4')}")
+    try:
+        frames = plots.write_video(ds, file, episode or 0, field=field)
+    except OSError as e:
+        raise _refused(e, file) from e
+    _show_output(OutputFile(file, file.stat().st_size, frames))
+
+
+def _refused(e: OSError, file: Path) -> RldsError:
+    if isinstance(e, FileNotFoundError | NotADirectoryError):
+        return RldsError(f"{file} cannot be written: there is no directory {file.parent}.")
+    from rlds_cli.files.disk import disk_error
+
+    return disk_error(e, file)
+
+
+def _show_output(w: OutputFile) -> None:
+    frames = f"  {text.plural(w.frames, 'frame')}" if w.frames is not None else ""
+    out.result(w, f"{w.file}{frames}  {out.size(w.bytes)}")

@@ -9,7 +9,7 @@ import typer
 from rlds_cli import registry, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
-from rlds_cli.cli.figures import short_path
+from rlds_cli.cli.out import short_path
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
 
@@ -29,7 +29,7 @@ def list_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """List families of datasets, or the datasets that match a query, and whether they are on this disk.
+    """List families of datasets, or datasets that match a query. Datasets on this disk are marked.
 
     Example: rlds list hopper medium
     """

@@ -44,7 +44,9 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=0, help="Number of worker processes; 0 starts none.", show_default=False),
 ]
-Store = Annotated[Encoding, typer.Option("--store", help="Storage of arrays: memory-mapped files, or compressed Zarr.")]
+StoreAs = Annotated[
+    Encoding, typer.Option("--store", help="Storage of arrays: memory-mapped files, or compressed Zarr.")
+]
 Frames = Annotated[
     str,
     typer.Option(

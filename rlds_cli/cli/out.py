@@ -1,6 +1,7 @@
 """All printing: results as text or JSON on stdout; progress, notes, errors and questions on stderr.
 
-Text is escaped before it reaches the terminal: names in it come from files and servers.
+Text is escaped before it reaches the terminal, since names in it come from files and servers. The functions at the end
+format numbers, shapes, spaces and paths, which pages and commands share.
 """
 
 from __future__ import annotations
@@ -9,21 +10,28 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rlds_cli import visible
 from rlds_cli.errors import RldsError, causes, described
+from rlds_cli.files.hashing import short
 from rlds_cli.progress import Bars, Progress, silent
-from rlds_cli.text import size_of
+from rlds_cli.text import plural, size_of
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
 
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
+_EXIT_INTERRUPTED = 130
 
 
 def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
@@ -164,7 +172,9 @@ def escaped_warnings() -> Iterator[None]:
 def plain(value: Any) -> Any:
     """Convert dataclasses, paths and NumPy values to JSON values; NaN and infinities become None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.metadata.get("json", True)
+        }
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, str):
@@ -221,3 +231,88 @@ def confirm(removals: str, question: str = "Remove?") -> None:
         raise RldsError("Nothing was removed: stdin is not a terminal.", hint="pass --yes to remove without asking")
     if not typer.confirm(question, err=True):
         raise RldsError("Nothing was removed.")
+
+
+# -- Ctrl-C in long commands
+
+
+@contextmanager
+def resumable(kept: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turn Ctrl-C into exit code 130 and a note: what is ``kept``, if given, and the command that continues."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = f" {kept()}" if kept else ""
+        note(f"stopped.{done} Continue with:  {shlex.join(['rlds', *sys.argv[1:]])}")
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
+
+
+# -- numbers, shapes, spaces and paths as text
+
+
+def number(x: float | None, dtype: str = "float64") -> str:
+    """Format a value of a field: ``-9.98``, ``1.2e-05``; integers without a point, ``·`` for None and NaN."""
+    if x is None or x != x:
+        return "·"
+    if dtype.startswith(("int", "uint", "bool")) and abs(x) < 1e6:
+        return f"{int(x):,}"
+    return f"{x:.1e}" if x and not 5e-3 <= abs(x) < 1e5 else f"{x:,.2f}"
+
+
+def figure(x: float) -> str:
+    """Format a return or a length with about three digits: ``3,222``, ``15.2``."""
+    return f"{x:,.0f}" if abs(x) >= 100 or x == int(x) else f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
+
+
+def shape(dims: Sequence[int]) -> str:
+    """Format a shape: ``[11]``; ``[]`` for a scalar."""
+    return str(list(dims))
+
+
+def space_text(space: Mapping[str, Any]) -> str:
+    """Format a Gymnasium space in its JSON form as its type and size: ``Box(17)``, ``Dict(a: Box(2), b: ...)``."""
+    inner = space.get("subspaces", ())
+    if isinstance(inner, Mapping):
+        size = ", ".join(f"{name}: {space_text(part)}" for name, part in inner.items())
+    elif inner:
+        size = ", ".join(map(space_text, inner))
+    else:
+        found = space.get("shape", space.get("nvec", space.get("n", "")))
+        size = ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
+    return f"{space.get('type')}({size})"
+
+
+def short_path(path: Path) -> str:
+    """Abbreviate the user's home directory: ``~/.cache/rlds``."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
+# -- a dataset that was just made
+
+
+def dataset_facts(ds: Dataset) -> dict[str, object]:
+    """Facts of a dataset for ``--json``."""
+    m = ds.manifest
+    return {"id": ds.id, "path": ds.path, "fingerprint": ds.fingerprint, "counts": m.counts, "notes": m.notes}
+
+
+def new_dataset(ds: Dataset) -> None:
+    """Print one line on a new dataset, its notes, and the line of code that loads it."""
+    m = ds.manifest
+    counts = f"{plural(m.counts.steps, 'step')}  {plural(m.counts.episodes, 'episode')}"
+    result(dataset_facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
+    for n in m.notes:
+        note(f"{n.get('severity', 'note')}: {note_line(n)}")
+    held_out = ds.held_out
+    if held_out:
+        note(f"note: outside the split train: {plural(held_out, 'episode')} of {m.counts.episodes:,}")
+        note(f'use:  Loader(rlds_cli.open_dataset("{ds.id}").select(split="train"), batch_size=256)')
+    else:
+        note(f'use:  Loader("{ds.id}", batch_size=256)')
+
+
+def note_line(note: Mapping[str, Any]) -> str:
+    """A note with its first place; with its count if it is a reader's, since the text of a finding contains it."""
+    count, where = note["count"], note["where"]
+    often = f" ({count:,} times)" if count > 1 and "severity" not in note else ""
+    return f"{note['text']}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")

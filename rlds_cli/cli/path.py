@@ -20,7 +20,7 @@ def path(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Print the directory of a dataset, a Zarr v3 group that other programs can open.
+    """Print the directory of a dataset. It is a Zarr v3 group that other programs can open.
 
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """

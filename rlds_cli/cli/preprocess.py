@@ -15,8 +15,7 @@ import typer
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import UsageError, app
-from rlds_cli.cli.figures import number, shape
-from rlds_cli.cli.interrupt import resumable
+from rlds_cli.cli.out import number, resumable, shape
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import short
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
     from rlds_cli.preprocess.trial import Change, Report, Values
-    from rlds_cli.report.derived import Outcome
+    from rlds_cli.report.summary import Outcome
 
 
 _SHARDS = 10  # missing shards that are listed; the others are counted
@@ -62,72 +61,87 @@ def _complete_name(incomplete: str) -> list[str]:
     return [n for n in MODULES if n.startswith(incomplete.replace("-", "_"))]
 
 
+# -- options
+
+_Id = Annotated[
+    str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+]
+_Fn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fn",
+        metavar="MOD:FUNC|FILE.py:FUNC|NAME",
+        help="Your function, or a built-in one. Several --fn run one after the other.",
+        autocompletion=_complete_name,
+    ),
+]
+_Name = Annotated[str | None, typer.Option("--name", help="NAME of the result; default: the function's name.")]
+_Unit = Annotated[
+    list[UnitOption] | None,
+    typer.Option(
+        "--unit", help="Data that the function receives in one call. With several --fn: one for all, or one for each."
+    ),
+]
+_History = Annotated[
+    int | None, typer.Option("--history", metavar="N", help="Steps before the current one in a window.")
+]
+_Future = Annotated[int | None, typer.Option("--future", metavar="N", help="Steps after the current one in a window.")]
+_Arrays = Annotated[
+    list[ArraysOption] | None,
+    typer.Option("--arrays", help="Library of the function's arrays; default: numpy."),
+]
+_Arg = Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")]
+_Fields = Annotated[
+    str | None, typer.Option("--fields", metavar="A,B", help="Fields that the function receives; default: all.")
+]
+_Try = Annotated[bool, typer.Option("--try", help="Show one episode before and after the function; write nothing.")]
+_Episode = Annotated[int | None, typer.Option("--episode", help="Try this episode.", show_default=False)]
+_Step = Annotated[int | None, typer.Option("--step", help="Try only this step of the episode.", show_default=False)]
+_KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Leave out episodes on which the function fails.")]
+_DependsOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--depends-on", metavar="FILE", help="File that the function reads: a changed file makes the result again."
+    ),
+]
+_ShardOf = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="I/N", help="Do only shard I of N (1 to N), on any machine."),
+]
+_Finish = Annotated[bool, typer.Option("--finish", help="Publish the dataset from its finished shards.")]
+_Executor = Annotated[
+    ExecutorOption, typer.Option("--executor", help="Run on this machine, or on the nodes of a Ray cluster.")
+]
+_Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
+    ),
+]
+_List = Annotated[bool, typer.Option("--list", help="List the built-in functions.")]
+
+
 @app.command("preprocess")
 def preprocess(
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ] = None,
-    fn: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fn",
-            metavar="MOD:FUNC|FILE.py:FUNC|NAME",
-            help="Your function, or a built-in one. Several --fn run one after the other.",
-            autocompletion=_complete_name,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the result, ID@NAME; the function's name unless given.")
-    ] = None,
-    unit: Annotated[
-        list[UnitOption] | None,
-        typer.Option("--unit", help="Data that the function receives in one call. Several --fn may each have one."),
-    ] = None,
-    history: Annotated[
-        int | None, typer.Option("--history", metavar="N", help="Steps before the current one in a window.")
-    ] = None,
-    future: Annotated[
-        int | None, typer.Option("--future", metavar="N", help="Steps after the current one in a window.")
-    ] = None,
-    arrays: Annotated[
-        list[ArraysOption] | None,
-        typer.Option("--arrays", help="Library of the function's arrays; numpy unless given."),
-    ] = None,
-    arg: Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")] = None,
-    fields: Annotated[
-        str | None, typer.Option("--fields", metavar="A,B", help="Fields that the function receives; all unless given.")
-    ] = None,
-    try_: Annotated[
-        bool, typer.Option("--try", help="Show one episode before and after the function; write nothing.")
-    ] = False,
-    episode: Annotated[int | None, typer.Option("--episode", help="Try this episode.", show_default=False)] = None,
-    step: Annotated[
-        int | None, typer.Option("--step", help="Try only this step of the episode.", show_default=False)
-    ] = None,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Leave out episodes on which the function fails.")
-    ] = False,
-    depends_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--depends-on", metavar="FILE", help="File that the function reads: a changed file makes the result again."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option("--shard", metavar="I/N", help="Do only shard I of N (1 to N), on any machine."),
-    ] = None,
-    finish: Annotated[bool, typer.Option("--finish", help="Publish the dataset from its finished shards.")] = False,
-    executor: Annotated[
-        ExecutorOption, typer.Option("--executor", help="Run on this machine, or on the nodes of a Ray cluster.")
-    ] = ExecutorOption.local,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
-        ),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the built-in functions.")] = False,
+    id: _Id = None,
+    fn: _Fn = None,
+    name: _Name = None,
+    unit: _Unit = None,
+    history: _History = None,
+    future: _Future = None,
+    arrays: _Arrays = None,
+    arg: _Arg = None,
+    fields: _Fields = None,
+    try_: _Try = False,
+    episode: _Episode = None,
+    step: _Step = None,
+    keep_going: _KeepGoing = False,
+    depends_on: _DependsOn = None,
+    shard: _ShardOf = None,
+    finish: _Finish = False,
+    executor: _Executor = ExecutorOption.local,
+    address: _Address = None,
+    list_: _List = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
     cache_dir: options.CacheDir = None,
@@ -135,7 +149,9 @@ def preprocess(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a new dataset ID@NAME: call your function, or a built-in one, on every episode, batch, step or window.
+    """Make a dataset ID@NAME with your function or a built-in one.
+
+    The function is called for every episode, batch, step or window.
 
     \b
     Examples:
@@ -145,25 +161,20 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
-    from rlds_cli.report import derived
+    from rlds_cli.report import summary
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": _one_or_each(unit), "arrays": _one_or_each(arrays) or "numpy"}
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
-    alone = try_ or episode is not None
     if list_:
         return out.result(library.catalogue(), _catalogue(library.catalogue()))
     if id is None or not fn:
         raise UsageError("Missing argument 'ID'." if id is None else "Missing option '--fn'.")
+    alone = try_ or episode is not None
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
-    if alone + finish + (shard is not None) > 1:
-        raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
-    if executor != ExecutorOption.local and (alone or finish or shard is not None):
-        raise typer.BadParameter("works on a whole job only", param_hint="--executor")
-    if address is not None and executor == ExecutorOption.local:
-        raise typer.BadParameter("needs --executor ray", param_hint="--address")
+    _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address)
     which: Any = fn if len(fn) > 1 else fn[0]
     job_options: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
     with (
@@ -172,20 +183,33 @@ def preprocess(
         redirect_stdout(sys.stderr),
         out.progress() as progress,
     ):
+        shown: tuple[Report | ShardReport | Outcome, str]
         if alone:
-            report = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
-            shown = _trial(report)
+            tried = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
+            shown = tried, _trial(tried)
         elif shard is not None:
             share = library.run_shard(
                 id, which, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
             )
-            shown = _shard(share)
+            shown = share, _shard(share)
         else:
-            where = {} if finish else {"executor": executor.value, "address": address}
             make: Callable[..., Any] = library.finish if finish else library.run
-            made = derived.summarise(make(id, which, name, progress=progress, **where, **job_options, **how))
-            shown = _outcome(made)
-    return out.result(report if alone else share if shard is not None else made, shown)
+            where = {} if finish else {"executor": executor.value, "address": address}
+            outcome = summary.summarise_derived(make(id, which, name, progress=progress, **where, **job_options, **how))
+            shown = outcome, _outcome(outcome)
+    return out.result(*shown)
+
+
+def _check_together(
+    *, alone: bool, shard: str | None, finish: bool, executor: ExecutorOption, address: str | None
+) -> None:
+    """Raise BadParameter for options that exclude each other."""
+    if alone + finish + (shard is not None) > 1:
+        raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
+    if executor != ExecutorOption.local and (alone or finish or shard is not None):
+        raise typer.BadParameter("works on a whole job only", param_hint="--executor")
+    if address is not None and executor == ExecutorOption.local:
+        raise typer.BadParameter("needs --executor ray", param_hint="--address")
 
 
 def _one_or_each(given: Sequence[StrEnum] | None) -> str | list[str] | None:

@@ -1,4 +1,7 @@
-"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory."""
+"""Convert an archive into a dataset: planned, parallel, resumable, in bounded memory.
+
+``--frames raw`` decodes encoded frames on the way, and ``--frames HxW`` resizes them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any
@@ -17,27 +20,30 @@ import numpy as np
 from rlds_cli import text
 from rlds_cli.archives import Archive, Part, Plan, Replan, reader
 from rlds_cli.checks.run import record
-from rlds_cli.convert import frame_conversion
 from rlds_cli.errors import ArchiveError, Frames, InvalidEpisode, NoSpace, RldsError, UnsafeArchive
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.home import Home
-from rlds_cli.ids import DatasetId
+from rlds_cli.ids import FRAME_SIZE, DatasetId
 from rlds_cli.progress import Progress, Stage
 from rlds_cli.store import arrays, publishing
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import decode_any_size, decode_frame, decode_frames
 from rlds_cli.store.manifest import FORMAT, Manifest
-from rlds_cli.store.videos import Extent
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.store.videos import Extent, Video, decode_video
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import (
+    CHUNK_BYTES,
     VIDEO,
     Array,
     BoolArray,
     Chunk,
     Column,
     EncodedFrames,
+    EpisodeTable,
     Field,
     IntArray,
     VideoFrames,
@@ -45,6 +51,7 @@ from rlds_cli.ted import (
 )
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
+_LEAST_SIDE, _MOST_CHANNELS = 16, 16  # smallest side of a raw frame; largest number of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +62,13 @@ class ArchiveJob:
     plan: Plan
     key: str
     frames: str = "encoded"
-    portion: Portion = EVERYTHING
+    portion: Subset = EVERYTHING
     stage: Stage = "convert"
 
     @property
     def schema(self) -> tuple[Field, ...]:
         """The planned fields, with frames as they are stored."""
-        return tuple(frame_conversion.decoded(f, self.frames) for f in self.plan.schema)
+        return tuple(decoded_field(f, self.frames) for f in self.plan.schema)
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -77,7 +84,7 @@ class ArchiveJob:
             chunks: Iterator[Chunk] = chain.from_iterable(reader(self.plan.reader).read(self.plan, p) for p in parts)
             chunks = trimmed(chunks, self.portion)
             if self.frames != "encoded":
-                chunks = frame_conversion.decode(chunks, self.plan.schema, self.frames, self.plan.archive.root)
+                chunks = decode_chunks(chunks, self.plan.schema, self.frames, self.plan.archive.root)
             yield from chunks
         except InvalidEpisode as e:
             raise ArchiveError(f"{self.id}: {e.message}", hint=e.hint) from e
@@ -100,7 +107,7 @@ class Conversion:
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the registry, for the manifest
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    portion: Portion = EVERYTHING  # the part of the archive's rows to convert
+    portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
 
@@ -163,7 +170,7 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
-    from rlds_cli.archives import unwritten  # imports h5py, which other formats do not need
+    from rlds_cli.archives import faults
 
     _check_frames(c, plan)
     threads = max(2, jobs)
@@ -174,7 +181,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     if not len(built.episodes):
         trees.discard(work)
         raise _nothing(c, built)
-    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *faults.unwritten(plan.archive)))
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
     directory = built.directory
@@ -210,15 +217,15 @@ def _check_frames(c: Conversion, plan: Plan) -> None:
     for f in plan.schema:
         if f.kind == "frames" and math.prod(f.shape[:2]) > MAX_PIXELS:
             size = "x".join(map(str, f.shape[:2]))
-            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large and not decoded.")
+            raise UnsafeArchive(f"{c.id.base}: {f.name} has frames of {size}, which are too large to decode.")
 
 
 def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     """Raise NoSpace or Frames before the first row if the dataset cannot fit and the number of rows is known."""
     known = [p.rows for p in plan.parts]
-    schema = [frame_conversion.decoded(f, c.frames) for f in plan.schema]
+    schema = [decoded_field(f, c.frames) for f in plan.schema]
     frames = [f for f in schema if f.kind == "array" and f not in plan.schema]
-    if c.frames == "raw" and any(map(frame_conversion.is_raw_frame, plan.schema)) and not frames:
+    if c.frames == "raw" and any(map(is_raw_frame, plan.schema)) and not frames:
         raise Frames(f"The frames of {c.id.base} are published raw, and stay raw.", hint="--frames encoded, or HxW")
     if c.frames != "encoded" and not frames:
         raise Frames(f"{c.id.base} has no frames to decode or resize.", hint=f"rlds download {c.id.base}")
@@ -295,7 +302,7 @@ def _named(file: Path) -> tuple[str, int, int]:
     return file.name, stat.st_size, stat.st_mtime_ns
 
 
-def trimmed(chunks: Iterator[Chunk], portion: Portion) -> Iterator[Chunk]:
+def trimmed(chunks: Iterator[Chunk], portion: Subset) -> Iterator[Chunk]:
     """Keep only the episodes of the portion: those of its split, and of these the ones in its range.
 
     Reading stops at the end of the range. The split of an episode is known at its end, so a split keeps the rows of one
@@ -353,3 +360,123 @@ def _taken(column: Column, rows: BoolArray) -> Column:
         return EncodedFrames(column.data[kept], column.lengths[rows], column.shape, column.codec)
     taken: Array = column[rows]
     return taken
+
+
+# -- conversion of frames
+
+
+def decoded_field(f: Field, frames: str) -> Field:
+    """Return the field as it is stored with ``frames``."""
+    size = FRAME_SIZE.fullmatch(frames)
+    if f.kind != "frames" and not (size and is_raw_frame(f)):
+        return f
+    if frames == "encoded":
+        return f
+    return replace(f, kind="array", codec=None, shape=_resized(f, (int(size[1]), int(size[2]))) if size else f.shape)
+
+
+def is_raw_frame(f: Field) -> bool:
+    """Return whether rows are frames published as arrays: uint8 [H, W], [H, W, C] or [C, H, W]."""
+    if f.kind != "array" or f.dtype != "uint8" or len(f.shape) not in (2, 3):
+        return False
+    sides = f.shape[1:] if _channels_first(f) else f.shape[:2]
+    return min(sides) >= _LEAST_SIDE and (len(f.shape) == 2 or min(f.shape) <= _MOST_CHANNELS)
+
+
+def _channels_first(f: Field) -> bool:
+    return f.kind == "array" and len(f.shape) == 3 and f.shape[2] > _MOST_CHANNELS
+
+
+def _resized(f: Field, size: tuple[int, int]) -> tuple[int, ...]:
+    return (f.shape[0], *size) if _channels_first(f) else (*size, *f.shape[2:])
+
+
+def decode_chunks(chunks: Iterator[Chunk], schema: Sequence[Field], frames: str, root: Path) -> Iterator[Chunk]:
+    """Decode and resize the frames of chunks, in pieces of about 16 MiB. Videos are below ``root``."""
+    encoded = [f for f in schema if decoded_field(f, frames) != f]
+    width = max(1, sum(decoded_field(f, frames).row_bytes for f in encoded))
+    step = max(1, CHUNK_BYTES // width)
+    for chunk in chunks:
+        ends = np.cumsum(chunk.last)
+        offsets = {f.name: _offsets(chunk.columns[f.name]) for f in encoded}
+        for a in range(0, len(chunk), step):
+            b = min(a + step, len(chunk))
+            columns: dict[str, Column] = {
+                n: c[a:b]
+                for n, c in chunk.columns.items()
+                if n not in offsets and not isinstance(c, EncodedFrames | VideoFrames)
+            }
+            for f in encoded:
+                column = chunk.columns[f.name]
+                if isinstance(column, VideoFrames):
+                    columns[f.name] = _decode_videos(f, column, slice(a, b), frames, root)
+                else:
+                    columns[f.name] = _decode_rows(f, column, offsets[f.name], a, b, frames)
+            episodes = np.arange(int(ends[a - 1]) if a else 0, int(ends[b - 1]))
+            yield Chunk(
+                columns, chunk.last[a:b], _some_episodes(chunk.episodes, episodes), chunk.notes if a == 0 else ()
+            )
+
+
+def _some_episodes(table: EpisodeTable, index: Array) -> EpisodeTable:
+    return table.take(index) if len(index) else EpisodeTable.empty()
+
+
+def _offsets(column: Column) -> Array:
+    if not isinstance(column, EncodedFrames):
+        return np.zeros(0, np.int64)
+    return np.concatenate([[0], np.cumsum(column.lengths)])
+
+
+def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frames: str) -> Array:
+    target = decoded_field(f, frames)
+    if isinstance(column, np.ndarray):
+        return _resize_rows(f, column[a:b], target.shape)
+    assert isinstance(column, EncodedFrames)
+    if f.shape[0] and target.shape == f.shape:
+        return decode_frames(column.data, offsets, np.arange(a, b), f)
+    out = np.zeros((b - a, *target.shape), np.uint8)
+    for row in range(a, b):
+        if column.lengths[row]:
+            data = column.data[offsets[row] : offsets[row + 1]].tobytes()
+            one_size = f.shape[0] or target.shape == f.shape
+            out[row - a] = _resize((decode_frame if one_size else decode_any_size)(data, f, row), target.shape[:2])
+    return out
+
+
+def _decode_videos(f: Field, column: VideoFrames, rows: slice, frames: str, root: Path) -> Array:
+    target = decoded_field(f, frames)
+    images = decode_video(column.index[rows], lambda n: _source_video(root / column.files[n]), f, str(root / f.name))
+    if target.shape == f.shape:
+        return images
+    return np.stack([_resize(image, target.shape[:2]) for image in images])
+
+
+@lru_cache(maxsize=16)
+def _source_video(file: Path) -> Video:
+    return Video(str(file), np.memmap(file, np.uint8, "r"), mp4.read(file))
+
+
+def _resize_rows(f: Field, rows: Array, shape: tuple[int, ...]) -> Array:
+    first = _channels_first(f)
+    out = np.empty((len(rows), *shape), np.uint8)
+    for row, image in enumerate(rows):
+        planes = image if first else image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
+        small = np.stack(
+            [_resize(np.ascontiguousarray(p)[..., None], shape[first : first + 2])[..., 0] for p in planes]
+        )
+        out[row] = small if first else small[0] if image.ndim == 2 else np.moveaxis(small, 0, 2)
+    return out
+
+
+def _resize(image: Array, size: tuple[int, ...]) -> Array:
+    """Resize with Pillow's area average; depth frames with the nearest value.
+
+    The mean of two depths, or of their codes, is the depth of neither.
+    """
+    from PIL import Image
+
+    flat = image[..., 0] if image.shape[-1] == 1 else image
+    way = Image.Resampling.BOX if image.dtype == np.uint8 else Image.Resampling.NEAREST
+    resized = Image.fromarray(flat).resize((size[1], size[0]), way)
+    return np.asarray(resized).reshape(*size, *image.shape[2:])

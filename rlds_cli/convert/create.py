@@ -47,11 +47,36 @@ from rlds_cli.ted import (
     Part,
     Scalar,
     VideoFrames,
+    chunks,
     lay_out,
     spaces,
 )
 from rlds_cli.ted import episodes as episode_dicts
 from rlds_cli.ted.episodes import Flat, Value, is_single
+
+# Names of other libraries. Stored as they are, they would be fields that no loader uses.
+_MEANT = {
+    "observations": "observation",
+    "obs": "observation",
+    "next_observations": "next/observation",
+    "next_observation": "next/observation",
+    "actions": "action",
+    "rewards": "next/reward",
+    "reward": "next/reward",
+    "next/rewards": "next/reward",
+    "terminals": "next/terminated",
+    "terminations": "next/terminated",
+    "terminated": "next/terminated",
+    "timeouts": "next/truncated",
+    "truncations": "next/truncated",
+    "truncated": "next/truncated",
+    "done": "next/terminated",
+    "dones": "next/terminated",
+}
+_ROOT_FLAGS = ("done", "terminated", "truncated")
+
+
+# -- the dataset
 
 
 def create(
@@ -189,28 +214,6 @@ def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
 
 
-# Names of other libraries. Stored as they are, they would be fields that no loader uses.
-_MEANT = {
-    "observations": "observation",
-    "obs": "observation",
-    "next_observations": "next/observation",
-    "next_observation": "next/observation",
-    "actions": "action",
-    "rewards": "next/reward",
-    "reward": "next/reward",
-    "next/rewards": "next/reward",
-    "terminals": "next/terminated",
-    "terminations": "next/terminated",
-    "terminated": "next/terminated",
-    "timeouts": "next/truncated",
-    "truncations": "next/truncated",
-    "truncated": "next/truncated",
-    "done": "next/terminated",
-    "dones": "next/terminated",
-}
-_ROOT_FLAGS = ("done", "terminated", "truncated")
-
-
 class _EpisodesJob:
     """An iterable as a job with one part. It cannot be read twice, so the job cannot be resumed."""
 
@@ -233,7 +236,7 @@ class _EpisodesJob:
         self._data = chain([first], rest)
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        yield from episode_dicts.chunks(self._data, self.schema)
+        yield from chunks(self.schema, self._data)
         nothing = lay_out(self.schema, [])
         nothing.episodes.splits = {name: np.zeros(0, bool) for name in self._splits}
         if self._empty:
@@ -305,6 +308,9 @@ class _EpisodesJob:
         for column, value in about.items():
             if value is not None:
                 self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
+
+
+# -- episodes that batches of another dataset hold
 
 
 @dataclass(slots=True)

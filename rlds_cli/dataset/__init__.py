@@ -196,7 +196,7 @@ class Dataset:
         if name == REWARD and several:
             raise NoReward(
                 f"{self.id} has several rewards and no {REWARD}: {', '.join(several)}.",
-                hint="ask for one of them by name; a preprocess function can add them up to next/reward",
+                hint="ask for one of them by name; a preprocess function can sum them into next/reward",
             )
         if name == REWARD:
             raise NoReward(

@@ -30,6 +30,53 @@ if TYPE_CHECKING:
 
 Key = str | tuple[str, ...]
 ROOT_FLAGS = ("done", "terminated", "truncated")
+_ABSENT = object()
+Names = tuple[Any, ...]
+Kind = type[dict[Any, Any]]
+_CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
+_PRIORITIES = "loader.update_priorities(batch, priority)"
+_TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
+DATASET = {
+    "sample": "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample",
+    "extend": _CREATE,
+    "add": _CREATE,
+    "preprocess": 'rlds_cli.preprocess.run(ds, function, "name")',
+    "map": 'rlds_cli.preprocess.run(ds, function, "name")',
+    "filter": 'ds.select(where="total_reward > 100")',
+    "shuffle": "Loader(ds, 256, sampler=Shuffled())",
+    "append_transform": _TRANSFORM,
+    "update_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
+    "update_tensordict_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
+    "iterate_episodes": "for k in range(ds.num_episodes): episode = ds.episode(k)",
+    "sample_episodes": "batches = iter(Loader(ds, 8, window=Episode())) once, and batch = next(batches)",
+    "filter_episodes": 'ds.select(where="total_reward > 100")',
+    "recover_environment": "ds.make_env()",
+    "total_steps": "ds.num_steps",
+    "total_episodes": "ds.num_episodes",
+    "features": "ds.schema",
+    "keys": "ds.schema",
+}
+LOADER = {
+    "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
+    "extend": _CREATE,
+    "add": _CREATE,
+    "preprocess": 'rlds_cli.preprocess.run(loader.dataset, function, "name")',
+    "append_transform": _TRANSFORM,
+    "update_priority": _PRIORITIES,
+    "update_tensordict_priority": f"{_PRIORITIES}, which takes a TensorDict as well",
+}
+BATCH = {
+    "batch_size": "batch.tensordict().batch_size",
+    "shape": "batch.tensordict().shape",
+    "reshape": "batch.tensordict().reshape(-1)",
+    "set": 'batch["name"] = values',
+    "set_": 'batch["name"] = values',
+    "select": 'Loader(..., fields=("observation", "action")), or batch.tensordict().select("observation")',
+    "exclude": 'batch.tensordict().exclude("action")',
+    "cpu": 'batch.to("cpu")',
+    "cuda": 'batch.to("cuda")',
+    "to_tensordict": "batch.tensordict()",
+}
 
 
 class Batch(dict[Any, Any]):
@@ -290,9 +337,6 @@ class Batch(dict[Any, Any]):
         return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())}{left_out})"
 
 
-_ABSENT = object()
-
-
 def _is_name(key: object) -> TypeGuard[Key]:
     return isinstance(key, str) or (isinstance(key, tuple) and all(isinstance(part, str) for part in key))
 
@@ -344,10 +388,6 @@ def _describe(x: Any) -> str:
     return f"{dtype}{list(x.shape)}"
 
 
-Names = tuple[Any, ...]
-Kind = type[dict[Any, Any]]
-
-
 def register(kind: Kind) -> None:
     """Register ``kind`` as a pytree with JAX and torch, if they are imported; the second call is free."""
     if "jax" in sys.modules:
@@ -389,52 +429,6 @@ def register_torch(kind: Kind) -> None:
 
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
-
-
-_CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
-_PRIORITIES = "loader.update_priorities(batch, priority)"
-_TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
-DATASET = {
-    "sample": "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample",
-    "extend": _CREATE,
-    "add": _CREATE,
-    "preprocess": 'rlds_cli.preprocess.run(ds, function, "name")',
-    "map": 'rlds_cli.preprocess.run(ds, function, "name")',
-    "filter": 'ds.select(where="total_reward > 100")',
-    "shuffle": "Loader(ds, 256, sampler=Shuffled())",
-    "append_transform": _TRANSFORM,
-    "update_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
-    "update_tensordict_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
-    "iterate_episodes": "for k in range(ds.num_episodes): episode = ds.episode(k)",
-    "sample_episodes": "batches = iter(Loader(ds, 8, window=Episode())) once, and batch = next(batches)",
-    "filter_episodes": 'ds.select(where="total_reward > 100")',
-    "recover_environment": "ds.make_env()",
-    "total_steps": "ds.num_steps",
-    "total_episodes": "ds.num_episodes",
-    "features": "ds.schema",
-    "keys": "ds.schema",
-}
-LOADER = {
-    "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
-    "extend": _CREATE,
-    "add": _CREATE,
-    "preprocess": 'rlds_cli.preprocess.run(loader.dataset, function, "name")',
-    "append_transform": _TRANSFORM,
-    "update_priority": _PRIORITIES,
-    "update_tensordict_priority": f"{_PRIORITIES}, which takes a TensorDict as well",
-}
-BATCH = {
-    "batch_size": "batch.tensordict().batch_size",
-    "shape": "batch.tensordict().shape",
-    "reshape": "batch.tensordict().reshape(-1)",
-    "set": 'batch["name"] = values',
-    "set_": 'batch["name"] = values',
-    "select": 'Loader(..., fields=("observation", "action")), or batch.tensordict().select("observation")',
-    "exclude": 'batch.tensordict().exclude("action")',
-    "cpu": 'batch.to("cpu")',
-    "cuda": 'batch.to("cuda")',
-    "to_tensordict": "batch.tensordict()",
-}
 
 
 def missing(of: object, name: str, instead: Mapping[str, str]) -> NoReturn:

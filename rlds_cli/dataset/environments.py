@@ -92,7 +92,7 @@ def make(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymnasiu
             raise
         raise NoEnvironment(
             f"{recipe.id} cannot be made with the settings that {manifest.id} records: {type(e).__name__}: {e}",
-            hint="gymnasium.make(...) makes one that you know; ds.manifest.env holds the description",
+            hint="gymnasium.make(...) creates an environment that you know; ds.manifest.env holds the description",
         ) from e
     _check(manifest, fields, env, recipe.id)
     return env
@@ -161,7 +161,7 @@ def plan(manifest: Manifest, registered: Container[str]) -> Recipe:
     if not name:
         raise NoEnvironment(
             f"The environment of {manifest.id} is not known.",
-            hint="gymnasium.make(...) makes one that you know; create(..., env_id=...) records it",
+            hint="gymnasium.make(...) creates an environment that you know; create(..., env_id=...) records it",
         )
     id = str(name).rpartition(":")[2]  # "module:Name-v0" would import the module
     known = _known(id, registered)
@@ -222,7 +222,7 @@ def _wrapper(dataset: str, described: Json) -> tuple[str, Json]:
     package = module.partition(".")[0]
     if kind not in _facts()["wrappers"].get(package, ()):
         raise NoEnvironment(
-            f"The environment of {dataset} is wrapped in {module}:{kind}, which is not among the wrappers known here.",
+            f"The environment of {dataset} is wrapped in {module}:{kind}, which is not one of the known wrappers.",
             hint="gymnasium.make(...) and wrap it yourself; ds.manifest.env holds the description",
         )
     return f"{package}:{kind}", described.get("kwargs") or {}
@@ -252,7 +252,7 @@ def _check(manifest: Manifest, fields: Sequence[Field], env: gymnasium.Env[Any, 
                 there = "nothing of that name" if found is None else f"shape {list(found)}"
                 raise NoEnvironment(
                     f"{f.name} of {manifest.id} has shape {list(f.shape)}; {id} has {there}.",
-                    hint="settings of the environment go through: ds.make_env(name=value)",
+                    hint="pass settings of the environment: ds.make_env(name=value)",
                 )
 
 

@@ -10,15 +10,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.selection import EpisodeColumns
-from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
 from rlds_cli.text import is_below
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset.batch import Batch
+    from rlds_cli.dataset.selection import EpisodeColumns
+    from rlds_cli.store.manifest import Manifest
 
 Layout = Literal["ted", "d4rl", "ogbench"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_cli.errors import RldsError
-from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import FLAGS, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.store.manifest import Manifest
+    from rlds_cli.store.opening import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class EpisodeOrigins:
 
 def _reopened(kind: Callable[[Store, Any], Any], path: Path, fingerprint: str, what: Any) -> Any:
     """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
+    from rlds_cli.store.opening import Store
+
     try:
         store = Store(path)
     except (RldsError, OSError):

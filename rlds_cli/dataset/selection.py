@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,39 @@ import numpy.typing as npt
 from rlds_cli.errors import InvalidExpression, UnknownField
 from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean
+
+if TYPE_CHECKING:
+    from rlds_cli.store.opening import Store
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+}
+_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
+_MAX_LENGTH = 1000
+_NUMBER = "episode"
+
+
+# -- columns and statistics
 
 
 class EpisodeColumns(Mapping[str, Array]):
@@ -142,27 +168,7 @@ def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) ->
     return rows
 
 
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
-_MAX_LENGTH = 1000
-_NUMBER = "episode"
+# -- expressions of where=
 
 
 def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
@@ -274,6 +280,9 @@ def _column(name: str, columns: Mapping[str, Array]) -> Array:
         return columns[name]
     near = did_you_mean(name, columns)
     raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {", ".join(columns)}')
+
+
+# -- numbers of episodes
 
 
 def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:

@@ -1,8 +1,15 @@
-"""Transforms of values, for batches in training and single observations in deployment."""
+"""Transforms of values and images, for batches in training and single observations in deployment.
+
+Frames are stored as the archive has them, mostly ``uint8`` with channels last. In a batch further axes stand in front::
+
+    [H, W, C]     [B, H, W, C]     [B, L, H, W, C]     an axis of at most 16 at the end: channels
+    [H, W]        [B, H, W]        [B, L, H, W]        a longer one is a width; [C, H, W] counts as this, too
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +22,23 @@ import numpy.typing as npt
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.ted import REWARD, join_name
+from rlds_cli.ted import REWARD, Array, join_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+
 
 Mode = Literal["std", "range", "quantile"]
 Numbers = npt.NDArray[np.float64]
 
 _MOST = 2**63 - 1  # of integers
 _FLAT = 1e-6  # of the middle: a range narrower than this is a constant with rounding errors
+Layout = Literal["chw", "hwc"]
+MOST_CHANNELS = 16  # four frames of four channels; no frame is that narrow
+_LEAST_SIDE = 4  # of frames that torch resizes as bytes
+_CODES = 1 << 12
+_PER_METRE = {"m": 1.0, "mm": 1000.0}
 
 
 class Elementwise(ABC):
@@ -274,3 +287,291 @@ class Clip(Elementwise):
         """Of integers, as far as their dtype holds them."""
         limit = math.floor(min(self.limit, _MOST))
         return max(-limit, int(dtype.min)), min(limit, int(dtype.max))
+
+
+# -- images
+
+
+@dataclass(frozen=True, slots=True)
+class Resize(Elementwise):
+    """Frames of another height and width, bilinear and antialiased; the channels stay where they are.
+
+    Tensors are resized by torch where they are, arrays by Pillow; both use the same filter, and ``uint8`` values differ
+    by at most 1. Before `ToFloat` it works on a quarter of the bytes.
+
+    Parameters
+    ----------
+    field : str
+        ``observation`` stands for everything nested below it, too.
+    size : (int, int)
+        Height and width, in pixels.
+
+    Raises
+    ------
+    InvalidArgument
+        ``size`` is no height and width; in `apply`, the values are no frames.
+
+    Examples
+    --------
+    >>> Resize("observation/camera", (64, 64)).apply("observation/camera", np.zeros((8, 84, 84, 3), np.uint8)).shape
+    (8, 64, 64, 3)
+    """
+
+    field: str
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        try:
+            height, width = map(operator.index, self.size)
+        except (TypeError, ValueError):
+            height = width = 0
+        if height < 1 or width < 1:
+            raise InvalidArgument(f"Resize({self.field!r}, {self.size!r}): size is (height, width), in pixels.")
+        object.__setattr__(self, "field", join_name(self.field))
+        object.__setattr__(self, "size", (height, width))
+
+    def touches(self, name: str) -> bool:
+        """Return whether ``name`` is the field or nested below it, now or under ``next``."""
+        return stands_for(self.field, name)
+
+    def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
+        """Resize frames of the field ``key``.
+
+        Parameters
+        ----------
+        key : str or tuple
+        x : array or tensor [..., H, W, C] or [..., H, W]
+            uint8 or floating; a single [H, W] only as uint8.
+
+        Returns
+        -------
+        array or tensor [..., height, width, C] or [..., height, width]
+            Of the dtype of ``x``, contiguous; ``x`` itself where it has this size.
+        """
+        tensor = _is_tensor(x)
+        x = x if tensor else np.asarray(x)
+        if not _is_frames(x, floats=True):
+            raise _no_frames(self, key, x, "uint8 or floating [..., H, W, C] or [..., H, W]")
+        channels = _has_channels(x)
+        if tuple(x.shape[-3:-1] if channels else x.shape[-2:]) == self.size:
+            return x
+        if not channels and self.size[1] <= MOST_CHANNELS:
+            raise InvalidArgument(
+                f"{self}: frames without channels, so narrow, would be taken for frames with {self.size[1]} channels.",
+                hint=f"a width over {MOST_CHANNELS}, or an axis for the channel: [..., H, W, 1]",
+            )
+        return (_resize_tensor if tensor else _resize_array)(x, self.size, channels)
+
+
+@dataclass(frozen=True, slots=True)
+class ToFloat(Elementwise):
+    """Frames as networks take them: ``float32`` in [0, 1], channels first.
+
+    Parameters
+    ----------
+    field : str
+        ``observation`` stands for everything nested below it, too.
+    layout : {"chw", "hwc"}
+        Channels first, or last as they are stored. Frames without channels, or with channels first already, keep their
+        axes: a window of such frames is a stack, [B, L, H, W].
+
+    Raises
+    ------
+    InvalidArgument
+        Another layout; in `apply`, the values are no frames.
+
+    Examples
+    --------
+    >>> frames = ToFloat("observation/camera").apply("observation/camera", np.full((8, 84, 84, 3), 255, np.uint8))
+    >>> frames.shape, frames.dtype, frames.max()
+    ((8, 3, 84, 84), dtype('float32'), np.float32(1.0))
+    """
+
+    field: str
+    layout: Layout = "chw"
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("chw", "hwc"):
+            raise InvalidArgument(f'ToFloat({self.field!r}, layout={self.layout!r}): layout is "chw" or "hwc".')
+        object.__setattr__(self, "field", join_name(self.field))
+
+    def touches(self, name: str) -> bool:
+        """Return whether ``name`` is the field or nested below it, now or under ``next``."""
+        return stands_for(self.field, name)
+
+    def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
+        """Return ``x / 255``.
+
+        Parameters
+        ----------
+        key : str or tuple
+        x : uint8 array or tensor [..., H, W, C] or [..., H, W]
+
+        Returns
+        -------
+        float32 array or tensor [..., C, H, W], or of the shape of ``x``
+            Contiguous, in memory of its own.
+        """
+        tensor = _is_tensor(x)
+        x = x if tensor else np.asarray(x)
+        if not _is_frames(x, floats=False):
+            raise _no_frames(self, key, x, "uint8 [..., H, W, C] or [..., H, W]")
+        moved = self.layout == "chw" and _has_channels(x)
+        if tensor:
+            torch = sys.modules["torch"]
+            x = x.movedim(-1, -3) if moved else x
+            return x.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        x = np.moveaxis(x, -1, -3) if moved else x
+        return np.divide(x, np.float32(255), dtype=np.float32, order="C")
+
+
+def _is_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _has_channels(x: Any) -> bool:
+    return bool(x.ndim >= 3 and x.shape[-1] <= MOST_CHANNELS)
+
+
+def _is_frames(x: Any, *, floats: bool) -> bool:
+    """Return whether values can be frames; floats [N, D] are vectors."""
+    if str(x.dtype).removeprefix("torch.") != "uint8":
+        floating = x.dtype.is_floating_point if _is_tensor(x) else x.dtype.kind == "f"
+        if not (floats and floating and x.ndim >= 3):
+            return False
+    sides = x.shape[-3:] if _has_channels(x) else x.shape[-2:]
+    return len(sides) >= 2 and min(sides) > 0 and (x.ndim >= 3 or sides[-1] > MOST_CHANNELS)
+
+
+def _no_frames(transform: Elementwise, key: str | tuple[str, ...], x: Any, wanted: str) -> InvalidArgument:
+    dtype = str(x.dtype).removeprefix("torch.")
+    return InvalidArgument(
+        f"{transform}: {join_name(key)} is {dtype} {list(x.shape)}; frames are {wanted}.",
+        hint="name the image field itself, as in observation/camera",
+    )
+
+
+def _resize_tensor(x: Any, size: tuple[int, int], channels: bool) -> Any:
+    import torch
+    from torch.nn.functional import interpolate
+
+    frames = x.reshape(-1, *x.shape[-3:]).movedim(-1, 1) if channels else x.reshape(-1, 1, *x.shape[-2:])
+    whole = x.dtype == torch.uint8
+    # torch resizes bytes as they are, 5 to 50 times as fast, but only on the CPU, and reads beyond tiny ones
+    tiny = min(*frames.shape[-2:], *size) < _LEAST_SIDE
+    direct = x.dtype in (torch.float32, torch.float64) or (whole and x.device.type == "cpu" and not tiny)
+    given = frames if direct else frames.float()
+    if size[1] == 1:  # torch 2.13 makes all floats of a single column the first: lie it down
+        lying = interpolate(given.transpose(-1, -2), size[::-1], mode="bilinear", antialias=True)
+        out = lying.transpose(-1, -2)
+    else:
+        out = interpolate(given, size, mode="bilinear", antialias=True)
+    out = out.round().clamp(0, 255) if whole and not direct else out
+    out = out.to(x.dtype)
+    lead = x.shape[: -3 if channels else -2]
+    out = out.movedim(1, -1).reshape(*lead, *size, x.shape[-1]) if channels else out.reshape(*lead, *size)
+    return out.contiguous()
+
+
+def _resize_array(x: Array, size: tuple[int, int], channels: bool) -> Array:
+    from PIL import Image
+
+    height, width = size
+    planes = np.moveaxis(x, -1, -3) if channels else x
+    given = planes.reshape(-1, *planes.shape[-2:]).astype(np.uint8 if x.dtype == np.uint8 else np.float32, copy=False)
+    made = np.empty((len(given), height, width), given.dtype)
+    for i, plane in enumerate(given):
+        made[i] = Image.fromarray(plane).resize((width, height), Image.Resampling.BILINEAR)
+    out = made.reshape(*planes.shape[:-2], height, width)
+    return np.ascontiguousarray(np.moveaxis(out, -3, -1) if channels else out).astype(x.dtype, copy=False)
+
+
+class Metres(Elementwise):
+    """Depth as ``float32`` metres, by the archive's own parameters; ``next`` fields like those at the root.
+
+    ===================================== ===========================================================================
+    the archive has                       metres of a value x
+    ===================================== ===========================================================================
+    codes of 12 bits, logarithmic         ``exp(x / 4095 * (log(max + shift) - log(min + shift)) + log(min + shift))
+                                          - shift``
+    codes of 12 bits, linear              ``x / 4095 * (max - min) + min``
+    millimetres; metres                   ``x / 1000``; ``x``
+    ===================================== ===========================================================================
+
+    The formula is that of lerobot (``dequantize_depth``), with the parameters that ``meta/info.json`` records for the
+    field: ``ds.manifest.facts["depth"]`` shows them. Codes give metres within [min, max]. A camera that saw nothing
+    mostly recorded 0, which is ``min`` in codes, and 0 m in millimetres.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Its manifest holds the parameters of the depth fields.
+    fields : str or sequence of str, optional
+        Depth fields, or names above them such as ``observation``; all unless given.
+
+    Raises
+    ------
+    UnknownField
+        There is no depth field of that name.
+
+    Examples
+    --------
+    >>> loader = Loader(ds, 64, transform=Metres(ds))  # doctest: +SKIP
+    """
+
+    def __init__(self, dataset: Dataset, fields: str | Sequence[str] | None = None) -> None:
+        known: Mapping[str, Mapping[str, Any]] = {
+            name: said for name, said in dataset.manifest.facts.get("depth", {}).items() if name in dataset.schema
+        }
+        asked = [join_name(f) for f in ([fields] if isinstance(fields, str) else fields or ())]
+        lost = [f for f in asked if not any(stands_for(f, name) for name in known)]
+        if lost or not known:
+            what = f'"{lost[0]}" is no depth field' if lost else "there is no depth field"
+            raise UnknownField(f"{what} of {dataset.id}.", hint=", ".join(known) or "ds.manifest.facts has no depth")
+        chosen = {n: d for n, d in known.items() if not asked or any(stands_for(f, n) for f in asked)}
+        self._tables = {name: _table(said) for name, said in chosen.items()}
+
+    def touches(self, name: str) -> bool:
+        """Return whether the transform changes the field ``name``."""
+        return name.removeprefix("next/") in self._tables
+
+    def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
+        """Metres of values of the field ``key``.
+
+        Parameters
+        ----------
+        key : str or tuple
+        x : array or tensor [..., H, W, 1]
+
+        Returns
+        -------
+        float32 array or tensor of the shape of ``x``
+        """
+        table = self._tables.get(join_name(key).removeprefix("next/"))
+        if table is None:
+            raise UnknownField(f'"{join_name(key)}" is no depth field here; {", ".join(self._tables)}.')
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            if isinstance(table, float):
+                return x.to(torch.float32) / table
+            return torch.as_tensor(table, device=x.device)[x.to(torch.int32).clamp(max=_CODES - 1)]
+        x = np.asarray(x)
+        return x.astype(np.float32) / np.float32(table) if isinstance(table, float) else table.take(x, mode="clip")
+
+    def __repr__(self) -> str:
+        return f"Metres({', '.join(self._tables)})"
+
+
+def _table(said: Mapping[str, Any]) -> Array | float:
+    """Return the metres of every code, or the number of units in a metre."""
+    if "unit" in said:
+        return _PER_METRE[said["unit"]]
+    low, high, shift = (float(said[name]) for name in ("depth_min", "depth_max", "shift"))
+    share = np.arange(_CODES) / (_CODES - 1)
+    if said["use_log"]:
+        bottom, top = math.log(low + shift), math.log(high + shift)
+        metres = np.exp(share * (top - bottom) + bottom) - shift
+    else:
+        metres = share * (high - low) + low
+    return metres.clip(low, high).astype(np.float32)

@@ -7,29 +7,30 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
 from rlds_cli.archives import Archive, choose
-from rlds_cli.convert.archive import Conversion, convert
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch import fetching, planning, sidecars
+from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.client import RetryPolicy
-from rlds_cli.downloads.fetch.file import Fetched
-from rlds_cli.downloads.fetch.sidecars import FileRecord
+from rlds_cli.downloads.fetch.fetching import Fetched
+from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import source_of
+from rlds_cli.downloads.sources import listing, source_of
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
-from rlds_cli.registry.records import Entry, File
+from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 from rlds_cli.text import natural
+
+if TYPE_CHECKING:
+    from rlds_cli.convert.archive import Conversion
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Transfer:
     """The plan to fetch the files of a request, and the part of their rows to convert."""
 
     plan: planning.FetchPlan
-    portion: Portion
+    portion: Subset
 
     @property
     def counts(self) -> list[int]:
@@ -65,7 +66,7 @@ def plan_transfer(
 
 def _wanted(
     request: DownloadRequest, entry: Entry, files: tuple[RemoteFile, ...], read: Callable[[RemoteFile], bytes]
-) -> tuple[tuple[RemoteFile, ...], Portion]:
+) -> tuple[tuple[RemoteFile, ...], Subset]:
     """Select the files that hold the part requested, and the part of their rows that belongs to it."""
     portion = request.portion
     if not portion:
@@ -146,15 +147,23 @@ def make(
     jobs: int,
     progress: Progress,
     check: Callable[[Path], None] | None = None,
+    *,
+    transfer: Transfer | None = None,
 ) -> None:
-    """Fetch, convert and publish one dataset, unless ``check`` raises. The caller holds the lock of its id."""
+    """Fetch, convert and publish one dataset, unless ``check`` raises. The caller holds the lock of its id.
+
+    ``transfer`` is an earlier plan for the request. It is used unless a file that it counts on is gone.
+    """
+    from rlds_cli.convert.archive import convert  # not needed for a plan
+
     progress(Event(str(id), "plan"))
-    transfer = plan_transfer(request, id, entry, where, progress)
+    if transfer is None or not transfer.plan.holds:
+        transfer = plan_transfer(request, id, entry, where, progress)
     steps = transfer.plan
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
-            f"{id} is not in {where.home}, and the network is forbidden (RLDS_OFFLINE or --offline).",
-            hint=f"where there is internet:  rlds download {id} --cache-dir {where.home}",
+            f"{id} is not in {where.home}, and network access is off (RLDS_OFFLINE or --offline).",
+            hint=f"on a machine with network access:  rlds download {id} --cache-dir {where.home}",
         )
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
     place = Home(where.home)
@@ -173,24 +182,26 @@ def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) 
     """Drop the records of unreadable files that have no published hash, so that the next run fetches them again."""
     bad = [f for f in fetched if f.action != "link" and not f.file.hashed and f.path.name in exc.message]
     for f in bad:
-        sidecars.path_of(f.path).unlink(missing_ok=True)
+        record_path(f.path).unlink(missing_ok=True)
     if not bad:
         return exc
     return CorruptArchive(
         exc.message,
-        hint=f"rlds download {id} fetches it again: no hash of it is published, and its source may have been at fault",
+        hint=f"rlds download {id} downloads it again; it has no published hash, and its source may have sent damage",
     )
 
 
 def _remove(fetched: Iterable[Fetched]) -> None:
     for f in fetched:
         f.path.unlink(missing_ok=True)
-        sidecars.path_of(f.path).unlink(missing_ok=True)
+        record_path(f.path).unlink(missing_ok=True)
 
 
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
+    from rlds_cli.convert.archive import Conversion
+
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, registry, settings, subset, text
-from rlds_cli.downloads.request import DownloadRequest, Store
+from rlds_cli import home, ids, registry, settings, subset, text
+from rlds_cli.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
 from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
@@ -25,13 +26,14 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
-from rlds_cli.registry.records import Entry
+from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.downloads.archive import Transfer
 
 
 # Opening a dataset that is here imports neither NumPy nor requests nor a reader: other work imports them itself.
@@ -53,6 +55,8 @@ class Delivery:
     cache: int | None = None
     actions: Mapping[str, int] | None = None  # how many files are reused, adopted, linked, fetched
     note: str = ""
+    # For `deliver`, so that the source is asked once.
+    transfer: Transfer | None = field(default=None, repr=False, compare=False, metadata={"json": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def download(
     ref: str,
     *,
     source: str | None = None,
-    store: Store = "memmap",
+    store: Encoding = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
@@ -144,22 +148,30 @@ def download(
     >>> ds.schema["observation"].shape
     (3,)
     """
-    portion = Portion.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
 
 def deliver(
-    request: DownloadRequest, *, jobs: int = 0, progress: Progress = silent, check: Callable[[Path], None] | None = None
+    request: DownloadRequest,
+    *,
+    planned: Delivery | None = None,
+    jobs: int = 0,
+    progress: Progress = silent,
+    check: Callable[[Path], None] | None = None,
 ) -> Dataset:
-    """Run one request; see ``download``. If ``check`` raises for the new dataset, nothing is published."""
+    """Run one request; see ``download``. If ``check`` raises for the new dataset, nothing is published.
+
+    ``planned`` is the result of `plan` for the request: the source is not asked again for its files.
+    """
     where = request.where
     here = None if request.force else _present(request, where)
     from rlds_cli.dataset import open_dataset
 
     if here is not None:
         return open_dataset(here)
-    from rlds_cli.downloads import archive, pending
+    from rlds_cli.downloads import archive
     from rlds_cli.home.locks import exclusive
 
     id, entry = _resolve(request, where)
@@ -170,8 +182,10 @@ def deliver(
             if request.source is not None and is_dataset(request.source, id):
                 adopt(request.source, id, place, progress)
             else:
-                with pending.recorded(request, id, place), pending.credentials_asked(request):
-                    archive.make(request, id, entry, where, jobs, progress, check)
+                with recorded(request, id, place), credentials_asked(request):
+                    archive.make(
+                        request, id, entry, where, jobs, progress, check, transfer=planned.transfer if planned else None
+                    )
     return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
@@ -222,11 +236,11 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
     id, entry = _resolve(request, where)
     if request.source is not None and is_dataset(request.source, id):
         return Delivery(str(id), None, actions={"copy": 1})
-    from rlds_cli.downloads import archive, pending
+    from rlds_cli.downloads import archive
 
     try:
-        with pending.credentials_asked(request):
-            steps = archive.plan_transfer(request, id, entry, where, progress).plan
+        with credentials_asked(request):
+            transfer = archive.plan_transfer(request, id, entry, where, progress)
     except TransferError as exc:
         if guess and request.withheld:
             return Delivery(str(id), None, len(entry.files), 0, len(entry.files), entry.store_size, note=exc.message)
@@ -235,6 +249,7 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
         if not guess:
             raise
         return _unlisted(id, entry)
+    steps = transfer.plan
     sizes = [s.file.size for s in steps.steps]
     known = sum(s or 0 for s in sizes)
     actions = [s.action for s in steps.steps]
@@ -246,11 +261,12 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
         steps.unknown_sizes,
         int(known * entry.expansion) if None not in sizes else entry.store_size,
         {a: actions.count(a) for a in dict.fromkeys(actions)},
+        transfer=transfer,
     )
 
 
 def _unlisted(id: DatasetId, entry: Entry) -> Delivery:
-    """The plan for a dataset whose source cannot be asked for its files, since the network is forbidden."""
+    """The plan for a dataset whose source cannot be asked for its files, since network access is off."""
     place = entry.files[0].urls[0] if entry.files else entry.tree[0]
     count = len(entry.files)
     return Delivery(str(id), None, count, 0, count, entry.store_size, note=f"{place} must be asked for its files")
@@ -278,7 +294,7 @@ def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | N
     found = home.find(id, where)
     if found and request.portion:
         there = manifest.read(found).options.get("portion") or {}
-        if Portion.from_facts(there) != request.portion:
+        if Subset.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
     return found
 
@@ -289,7 +305,7 @@ def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entr
     id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
     if id.variant and id.variant != request.variant:
         raise DatasetNotFound(
-            f"{id} is not in {where.home}, and variants are made, not downloaded.",
+            f"{id} is not in {where.home}, and variants are created locally, not downloaded.",
             hint=subset.command(id),
         )
     if not entry.files and not entry.tree:
@@ -327,9 +343,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
         Its content does not match its fingerprint, or it was not made of the files in the registry; nothing is
         published.
     """
-    from rlds_cli.downloads import published
     from rlds_cli.store import integrity
-    from rlds_cli.store.opening import Store
 
     found = _find(source, id)
     assert found is not None
@@ -339,10 +353,19 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
     try:
         publishing.share_tree(found, copy, within=work)
         report = integrity.verify_directory(copy)
-        problems = report.problems or published.unpublished(manifest.read(copy), Store(copy).sources)
-        if problems:
-            raise DamagedDataset(f"{found}: {problems[0]}. Nothing was copied.", hint=f"rlds verify {id}")
+        problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
+        if problem:
+            raise DamagedDataset(f"{found}: {problem}. Nothing was copied.", hint=f"rlds verify {id}")
         publishing.publish(copy, home.dataset(id))
     finally:
         trees.discard(work)
     progress(Event(str(id), "ready", note=f"copied from {found}"))
+
+
+def _unpublished(dataset: Path) -> Iterator[str]:
+    """Yield evidence that a dataset was not made of the files in the registry; none of a derived one."""
+    from rlds_cli.store.opening import Store
+
+    m = manifest.read(dataset)
+    if not (m.provenance and ids.parse(m.id).variant):
+        yield from (f"sources: {what}" for what in registry.unpublished(m.id, Store(dataset).sources))

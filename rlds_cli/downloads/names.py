@@ -8,9 +8,9 @@ from unicodedata import normalize
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
+from rlds_cli.files.names import is_unfinished
 from rlds_cli.files.names import safe as safe
 from rlds_cli.files.names import too_long as too_long
-from rlds_cli.files.parts import is_unfinished
 from rlds_cli.text import natural
 from rlds_cli.visible import shown as shown
 

@@ -1,17 +1,36 @@
-"""A request to download a dataset."""
+"""A request to download a dataset. It is written down before the work begins, so that it can be resumed.
+
+::
+
+    <home>/partial/<family>+<name>.order     the request, without credentials; removed with the last step
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-from rlds_cli import ids, settings
-from rlds_cli.registry.records import File
+from rlds_cli import home, ids, settings
+from rlds_cli.downloads import names
+from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.names import is_unfinished
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.registry import File
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 
-Store = Literal["memmap", "zarr"]
+Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
+_TAG = "order"
+_HERE = ("cache_dir", "offline")  # settings of a process, not of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +39,14 @@ class DownloadRequest:
 
     ref: str
     source: str | None = None
-    store: Store = "memmap"
+    store: Encoding = "memmap"
     frames: str = "encoded"
     force: bool = False
     keep_archive: bool = True
     offline: bool = False
     cache_dir: StrPath | None = None
     skip_bad: bool = False
-    portion: Portion = EVERYTHING
+    portion: Subset = EVERYTHING
     files: tuple[File, ...] = ()  # exactly these files, from a lock, instead of those of the registry or a listing
     pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
     revision: str | None = None  # of the repository to list
@@ -43,3 +62,139 @@ class DownloadRequest:
         """The settings, with those of the request."""
         read = settings.read(self.cache_dir)
         return replace(read, offline=read.offline or self.offline)
+
+
+# -- requests on record
+
+
+@contextmanager
+def recorded(request: DownloadRequest, id: DatasetId, place: Home) -> Iterator[None]:
+    """Keep a request on record while it runs, and afterwards if it failed in a way that can be resumed."""
+    path = place.partial(id, _TAG)
+    safe_files.directory(path.parent, place.root)
+    documents.save_own(path, {k: v for k, v in asdict(_without_credentials(request)).items() if k not in _HERE})
+    try:
+        yield
+    except RldsError as exc:
+        if isinstance(exc, ArchiveError) or not bytes_left(id, place):  # an archive that cannot be read fails again
+            path.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
+
+
+@contextmanager
+def credentials_asked(request: DownloadRequest) -> Iterator[None]:
+    """Add a hint to the errors of a resumed download whose credentials were not written down."""
+    source = request.source or ""
+    hint = f"rlds download {request.ref} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
+    if request.withheld == "query":
+        raise DownloadFailed(
+            f"{request.ref} was requested from {names.shown(source)}; the rest of its address is not on the disk.",
+            hint=hint,
+        )
+    try:
+        yield
+    except TransferError as exc:
+        if not request.withheld:
+            raise
+        told = f"{exc.message} Its address had credentials, which were not kept on the disk."
+        raise type(exc)(told, hint=hint) from exc
+
+
+def _without_credentials(request: DownloadRequest) -> DownloadRequest:
+    """Return a request without credentials, and without addresses that need them in their query."""
+    source = request.source and names.shown(request.source)
+    files, pinned = (
+        tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
+        for found in (request.files, request.pinned)
+    )
+    withheld = request.withheld or _withheld(request.source or "")
+    return replace(request, source=source, files=files, pinned=pinned, withheld=withheld)
+
+
+def _withheld(url: str) -> Withheld:
+    """Return the part of an address that holds credentials."""
+    if _has_secret_query(url):
+        return "query"
+    return "user" if url.partition("#")[0] != names.shown(url).partition("#")[0] else ""
+
+
+def _has_secret_query(url: str) -> bool:
+    return _query(names.shown(url)) != _query(url)
+
+
+def _query(url: str) -> str:
+    return url.partition("#")[0].partition("?")[2]
+
+
+def bytes_left(id: DatasetId, place: Home) -> int:
+    """Count the bytes that unfinished work on ``id`` has left: files of its archive, and rows."""
+    work = [p for p in place.partial(id, "x").parent.glob(f"{place.partial(id, '').name}*") if p.suffix != f".{_TAG}"]
+    found = [f for top in (place.archive(id), *work) for f in trees.files(top) if f.name[0] != "."]
+    return sum(f.stat().st_size for f in found if f.suffix != ".lock" and not f.name.endswith(".part.json"))
+
+
+def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
+    """Return the unfinished downloads of the user's own home, except those that another process is working on.
+
+    Earlier versions wrote no requests down: their unfinished archives are requested with default options.
+    """
+    where = settings.read(cache_dir)
+    place = Home(where.home)
+    known = dict(_noted(place))
+    of = {ids.parse(id).base for id in known}  # a request for a part of an archive counts
+    for id, directory in place.archives():
+        if id not in of and any(is_unfinished(f.name) for f in trees.files(directory)):
+            known[str(id)] = {"ref": str(id)}
+    wanted = {ids.parse(id): _order(values) for id, values in known.items()}
+    return tuple(
+        replace(request, cache_dir=cache_dir, offline=offline)
+        for id, request in wanted.items()
+        if request and (request.force or home.find(id, where) is None) and not _busy(place, id)
+    )
+
+
+def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((place.root / "partial").glob(f"*.{_TAG}")):
+        family, _, component = path.name.removesuffix(f".{_TAG}").partition("+")
+        # A file of another user is not trusted.
+        values = documents.load_own(path) if safe_files.is_own_file(path) else None
+        try:
+            id = ids.from_component(family, component)
+        except InvalidId:
+            continue
+        if values is not None and isinstance(values.get("ref"), str):
+            yield str(id), values
+
+
+def _order(values: dict[str, Any]) -> DownloadRequest | None:
+    """Return the request that a file holds; None if it is not valid."""
+    try:
+        request = _read(values)
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
+        return None
+    texts = (request.ref, request.store, request.frames, request.source or "", request.revision or "")
+    flags = (request.force, request.keep_archive, request.skip_bad)
+    urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
+    sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
+    return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
+
+
+def _read(values: dict[str, Any]) -> DownloadRequest:
+    known = {f.name: values[f.name] for f in fields(DownloadRequest) if f.name in values and f.name not in _HERE}
+    portion: dict[str, Any] = known.pop("portion", None) or {}
+    portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
+    for name in ("files", "pinned"):
+        known[name] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get(name) or ())
+    return DownloadRequest(**known, portion=Subset(**portion))
+
+
+def _busy(place: Home, id: DatasetId) -> bool:
+    lock: Path = place.lock(id)
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock).acquire(timeout=0):
+            return False
+    except (LockHeld, NoPermission, OSError):
+        return True

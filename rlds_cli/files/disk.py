@@ -15,6 +15,8 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.text import size_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+How = Literal["link", "reflink", "copy"]
+_FICLONE = 0x40049409
 
 
 def existing(path: Path) -> Path:
@@ -54,9 +56,14 @@ def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") 
         )
 
 
+def is_full(exc: OSError) -> bool:
+    """Return whether a write failed because the disk, or the user's share of it, is full."""
+    return exc.errno in _FULL
+
+
 def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
     """Return the error for a failed write: NoSpace, NoPermission, or the system's own message."""
-    if exc.errno in _FULL:
+    if is_full(exc):
         return NoSpace(
             f"The disk is full: {path} could not be written ({size_of(free(path.parent))} free). {kept}".rstrip(),
             hint="free some space (rlds du, rlds gc) and run the same command again",
@@ -67,10 +74,6 @@ def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
             hint="use a directory of your own: --cache-dir DIR, or RLDS_HOME",
         )
     return RldsError(f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip())
-
-
-How = Literal["link", "reflink", "copy"]
-_FICLONE = 0x40049409
 
 
 def share(source: Path, target: Path, *, sealed: bool = False) -> How:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlds_cli.errors import CorruptArchive, NoPermission, RldsError
+from rlds_cli.files import safe as safe_files
 
 LONGEST = 16 << 20  # bytes; descriptions of datasets have thousands
 _MOST_VALUES = 1 << 22  # of one document: each takes a hundred bytes of memory and more
@@ -104,3 +106,24 @@ def load_object(path: Path, *, longest: int = LONGEST) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CorruptArchive(f"{path.name} is {type(content).__name__}; an object expected.")
     return content
+
+
+def load_own(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file that this program wrote; None if there is none."""
+    try:
+        with safe_files.reading(path) as file:
+            values = loads(read(file, longest=OWN), longest=OWN)
+    except (OSError, ValueError, NoPermission):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def save_own(path: Path, values: Mapping[str, Any], *, lines: bool = True) -> None:
+    """Write a JSON file in one step, for its owner alone: it may hold addresses.
+
+    Raises
+    ------
+    RldsError
+        The text is too long to be read back.
+    """
+    safe_files.replace_text(path, dumps(values, path.name, lines=lines), mode=0o600)

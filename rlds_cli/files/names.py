@@ -56,3 +56,13 @@ def too_long(name: str) -> str | None:
     if (deep := name.count("/")) >= _DEEP:
         return f"is {deep:,} directories deep, more than {_DEEP}"
     return None
+
+
+def is_piece(name: str) -> bool:
+    """Return whether a file of this name is a piece."""
+    return re.search(r"\.part\.\d+$", name) is not None
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a file of this name belongs to an unfinished download: a part, a piece, or a file beside them."""
+    return re.search(r"\.part(\.(json|lock|\d+))?$", name) is not None

@@ -14,28 +14,34 @@ from pathlib import Path
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def below(directory: Path, *, strict: bool = False) -> Iterator[os.DirEntry[str]]:
-    """Yield all entries below a directory; a directory comes before its own entries.
+def below(directory: Path, *, strict: bool = False) -> list[os.DirEntry[str]]:
+    """Return all entries below a directory; a directory comes before its own entries.
 
     Parameters
     ----------
     strict : bool
         Raise OSError for a directory that cannot be read; otherwise it is skipped.
     """
+    found: list[os.DirEntry[str]] = []
     left = [os.fspath(directory)]
     while left:
         with suppress(*() if strict else (OSError,)), os.scandir(left.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     left.append(entry.path)
-                yield entry
+                found.append(entry)
+    return found
 
 
-def files(directory: Path) -> Iterator[Path]:
-    """Yield all regular files below a directory, and links to regular files, in no order."""
-    for entry in below(directory):
-        if entry.is_file(follow_symlinks=False) or (entry.is_symlink() and os.path.isfile(entry.path)):  # noqa: PTH113  (never raises)
-            yield Path(entry.path)
+def files(directory: Path) -> list[Path]:
+    """Return all regular files below a directory, and links to regular files, in no order."""
+    return [Path(entry.path) for entry in below(directory) if _is_file(entry)]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    if entry.is_file(follow_symlinks=False):
+        return True
+    return entry.is_symlink() and os.path.isfile(entry.path)  # noqa: PTH113  (never raises)
 
 
 def remove(directory: Path) -> None:

@@ -27,6 +27,12 @@ from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, Unsaf
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
+MAX_RATIO = 1000
+FREE_BYTES = 64 << 20
+MAX_BATCH = 512 << 20
+_MARK = b"ARROW1\0\0"
+_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3  # fields of Message, and of RecordBatch
+_BUFFER = struct.Struct("<qq")
 
 
 class ArrowFile:
@@ -300,14 +306,6 @@ def pyarrow() -> Any:
             hint="pip install 'rlds-cli[arrow]'",
         ) from e
     return pa
-
-
-MAX_RATIO = 1000
-FREE_BYTES = 64 << 20
-MAX_BATCH = 512 << 20
-_MARK = b"ARROW1\0\0"
-_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3  # fields of Message, and of RecordBatch
-_BUFFER = struct.Struct("<qq")
 
 
 def schema(path: Path) -> Any:

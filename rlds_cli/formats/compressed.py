@@ -32,6 +32,21 @@ MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 XZ_MEMORY = 192 << 20  # `xz -9` needs 65 MiB; a header may ask for 4 GiB
 _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
+TAR_BLOCK = 512
+MAX_EXTENSION = 1 << 20  # bytes of a name or a pax header
+READ_BYTES = 1 << 20
+_REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"K": "a link with a long target",
+}
+_RECORD = re.compile(rb"(\d{1,10}) ([^=]+)=", re.DOTALL)  # an extension has less than 10**10 bytes
+_SIZE = re.compile(r"[0-9]{1,20}")
 
 
 class _Unpacker(Protocol):
@@ -202,7 +217,7 @@ class Unpacked:
 
     def _broken_off(self) -> CorruptArchive:
         return CorruptArchive(
-            f"{self.path.name} is truncated: its {self._kind} stream breaks off at byte {self._packed:,} of the file, "
+            f"{self.path.name} is truncated: its {self._kind} stream ends at byte {self._packed:,} of the file, "
             f"after {self.given:,} bytes of content.",
             hint=_again(self.path),
         )
@@ -230,23 +245,6 @@ def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
 
 def _again(path: Path) -> str:
     return f"delete {path} and fetch it again"
-
-
-TAR_BLOCK = 512
-MAX_EXTENSION = 1 << 20  # bytes of a name or a pax header
-READ_BYTES = 1 << 20
-_REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
-_REFUSED = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a character device",
-    b"4": "a block device",
-    b"6": "a named pipe",
-    b"S": "a sparse file",
-    b"K": "a link with a long target",
-}
-_RECORD = re.compile(rb"(\d{1,10}) ([^=]+)=", re.DOTALL)  # an extension has less than 10**10 bytes
-_SIZE = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(slots=True)
@@ -430,7 +428,7 @@ def _safe(stream: Unpacked, name: str) -> str:
 def _refused(stream: Unpacked, name: str, what: str) -> UnsafeArchive:
     return UnsafeArchive(
         f"{stream.path.name}: the member {name[:200]!r} {what}. Nothing of it was written.",
-        hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+        hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
     )
 
 

@@ -204,20 +204,20 @@ def _child(parent: h5py.Group, key: str | bytes, name: str) -> tuple[object, int
     """Return an object and its address; a soft link has no address."""
     # Names that are not UTF-8 come as bytes.
     if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
-        raise _refused(f"{_file(parent)}: {name!r} is no name for a field.")
+        raise _refused(f"{_file(parent)}: {name!r} is not a valid field name.")
     info = parent.id.links.get_info(key.encode())
     kind = info.type
     if kind == h5py.h5l.TYPE_EXTERNAL:
         link = parent.get(key, getlink=True)
         raise _refused(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
     if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
-        raise _refused(f"{_file(parent)}: {name} is a link that leads nowhere.")
+        raise _refused(f"{_file(parent)}: {name} is a broken link.")
     return parent[key], int(info.u) if kind == h5py.h5l.TYPE_HARD else None
 
 
 def _refused(what: str) -> UnsafeArchive:
     return UnsafeArchive(
-        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+        what, hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create"
     )
 
 

@@ -38,6 +38,13 @@ _PACKING = (DEFLATE, _SZIP, _LZF)  # what they unpack to is counted here
 _CHECKSUM = 4  # bytes of Fletcher32
 MOST_KNOWN = 1 << 16
 _sound: set[tuple[str, int, int, int]] = set()  # datasets whose large chunks were looked at
+FREE_BYTES = 64 << 20  # any file may become so large in memory
+MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, and texts of any length elsewhere
+MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
+BLOCK = 4 << 20
+MAX_SEARCHED = 4 << 30  # bytes of a file whose heap is looked through
+_COLLECTION = b"GCOL\x01"
+_OBJECT = 16  # bytes of the header of an object, and of a collection
 
 
 def filters(d: h5py.h5d.DatasetID) -> list[int]:
@@ -187,17 +194,8 @@ def _lzf_exceeds(data: bytes, limit: int) -> bool:
 
 def _refused(what: str) -> UnsafeArchive:
     return UnsafeArchive(
-        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+        what, hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create"
     )
-
-
-FREE_BYTES = 64 << 20  # any file may become so large in memory
-MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, and texts of any length elsewhere
-MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
-BLOCK = 4 << 20
-MAX_SEARCHED = 4 << 30  # bytes of a file whose heap is looked through
-_COLLECTION = b"GCOL\x01"
-_OBJECT = 16  # bytes of the header of an object, and of a collection
 
 
 def check_heap(name: str, d: h5py.h5d.DatasetID, path: Path) -> None:
@@ -229,7 +227,7 @@ def check_attribute(item: h5py.Group | h5py.Dataset, name: str | bytes, path: Pa
     if size > MAX_ATTRIBUTE:
         raise UnsafeArchive(
             f"{path.name}: the attribute {name!r} of {item.name} has {size:,} bytes, more than {MAX_ATTRIBUTE:,}.",
-            hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+            hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
         )
     attribute = h5py.h5a.open(item.id, raw)
     kind, count = attribute.get_type(), math.prod(attribute.shape or ())
@@ -369,6 +367,6 @@ def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
 
 def _too_much_text(what: str, claimed: int, size: int) -> UnsafeArchive:
     return UnsafeArchive(
-        f"{what} stands for {claimed:,} bytes of texts or lists, in a file of {size:,}.",
-        hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it",
+        f"{what} represents {claimed:,} bytes of texts or lists, in a file of {size:,}.",
+        hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create",
     )

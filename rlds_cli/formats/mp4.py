@@ -147,7 +147,7 @@ def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
             raise UnknownLayout(f"{file} is not an MP4 file.")
         first = False
         if length < head or at + length > size:
-            raise CorruptArchive(f"{file} is cut short: a box in it ends behind its {size:,} bytes.")
+            raise CorruptArchive(f"{file} is cut short: a box ends beyond its {size:,} bytes.")
         if kind == b"moov":
             if length > _MOST_TABLES:
                 raise UnknownLayout(f"{file}: tables of {length:,} bytes.")
@@ -204,7 +204,7 @@ def _video(trak: Boxes, media: Boxes, movie: int, file_size: int, file: Path) ->
     start = _starts(table, size)
     time = _times(table, len(size))
     if len(size) and int((start + size).max()) > file_size:
-        raise ValueError("frames behind the end of the file")
+        raise ValueError("frames beyond the end of the file")
     key = np.ones(len(size), bool)
     if "stss" in table:
         key[:] = False
@@ -290,7 +290,7 @@ def _edit(trak: Boxes, movie: int, file: Path) -> tuple[int, float]:
     edits = [struct.unpack_from(form, box, 8 + k * struct.calcsize(form)) for k in range(count)]
     played = [e for e in edits if e[1] >= 0]
     if len(played) > 1 or (played and played[-1] is not edits[-1]):
-        raise UnknownLayout(f"{file} is cut from {len(played)} pieces by an edit list.")
+        raise UnknownLayout(f"{file} has an edit list that joins {len(played)} pieces.")
     return (played[0][1] if played else 0), sum(e[0] for e in edits if e[1] < 0) / movie
 
 
@@ -298,7 +298,7 @@ def _entry(box: memoryview, file: Path) -> tuple[str, bytes, int, int, int | Non
     """Read codec, decoder data, height, width and colours."""
     entries = list(_boxes(box[8:]))
     if len(entries) != 1:
-        raise UnknownLayout(f"{file} changes its codec on the way: {len(entries)} descriptions.")
+        raise UnknownLayout(f"{file} changes its codec: {len(entries)} descriptions.")
     kind, entry = entries[0]
     if kind not in _CODECS:
         raise UnknownLayout(f'{file}: there is no decoder for "{kind}".', hint=f"known are {', '.join(_CODECS)}")

@@ -39,6 +39,10 @@ MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be count
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+MAX_TRANSPOSED = 256 << 20
+TRANSPOSED_RATIO = 4
+READ_BYTES = 1 << 20
+MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +216,11 @@ def parse_header(name: str, f: IO[bytes], file: str) -> ZipMember:
     shape, fortran, dtype = _parsed(head + size + f.read(length), version, f"{file}: {name}")
     if dtype.hasobject:
         raise UnsafeArchive(
-            f"{file}: {name} holds Python objects, pickled: they are never read, for that can run any program.",
-            hint="it is not read; where you trust it, load it yourself and give the episodes to rlds_cli.create",
+            f"{file}: {name} holds Python objects, pickled: they are never read, since reading them can run any code.",
+            hint="it is not read; if you trust it, load it yourself and pass the episodes to rlds_cli.create",
         )
     if dtype.names or dtype.subdtype or dtype.kind not in "biufcSU":
-        raise UnknownLayout(f"{file}: {name} holds {dtype} values, which no field can hold.")
+        raise UnknownLayout(f"{file}: {name} holds {dtype} values, which a field cannot hold.")
     if any(isinstance(n, bool) or n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) >= MAX_VALUES:
         raise CorruptArchive(f"{file}: {name} says its shape is {shape}.")
     transposed = bool(fortran) and len(shape) > 1
@@ -262,7 +266,7 @@ def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]
 def _check_name(path: Path, name: str) -> None:
     parts = name.split("/")
     if not name.isprintable() or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
-        raise _refused(f"{path.name}: {name!r} is no name for a field.")
+        raise _refused(f"{path.name}: {name!r} is not a valid field name.")
 
 
 def _size(archive: zipfile.ZipFile) -> int:
@@ -281,7 +285,7 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile, infos: Collection[zipfile
 
 def _refused(what: str) -> UnsafeArchive:
     return UnsafeArchive(
-        what, hint="it is not read; rlds_cli.create takes episodes that you read yourself, where you trust it"
+        what, hint="it is not read; if you trust it, read it yourself and pass the episodes to rlds_cli.create"
     )
 
 
@@ -298,12 +302,6 @@ def _why(path: Path, error: Exception) -> str:
     if head.startswith(MAGIC.lower()):
         return f"it is truncated or damaged ({size:,} bytes; {error})"
     return "it is empty" if size == 0 else f"it is not an npz file ({size:,} bytes)"
-
-
-MAX_TRANSPOSED = 256 << 20
-TRANSPOSED_RATIO = 4
-READ_BYTES = 1 << 20
-MAX_THREADS, THREADED_BYTES = 4, 1 << 20
 
 
 class NpzRows:

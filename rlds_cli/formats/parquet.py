@@ -32,6 +32,21 @@ MAGIC = b"PAR1"
 BATCH_ROWS = 1 << 13
 BATCH_BYTES = 32 << 20
 MAX_BATCH = 128 << 20  # of texts or bytes, as far as the headers of pages tell
+# Highest ratio of decoded to stored bytes. Runs of one value take next to nothing, so small files may claim more.
+MAX_RATIO = 1000
+FREE_BYTES = 64 << 20
+MAX_PAGE = 512 << 20
+# Values of one column of lists in a row group, which may all be of one row.
+FREE_LISTS, LISTS_RATIO = 256 << 20, 64
+SMALL_DICTIONARY = 32 << 10  # whose longest value is not looked for
+MAX_HEADER = 16 << 20
+MAX_DEPTH = 16
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
+_OFFSET = 8  # of a text or of bytes, beside its characters
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_BYTES = 6  # the type of texts
+_CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
+_ROW_GROUPS, _COLUMNS, _DESCRIBED = 4, 1, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 
 
 def is_parquet(path: Path) -> bool:
@@ -150,23 +165,6 @@ def _check_claim(claimed: int, path: Path) -> None:
     size = path.stat().st_size
     if claimed > FREE_BYTES + MAX_RATIO * size:
         raise UnsafeArchive(f"{path.name} claims {claimed:,} rows or bytes, and has {size:,} bytes.")
-
-
-# Highest ratio of decoded to stored bytes. Runs of one value take next to nothing, so small files may claim more.
-MAX_RATIO = 1000
-FREE_BYTES = 64 << 20
-MAX_PAGE = 512 << 20
-# Values of one column of lists in a row group, which may all be of one row.
-FREE_LISTS, LISTS_RATIO = 256 << 20, 64
-SMALL_DICTIONARY = 32 << 10  # whose longest value is not looked for
-MAX_HEADER = 16 << 20
-MAX_DEPTH = 16
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
-_OFFSET = 8  # of a text or of bytes, beside its characters
-_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_BYTES = 6  # the type of texts
-_CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
-_ROW_GROUPS, _COLUMNS, _DESCRIBED = 4, 1, 3  # fields of FileMetaData, RowGroup and ColumnChunk
 
 
 @dataclass(frozen=True, slots=True)

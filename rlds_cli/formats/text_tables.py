@@ -34,6 +34,7 @@ MAX_HEAD = 16 << 20  # of the first line, by which a file is recognised
 DELIMITERS = ",\t;"
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
+_LISTS = "lists"
 
 
 def is_csv(path: Path) -> bool:
@@ -120,9 +121,6 @@ def _csv_kinds(path: Path, names: Sequence[str], delimiter: str) -> tuple[dict[s
             values = column.filter(pa.compute.invert(pa.compute.is_in(column, value_set=_nulls())))
             candidates[name] = [c for c in candidates[name] if _can_be(path, values, c, name, lists)]
     return {n: _chosen(c, lists.get(n)) for n, c in candidates.items()}, rows
-
-
-_LISTS = "lists"
 
 
 def _chosen(candidates: Sequence[Any], listed: Any) -> Any:

@@ -11,7 +11,7 @@ from rlds_cli import home, ids, registry, settings, subset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.registry.records import Entry
+from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import files, manifest
 

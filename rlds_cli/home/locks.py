@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -70,7 +71,7 @@ def writing(home: Home) -> Iterator[None]:
     except OSError as e:
         if e.errno == errno.EROFS:
             raise NoPermission(f"{e.filename or home.root} is read-only.", hint=_OTHER) from e
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(e):
             raise NoSpace(
                 f"The disk of {home.root} is full. Finished work is kept in {home.root / 'partial'}.",
                 hint="free some space and run the same command again, or use another home: --cache-dir DIR",

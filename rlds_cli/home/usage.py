@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlds_cli import ids, settings
 from rlds_cli.files import disk, trees
-from rlds_cli.files.parts import is_unfinished
+from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath

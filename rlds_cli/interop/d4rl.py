@@ -27,7 +27,7 @@ from rlds_cli import registry
 from rlds_cli.dataset import Dataset, layouts, open_dataset
 from rlds_cli.downloads.download import download
 from rlds_cli.errors import InvalidEpisode, RldsError, UnknownDataset, UnknownField
-from rlds_cli.registry.records import Entry
+from rlds_cli.registry import Entry
 from rlds_cli.ted import REWARD, Array, BoolArray, IntArray
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -197,8 +197,8 @@ def _time_limit(*given: Any) -> int:
         if entry is not None and entry.max_episode_steps is not None:
             return entry.max_episode_steps
     raise RldsError(
-        "The data have no timeouts, and no time limit is known, by which D4RL would end episodes.",
-        hint="fixed=True needs none; else give the environment, and the data as dataset=",
+        "The data have no timeouts, and no time limit is known, which D4RL would use to end episodes.",
+        hint="use fixed=True, or pass the environment, and the data as dataset=",
     )
 
 

@@ -5,8 +5,7 @@
 """
 
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.images import Metres, Resize, ToFloat
-from rlds_cli.dataset.transforms import Clip, Normalize, Reward
+from rlds_cli.dataset.transforms import Clip, Metres, Normalize, Resize, Reward, ToFloat
 from rlds_cli.loader.fields.goals import Goals, ReturnToGo
 from rlds_cli.loader.loader import Loader
 from rlds_cli.loader.mixture.mixture import Member, Mixture

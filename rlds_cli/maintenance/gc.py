@@ -16,16 +16,24 @@ from rlds_cli.errors import InvalidId, NoPermission
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
-from rlds_cli.files.parts import is_piece
-from rlds_cli.home import Home
+from rlds_cli.files.names import is_piece
+from rlds_cli.home import Home, is_dataset
 from rlds_cli.home.locks import writing
 from rlds_cli.home.usage import freed_by
+from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import publishing
 
 Kind = Literal["packed", "partial", "archive"]
 _PART = ".part"
+_BUSY = "locked by another process"
+_LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
+_PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
+_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
+_CHECK = re.compile(r"check-\w+")
+_GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +115,6 @@ def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
 
 # -- candidates
 
-_BUSY = "locked by another process"
-_LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
-_PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
-_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
-_CHECK = re.compile(r"check-\w+")
-_GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
-
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
@@ -165,11 +165,11 @@ def _aside(home: Home) -> Iterator[Garbage]:
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
-    from rlds_cli.maintenance import originals
+    from rlds_cli.maintenance import origins
 
     for id, directory in home.archives():
-        if not _led_away(home, directory) and originals.files(directory):
-            why = _foreign(directory, stat.S_ISDIR) or originals.needed(home, id)
+        if not _led_away(home, directory) and origins.archive_files(directory):
+            why = _foreign(directory, stat.S_ISDIR) or origins.archive_needed(home, id)
             yield Garbage("archive", directory, 0, str(id), why)
 
 
@@ -282,11 +282,21 @@ def _remove_file(file: Path) -> None:
 
 
 def _remove_archive(home: Home, g: Garbage, progress: Progress) -> str:
-    from rlds_cli.maintenance import originals
+    from rlds_cli.maintenance import origins
 
     assert g.id is not None
     id = ids.parse(g.id)
-    why = originals.needed(home, id) or originals.damage(home, id, progress)
+    why = origins.archive_needed(home, id) or _damage(home, id, progress)
     if not why:
         publishing.remove(g.path)
     return why
+
+
+def _damage(home: Home, id: DatasetId, progress: Progress) -> str:
+    """Hash the dataset ``id`` again and name its first problem; empty if there is none."""
+    from rlds_cli.store.integrity import verify_directory
+
+    if not is_dataset(home.dataset(id)):
+        return ""
+    problems = verify_directory(home.dataset(id), progress=progress).problems
+    return f"its dataset is damaged: {problems[0]}" if problems else ""

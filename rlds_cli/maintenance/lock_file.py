@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 from rlds_cli import ids
 from rlds_cli.downloads import names
-from rlds_cli.downloads.sources import table
+from rlds_cli.downloads.sources import network_schemes
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.checked import LockedFunction
     from rlds_cli.preprocess.functions import Function
+    from rlds_cli.preprocess.sources import LockedFunction
 
 VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -255,9 +255,9 @@ def _address(value: _Value) -> str | None:
     if scheme == "package":
         _Value(url.removeprefix("package:"), value.place).path()
         return url
-    remote = scheme in table.network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
+    remote = scheme in network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
-        raise value.wrong(f"an address of the network ({', '.join(table.network_schemes())})")
+        raise value.wrong(f"an address of the network ({', '.join(network_schemes())})")
     return url
 
 
@@ -396,9 +396,9 @@ def granted(
     if not found:
         yield
         return
-    from rlds_cli.preprocess import checked
+    from rlds_cli.preprocess import sources
 
-    with checked.from_source():
+    with sources.from_source():
         yield
 
 
@@ -410,10 +410,10 @@ def _names(allow_code: bool | Sequence[str]) -> set[str]:
 
 def load(step: Mapping[str, Any]) -> str | Function:
     """Return the function of a step: the name of a built-in one, or a user function, which is imported."""
-    from rlds_cli.preprocess import checked
+    from rlds_cli.preprocess import functions, sources
 
-    found = checked.find(str(step["reference"]), _made_of(step))
-    return str(step["reference"]) if found is None else checked.load(found)
+    found = sources.find_locked(str(step["reference"]), _made_of(step))
+    return str(step["reference"]) if found is None else functions.load_locked(found)
 
 
 def depends(d: Locked) -> dict[str, str]:
@@ -422,10 +422,10 @@ def depends(d: Locked) -> dict[str, str]:
 
 
 def _found(d: Locked, step: Mapping[str, Any]) -> LockedFunction | None:
-    from rlds_cli.preprocess import checked
+    from rlds_cli.preprocess import sources
 
     try:
-        return checked.find(str(step["reference"]), _made_of(step))
+        return sources.find_locked(str(step["reference"]), _made_of(step))
     except RldsError as e:
         name = ids.parse(d.id).variant
         e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --name {name} makes {d.id} with another"
@@ -439,17 +439,17 @@ def _made_of(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _files_read(d: Locked) -> Iterator[str]:
     if not d.made_by or not d.reproducible:
         return
-    from rlds_cli.preprocess import builtin, checked
+    from rlds_cli.preprocess import builtin, sources
 
     for step in d.made_by:
         own = ":" in step["reference"] or builtin.get(step["reference"]) is None
-        yield from checked.files_read(step["args"] if own else {}, step.get("depends") or {})
+        yield from sources.files_read(step["args"] if own else {}, step.get("depends") or {})
 
 
 def _check_file(d: Locked, name: str, allowed: Sequence[str | os.PathLike[str]]) -> None:
-    from rlds_cli.preprocess import checked
+    from rlds_cli.preprocess import sources
 
-    if not checked.is_allowed(name, allowed):
+    if not sources.is_allowed(name, allowed):
         raise RldsError(
             f"{d.id} was made with the file {name}, which is outside the working directory. Nothing was read.",
             hint=f"--depends-on {name} (depends_on=[{name!r}]) lets the function read it; look at the lock first",

@@ -1,22 +1,26 @@
-"""Compare a dataset with its origins: the archive, the registry, the source dataset."""
+"""Compare a dataset with its origins (archive, registry, source dataset), and decide which archives are needed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.downloads import published
+from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.sources import local
 from rlds_cli.errors import RldsError
+from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.home import Home
+from rlds_cli.files.names import is_unfinished
+from rlds_cli.home import Home, is_dataset
+from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
 
@@ -31,7 +35,7 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     if m.provenance and ids.parse(m.id).variant:
         return _derived(m, cache_dir), []
     remarks, problems = _archive(path, m, sources) if sources else ([], [])
-    return remarks, [*published.unpublished(m, sources), *problems]
+    return remarks, [*(Problem("sources", what) for what in registry.unpublished(m.id, sources)), *problems]
 
 
 def altered(path: Path, archive: Path) -> set[str]:
@@ -49,11 +53,20 @@ def downloadable(id: str) -> bool:
         return False
 
 
+def contradicted(path: Path) -> bool:
+    """Return whether the dataset in ``path`` names other files than the registry."""
+    try:
+        m = manifest.read(path)
+        return not m.provenance and any(registry.contradictions(m.id, Store(path, check=False).sources))
+    except (RldsError, OSError, ValueError, KeyError):
+        return False  # an unreadable dataset names no files
+
+
 def mendable(id: str, path: Path) -> bool:
     """Return whether ``rlds verify --fix`` may repair it: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if published.contradicted(path) or (found.variant and manifest.read(path).provenance):
+        if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
         if found.family == "local":
             return bool(own_files(path))
@@ -120,3 +133,52 @@ def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
     if not pairs:
         return None
     return "archive sha256 known to the registry" if all(a == b for a, b in pairs) else None
+
+
+def archive_files(archive: Path) -> list[Path]:
+    """Return the files of an archive, without records and unfinished downloads."""
+    found = [f for f in sorted(trees.files(archive)) if not f.name.startswith(".")]
+    records = {record_path(f) for f in found}
+    return [f for f in found if f not in records and not is_unfinished(f.name)]
+
+
+def archive_needed(place: Home, id: DatasetId) -> str:
+    """Say why the archive of ``id`` has to stay; empty if it can be downloaded again.
+
+    If its dataset is here, it must have been made of exactly these files.
+    """
+    dataset, archive = place.dataset(id), place.archive(id)
+    if not downloadable(str(id)):
+        return "it cannot be downloaded again"
+    if not is_dataset(dataset):
+        return _holds_more(archive)
+    try:
+        made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
+    except (RldsError, OSError, ValueError, KeyError) as e:
+        return f"its dataset is damaged: {getattr(e, 'message', e)}"
+    for file in archive_files(archive):
+        name, record = file.relative_to(archive).as_posix(), FileRecord.read(file)
+        if record is None or record.sha256 != made_of.get(name):
+            return f"its dataset was made of another {name}"
+    return _holds_more(archive)
+
+
+def _holds_more(archive: Path) -> str:
+    """Name a file in the directory of an archive that rlds has not downloaded; empty if there is none."""
+    try:
+        unknown = (Path(entry.path) for entry in trees.below(archive, strict=True) if not _is_known(entry))
+        if (stranger := next(unknown, None)) is not None:
+            return f"rlds has not downloaded its {stranger.relative_to(archive).as_posix()}"
+    except OSError as e:
+        return f"it cannot be listed: {e.strerror}"
+    return ""
+
+
+def _is_known(entry: os.DirEntry[str]) -> bool:
+    """Return whether rlds has downloaded or made a file of an archive; True for directories."""
+    if entry.is_symlink():
+        return False
+    if entry.is_dir() or entry.name.startswith(".") or is_unfinished(entry.name):
+        return True
+    file = Path(entry.path)
+    return FileRecord.read(file) is not None or FileRecord.read(file.with_suffix("")) is not None

@@ -24,21 +24,20 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.downloads import published
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources.table import local_path, request_url, source_of
+from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Progress, shown
-from rlds_cli.registry.records import Entry, File
+from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
@@ -218,7 +217,7 @@ def _check_registry(d: Locked, file: StrPath) -> None:
     base = str(ids.parse(d.id).base)
     if known is not None and known.id != base:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
-    wrong = None if d.made_by else next(published.contradictions(base, d.files), None)
+    wrong = None if d.made_by else next(registry.contradictions(base, d.files), None)
     if wrong is not None:
         raise WrongHash(
             f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",
@@ -266,10 +265,11 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
             f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
             hint=f"rlds import PATH --as {d.id}, and the same command again",
         ) from e
-    portion = Portion.from_facts(d.options.get("portion") or {})
+    portion = Subset.from_facts(d.options.get("portion") or {})
     where = settings.read(cache_dir)
     pins = tuple(pinned(f, known, where) for f in d.files)
-    # A portion needs the listing of all files. So does a tree whose files have no remote address of their own.
+    # A part of an archive needs the listing of all files. So does a tree whose files have no remote address of
+    # their own.
     listed = bool(portion) or (bool(known.tree) and not all(map(_is_reachable, pins)))
     request = DownloadRequest(
         base,

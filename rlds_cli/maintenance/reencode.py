@@ -19,9 +19,10 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, compression, manifest, publishing, sealing
-from rlds_cli.store.check import Problem, check_field
+from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 
 Encoding = Literal["memmap", "zarr"]
 

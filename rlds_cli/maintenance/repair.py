@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, importing, registry, settings
-from rlds_cli.downloads import archive, download, published
+from rlds_cli.downloads import archive, download
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import ArchiveError, RldsError, TransferError, WrongFingerprint
@@ -16,15 +16,15 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
-from rlds_cli.maintenance import originals, origins
+from rlds_cli.maintenance import origins
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.progress import Progress, shown
-from rlds_cli.registry.records import File
+from rlds_cli.registry import File
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
-from rlds_cli.subset import Portion
+from rlds_cli.subset import Subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         m = manifest.read(path)
     except RldsError:
         return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
-    if published.contradicted(path):
+    if origins.contradicted(path):
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
@@ -196,9 +196,9 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         str(id.base),
         store="zarr" if encoding == "zarr" else "memmap",
         frames=str(options.get("frames", "encoded")),
-        keep_archive=bool(originals.files(place.archive(id))),
+        keep_archive=bool(origins.archive_files(place.archive(id))),
         skip_bad=bool(options.get("skip_bad")),
-        portion=Portion.from_facts(portion) if portion else Portion(),
+        portion=Subset.from_facts(portion) if portion else Subset(),
         files=_files(id, path, place),
         force=True,
         cache_dir=cache_dir,

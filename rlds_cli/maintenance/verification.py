@@ -24,9 +24,9 @@ from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
-from rlds_cli.store.check import Problem
 from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
+from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, IntArray
 
 _PREFIX = "rlds1:"

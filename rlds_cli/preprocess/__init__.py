@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli.preprocess.builtin import MODULES as _BUILTIN
 from rlds_cli.preprocess.builtin import catalogue as catalogue
 from rlds_cli.preprocess.builtin import get as _get
-from rlds_cli.preprocess.fit_state import state as state
 from rlds_cli.preprocess.functions import unit as unit
+from rlds_cli.preprocess.job import state as state
 from rlds_cli.preprocess.running import run as run
 from rlds_cli.preprocess.shards import ShardReport as ShardReport
 from rlds_cli.preprocess.shards import finish as finish
@@ -22,18 +22,18 @@ from rlds_cli.preprocess.trial import attempt as attempt
 from rlds_cli.store.frames import encode_frames as encode_frames
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.builtin.episodes import ogbench_task as ogbench_task
-    from rlds_cli.preprocess.builtin.episodes import select_episodes as select_episodes
-    from rlds_cli.preprocess.builtin.episodes import top_episodes as top_episodes
     from rlds_cli.preprocess.builtin.fields import cast as cast
     from rlds_cli.preprocess.builtin.fields import concatenate as concatenate
     from rlds_cli.preprocess.builtin.fields import normalise as normalise
     from rlds_cli.preprocess.builtin.fields import rename_fields as rename_fields
+    from rlds_cli.preprocess.builtin.fields import select_episodes as select_episodes
     from rlds_cli.preprocess.builtin.fields import select_fields as select_fields
+    from rlds_cli.preprocess.builtin.fields import top_episodes as top_episodes
     from rlds_cli.preprocess.builtin.frames import crop as crop
     from rlds_cli.preprocess.builtin.frames import encode as encode
     from rlds_cli.preprocess.builtin.frames import grayscale as grayscale
     from rlds_cli.preprocess.builtin.frames import resize as resize
+    from rlds_cli.preprocess.builtin.rewards import ogbench_task as ogbench_task
     from rlds_cli.preprocess.builtin.rewards import return_to_go as return_to_go
     from rlds_cli.preprocess.builtin.rewards import reward_from_goal as reward_from_goal
     from rlds_cli.preprocess.builtin.rewards import scale_reward as scale_reward

@@ -19,14 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import traits
-from rlds_cli.preprocess.blocks import StepName
-from rlds_cli.preprocess.failures import Failure
-from rlds_cli.preprocess.fit_state import from_json
+from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.functions import Function, first_pass
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
-from rlds_cli.preprocess.task import Task
+from rlds_cli.preprocess.task import Failure, Task
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.ted import Array, Note
 
@@ -42,21 +39,21 @@ class CallInput(NamedTuple):
         Nested fields, in the kind of arrays that the task asks for.
     episode : int
         Number of the episode, or of the first one in a batch; the command that repeats the call names it.
-    where : object
-        The episode and the step in words, made by ``str``.
+    where : str
+        The episode and the step in words.
     seen : callable
         Returns the arrays in ``data``; error messages state their shapes.
     seed : int
         A number unique to this call, from which the random generators are seeded.
     step : int or None
-        Number of the step in its episode, if the input is a single step. A `StepName` as ``where`` overrides it.
+        Number of the step in its episode, if the input is a single step.
     is_single : bool
         The input comes from one episode.
     """
 
     data: Any
     episode: int
-    where: object
+    where: str
     seen: Callable[[], Mapping[str, Array]]
     seed: int = 0
     step: int | None = None
@@ -64,15 +61,13 @@ class CallInput(NamedTuple):
 
 
 class Caller:
-    """Calls the function of a task, and ``fit`` in its first pass."""
+    """Calls the function of a task with the ``state`` of its first pass, or ``fit`` in the first pass itself."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, state: Any = None) -> None:
         self._task = task
         self._function = task.function.load()
-        # During the first pass there is no state yet, and only `fit` is called.
-        fits = first_pass(self._function) is not None
-        state = {"state": from_json(task.state) if task.state is not None else None} if fits else {}
-        self._args = traits.complete(self._function, task.dataset, {**task.args, **state})
+        given = {"state": state} if first_pass(self._function) else {}
+        self._args = builtin.complete(self._function, task.dataset, {**task.args, **given})
 
     def __call__(self, given: CallInput) -> Any:
         """Call the function and return its result.
@@ -124,12 +119,9 @@ class Caller:
 
     def _failure(self, e: BaseException, of: str, given: CallInput) -> PreprocessError:
         what = f"{self._task.function.reference}{of} raised {type(e).__name__}: {e}{raised_at(e)}"
-        where = given.where
-        episode, step = where.at if isinstance(where, StepName) else (given.episode, given.step)
-        failed = f"{what} on {where}: {shapes(given.seen())}."
-        return PreprocessError(failed, hint=rerun_command(self._task, episode, step) if given.is_single else _ALONE).at(
-            episode, step
-        )
+        failed = f"{what} on {given.where}: {shapes(given.seen())}."
+        hint = rerun_command(self._task, given.episode, given.step) if given.is_single else _ALONE
+        return PreprocessError(failed, hint=hint).at(given.episode, given.step)
 
     @contextmanager
     def refusing(self, episode: int) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import GeneratorType
 from typing import Any
 
@@ -20,7 +20,7 @@ from rlds_cli import text
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
-from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, Probe, WritePlan, infer
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
 from rlds_cli.ted import (
@@ -43,26 +43,16 @@ from rlds_cli.ted import (
 )
 from rlds_cli.ted.episodes import Flat
 
+EMPTY = Note("empty-episodes", "episodes without steps were left out")
 _ALL = slice(None)
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeResult:
-    """One returned episode. ``rows[name]`` are the rows of the source that a field equals, if it is a slice of them."""
-
-    flat: Flat
-    length: int
-    end: int
-    observed: bool
-    rows: Mapping[str, slice]
 
 
 class EpisodeRunner:
     """Runs a function of whole episodes, one at a time."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, caller: Caller) -> None:
         self._task = task
-        self._caller = Caller(task)
+        self._caller = caller
         self._reader = SourceReader(task.dataset)
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
@@ -161,7 +151,7 @@ class EpisodeRunner:
             assert not isinstance(root, EncodedFrames)
             assert not isinstance(after, EncodedFrames)
             if len(root) == len(after) == length and forms.agree(root[1:], after[:-1]):
-                flat[name] = extended(root, after) if observed and length else root
+                flat[name] = forms.extended(root, after) if observed and length else root
                 del flat[f"next/{name}"]
         return flat
 
@@ -418,16 +408,6 @@ def _sliced(column: Column, rows: slice) -> Column:
     return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *parts]), column.lengths[rows])
 
 
-def extended(root: Any, after: Any) -> Any:
-    """Append the last next value to the T values of a field."""
-    if isinstance(root, list):
-        return [*root, after[-1]]
-    return np.concatenate([root, after[-1:]])
-
-
-EMPTY = Note("empty-episodes", "episodes without steps were left out")
-
-
 def takes_fast_path(task: Task, plan: WritePlan) -> bool:
     """Return whether `FastPath` applies: NumPy arrays, unchanged lengths and flags, no copied fields."""
     names = _returned(plan)
@@ -501,7 +481,7 @@ class FastPath:
         for name in self._plan.untouched:
             given[name][:] = ep.original[name]
 
-    def put(self, number: int, columns: Mapping[str, Column], length: int, end: int, observed: bool) -> None:
+    def put(self, number: int, columns: Mapping[str, object], length: int, end: int, observed: bool) -> None:
         """Copy an episode into the output; ``number`` is its position in the table of `chunk`."""
         if length == 0:
             self.notes.append(EMPTY)

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from rlds_cli import settings
 from rlds_cli.errors import PreprocessError
-from rlds_cli.preprocess import builtin, sources, traits
-from rlds_cli.preprocess.sources import Files
+from rlds_cli.preprocess import builtin, sources
+from rlds_cli.preprocess.sources import Files, LockedFunction
 from rlds_cli.text import did_you_mean
 
 UNITS = ("episode", "batch", "step", "window")
@@ -193,9 +193,26 @@ def find(fn: str | Callable[..., Any] | Function) -> Function:
         raise PreprocessError("A list of functions is a pipeline, which runs as a whole.", hint="preprocess.run")
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
-    if isinstance(fn, FunctionType) and traits.of(fn).version:
+    if isinstance(fn, FunctionType) and builtin.traits_of(fn).version:
         return _built_in(fn)
     return _given(fn)
+
+
+def load_locked(found: LockedFunction) -> Function:
+    """Import a function that a lock names; call it inside `sources.from_source`.
+
+    Raises
+    ------
+    PreprocessError
+        It cannot be imported, or the import is not the file that was found.
+    """
+    function = find(found.reference)
+    call = function.call
+    module = sys.modules.get(str(getattr(call, "__module__", "")))
+    where = getattr(module, "__file__", None)
+    if function.files != found.files or where is None or Path(where).resolve() != found.file:
+        raise sources.refused(found.reference, f"what is imported under that name is not defined in {found.file}")
+    return function
 
 
 def _referenced(reference: str) -> Function:
@@ -218,7 +235,7 @@ def _referenced(reference: str) -> Function:
         files = sources.module_files(target, [Path.cwd()])
         where = {"module": target, "uses_torch": _mentions_torch(target)}
     call = _attribute(module, name, reference)
-    if traits.of(call).version:
+    if builtin.traits_of(call).version:
         return _built_in(call)
     return Function(reference, name, _hash(files, [] if files else [reference]), files, path=path, call=call, **where)
 
@@ -226,7 +243,7 @@ def _referenced(reference: str) -> Function:
 def _built_in(call: Callable[..., Any]) -> Function:
     """Describe a built-in function, identified by its version instead of its file."""
     name = call.__name__
-    code = hashlib.sha256(f"rlds {name} {traits.of(call).version}".encode()).hexdigest()
+    code = hashlib.sha256(f"rlds {name} {builtin.traits_of(call).version}".encode()).hexdigest()
     return Function(name, name, code, module=call.__module__, call=call)
 
 

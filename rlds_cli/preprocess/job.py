@@ -1,36 +1,67 @@
-"""Plan a task from a few of its episodes, and divide it into chunks for ``store.build``.
+"""A task as a job of ``store.build``: its chunks, and the first pass over them.
 
 A worker receives one chunk at a time, and finished chunks are recorded; the result does not depend on them. Their size
 follows from the measured cost of a step: small enough to keep all workers busy and to lose little when work stops.
 Later runs of the same work keep the size that the first one chose.
+
+In a first pass, ``fit`` runs over each chunk, then ``merge`` over the chunks in order::
+
+    chunk 0    state = None;  state = fit(batch, state) for every batch     s0
+    chunk 1    the same                                                     s1      merge(merge(s0, s1), s2) ...
+    chunk 2    the same                                                     s2
+
+Neither its chunks nor the order of merging depend on the number of workers, so the state does not either. The states of
+finished chunks are kept in ``state.jsonl`` until the result is published. A state consists of numbers, texts, arrays,
+lists and dicts, and is stored as JSON without any loss.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.errors import PreprocessError
+from rlds_cli.errors import DamagedDataset, PreprocessError, RldsError
 from rlds_cli.files import safe as safe_files
-from rlds_cli.preprocess.calling import undisturbed
+from rlds_cli.preprocess import calling, functions
+from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
-from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
-from rlds_cli.preprocess.steps import StepRunner, at_once, runs
-from rlds_cli.preprocess.task import PART_ROWS, Task
-from rlds_cli.progress import Stage
-from rlds_cli.store import files
+from rlds_cli.preprocess.plan import Assumptions, WritePlan, make_plan
+from rlds_cli.preprocess.reading import runs
+from rlds_cli.preprocess.steps import StepRunner
+from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
+from rlds_cli.preprocess.workers import WorkerPool
+from rlds_cli.progress import Event, Stage
+from rlds_cli.store import arrays
+from rlds_cli.store.paths import component
+from rlds_cli.store.workers import WorkerDied
 from rlds_cli.ted import Chunk, Field, Part
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+FILE = "chunks.json"
+JOURNAL = "state.jsonl"  # of the first pass
+_COUNT = 64  # chunks to aim for, within the bounds below
+_LEAST, _MOST = 0.2, 2.0  # seconds per chunk: little overhead, and little lost when work stops
+_FITS, _FIT_ROWS = 32, 1 << 10  # chunks of a first pass, and the fewest rows of one
+_ALL = -1  # number of the merged state in the journal
+_ARRAY = "__array__"  # key of an array in an encoded state
+_INLINE = 4096  # characters of a state that the manifest repeats
+
+Fitted = Iterator[tuple[int, str]]  # numbers of chunks, and their states
 
 
 @dataclass(frozen=True)
@@ -78,115 +109,25 @@ class PreprocessJob:
 
 def runner_of(task: Task) -> EpisodeRunner | StepRunner:
     """Return the runner for the unit of a task."""
-    return EpisodeRunner(task) if task.unit == "episode" else StepRunner(task)
+    caller = Caller(task, None if task.state is None else decode_state(task.state))
+    return EpisodeRunner(task, caller) if task.unit == "episode" else StepRunner(task, caller)
 
 
-def plan(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:
-    """Plan the output of a task from a few episodes, and measure the seconds per step.
-
-    Raises
-    ------
-    PreprocessError
-        The function failed on one of them, or dropped all episodes.
-    """
+def planned(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:
+    """Plan the output of a task from a few episodes, and measure the seconds per step; see `plan.make_plan`."""
     runner = runner_of(task)
     with undisturbed(task):
-        probes = [_probe(task, runner, k, assumptions) for k in _looked_at(task)]
-        first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, assumptions)
-    assumptions = replace(assumptions, kept=assumptions.kept and all(p.kept for p in probes))
-    seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
-    return plan_of(task, assumptions, first, [p for p in probes if p.schema]), seconds
+        return make_plan(task, runner, assumptions)
 
 
-def _probe(task: Task, runner: EpisodeRunner | StepRunner, k: int, assumptions: Assumptions) -> Probe:
-    """Probe an episode; with keep_going, a failing episode counts as dropped."""
-    try:
-        return runner.probe(k, assumptions)[0]
-    except PreprocessError:
-        if not task.keep_going:
-            raise
-        return Probe(None, frozenset(), kept=False)
+def at_once(task: Task, made: int) -> int:
+    """Return the number of steps in one call, or read at once for unit step, if ``made`` bytes are written per step.
 
-
-def _looked_at(task: Task) -> list[int]:
-    """Return the first, middle and last episode, preferring episodes with a final observation."""
-    observed = np.flatnonzero(task.dataset.episodes["num_observed"] > task.dataset.episodes["length"])
-    of = observed if len(observed) else np.arange(len(task.dataset.episodes))
-    return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
-
-
-def _first_kept(task: Task, runner: EpisodeRunner | StepRunner, assumptions: Assumptions) -> Probe:
-    failure: PreprocessError | None = None
-    for k in range(len(task.dataset.episodes)):
-        try:
-            probe = runner.probe(k, assumptions)[0]
-        except PreprocessError as e:
-            if not task.keep_going:
-                raise
-            failure = failure or e
-            continue
-        if probe.schema is not None:
-            return probe
-    of = f"{len(task.dataset.episodes):,} episodes: nothing is left"
-    if failure is not None:
-        message = f"No episode came back of {of}. The first failure: {failure.message}"
-        raise PreprocessError(message, hint=failure.hint) from failure.__cause__
-    raise PreprocessError(
-        f"{task.function.reference} returned None for all {of}.",
-        hint="a function returns the episode, also when it changed it in place; None drops it",
-    )
-
-
-def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
-    """Plan the output, assuming that all episodes are like these and have the fields of ``first``."""
-    assert first.schema is not None
-    source = task.dataset.schema
-    schema = {f.name: f for f in first.schema}
-    kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
-    linked = kept and task.whole
-    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
-    untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
-    touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
-    for n in touched_frames:  # changed in only some of the probed episodes
-        schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
-    carried = _carried(task, schema)
-    _check_nesting(schema, carried)
-    schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
-    if not linked and task.unit == "episode":
-        # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
-        untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
-    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
-    fields = tuple(schema[n] for n in sorted(schema))
-    apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
-    renamed = {new: old for new, old in carried.items() if new != old}
-    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
-
-
-def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
-    """Map the fields that the function did not receive: name in the result to name in the source."""
-    source = [n for n in task.dataset.schema if n not in task.read]
-    if task.carried is None:
-        return {n: n for n in source if n not in made}
-    return {task.carried[n]: n for n in source if n in task.carried and task.carried[n] not in made}
-
-
-def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:
-    """Raise PreprocessError if a field is also a group: a file and a directory cannot share a name."""
-    for a in made:
-        for b in carried:
-            if a.startswith(f"{b}/") or b.startswith(f"{a}/"):
-                raise PreprocessError(f"{a} was returned, but the source has {b}, which is carried over.")
-
-
-def _has_space(name: str) -> bool:
-    return name.split("/")[0] in ("observation", "action")
-
-
-def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
-    """Return untouched fields whose path in the source a new field takes; they are written to another path."""
-    places = {f.name: f.path for f in task.dataset.manifest.fields}
-    taken = {path.lower() for path in files.paths(written).values()}
-    return frozenset(n for n in untouched if places[n].lower() in taken)
+    They are whole episodes, or a part of one that is longer.
+    """
+    width = made + sum(f.row_bytes for f in task.dataset.schema.values())
+    limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
+    return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(task.span)))
 
 
 def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tuple[Part, ...]:
@@ -217,11 +158,6 @@ def divided(task: Task, plan: WritePlan, rows: int) -> PreprocessJob:
     """Divide a planned task into chunks of about ``rows`` rows."""
     made = sum(f.row_bytes for f in plan.schema)
     return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
-
-
-FILE = "chunks.json"
-_COUNT = 64  # chunks to aim for, within the bounds below
-_LEAST, _MOST = 0.2, 2.0  # seconds per chunk: little overhead, and little lost when work stops
 
 
 def rows_of_chunk(seconds: float, steps: int) -> int:
@@ -256,3 +192,294 @@ def _read(file: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return rows if isinstance(rows, int) and rows > 0 else None
+
+
+# -- the first pass
+
+
+def with_state(task: Task, work: Path, pool: WorkerPool) -> Task:
+    """Run the first pass of a task, and return the task with the state; unchanged if there is no first pass.
+
+    Parameters
+    ----------
+    work : Path
+        A directory that keeps the states of finished chunks; an interrupted pass continues from them.
+    pool : WorkerPool
+        The workers of the task.
+
+    Raises
+    ------
+    PreprocessError
+        ``fit`` or ``merge`` raised, or returned something that is not a state.
+    """
+    if task.state is not None or not task.fits:
+        return task
+    journal = _Journal(work / JOURNAL, task.key)
+    known = journal.read()
+    state = known.pop(_ALL, None)
+    if state is None:
+        state = _pass(task, known, journal, pool)
+        journal.write(_ALL, state)
+    return replace(task, state=state)
+
+
+def with_trial_state(task: Task, episode: int, work: Path) -> tuple[Task, str]:
+    """Return the task with a state to try it with, and the data it is from: all if known already, else one chunk."""
+    if not task.fits:
+        return task, ""
+    state = _Journal(work / JOURNAL, task.key).read().get(_ALL)
+    if state is not None:
+        return replace(task, state=state), "all"
+    chunks = chunks_of(task)
+    number = next(i for i, part in enumerate(chunks) if part.args["first"] <= episode < part.args["last"])
+    with undisturbed(task):
+        state = _merged(task, [fit_chunk(task, chunks[number])])
+    return replace(task, state=state), f"chunk {number + 1:,} of {len(chunks):,}"
+
+
+def chunks_of(task: Task) -> tuple[Part, ...]:
+    """Return the chunks of the first pass. They depend on the dataset alone, since the state depends on them."""
+    seen = _as_fit_sees_it(task)
+    rows = int((seen.dataset.episodes["length"] + 1).sum())
+    return parts(seen, kept=True, rows=max(_FIT_ROWS, rows // _FITS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """States of chunks, one JSON line each; the merged state has the number ``_ALL``."""
+
+    path: Path
+    key: str
+
+    def read(self) -> dict[int, str]:
+        if not safe_files.is_own_file(self.path):  # `trial` reads it before any run
+            return {}
+        text = self.path.read_text()
+        found: dict[int, str] = {}
+        for line in text[: text.rfind("\n") + 1].splitlines():  # without a last line that a kill cut short
+            entry = json.loads(line)
+            if entry["key"] == self.key and state_hash(entry["state"]) == entry["sha256"]:
+                found[entry["chunk"]] = entry["state"]
+        return found
+
+    def write(self, chunk: int, state: str) -> None:
+        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": state_hash(state), "state": state}) + "\n"
+        descriptor = safe_files.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "a+b") as f:
+            f.seek(0, os.SEEK_END)
+            if f.tell():
+                f.seek(-1, os.SEEK_END)
+                line = line if f.read(1) == b"\n" else f"\n{line}"
+            f.write(line.encode())
+
+
+def _pass(task: Task, known: dict[int, str], journal: _Journal, pool: WorkerPool) -> str:
+    chunks = chunks_of(task)
+    rows = [int(p.rows or 0) for p in chunks]
+    done = sum(rows[i] for i in known)
+    todo = {i: chunks[i] for i in range(len(chunks)) if i not in known}
+    held = dict(known)
+    merge = _Merge(task)
+    merge.take(held)
+    for number, state in _fit(task, todo, len(chunks), pool):
+        journal.write(number, state)
+        held[number] = state
+        merge.take(held)
+        done += rows[number]
+        pool.progress(Event(str(task.id), "preprocess", "first pass", done, sum(rows), "rows"))
+    assert merge.state is not None
+    return merge.state
+
+
+def _fit(task: Task, todo: dict[int, Part], chunks: int, pool: WorkerPool) -> Fitted:
+    """Yield the states of chunks as they finish: the first from this process, which times it, then from workers."""
+    first = next(iter(todo), None)
+    if first is None:
+        return
+    began = time.perf_counter()
+    yield first, fit_chunk(task, todo.pop(first))
+    executor = pool.executor((time.perf_counter() - began) * len(todo), len(todo)) if todo else None
+    if executor is None:
+        for number, part in todo.items():
+            yield number, fit_chunk(task, part)
+        return
+
+    def died(number: int, how: str) -> None:
+        what = f"the worker of chunk {number + 1:,} of {chunks:,} in the first pass {how}; trying again"
+        pool.progress(Event(str(task.id), "note", note=what))
+
+    try:
+        yield from executor.work_through(fit_chunk, {i: (task, part) for i, part in todo.items()}, died)
+    except WorkerDied as e:
+        raise RldsError(
+            f"{task.id}: the worker of chunk {e.number + 1:,} of {chunks:,} in the first pass {e.how}, {e.times}.",
+            hint="run the same command again to continue; fewer workers (-j) need less memory",
+        ) from e
+
+
+def fit_chunk(task: Task, part: Part) -> str:
+    """Return the state of one chunk."""
+    with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
+        runner = runner_of(_as_fit_sees_it(task))
+        caller = Caller(task)
+        state: Any = None
+        with undisturbed(task):
+            for given in runner.inputs(part):
+                calling.seed(task, given.seed)
+                state = caller.fit(state, given)
+        return encode_state(state, f"{task.function.reference}.fit")
+
+
+def _as_fit_sees_it(task: Task) -> Task:
+    """Return the task with the unit of ``fit``: of its own decorator, else of the function, with batch for step."""
+    fit, _ = functions.first_pass(task.function.load()) or (None, None)
+    unit, span = functions.marked(fit)
+    if unit is None:
+        return replace(task, unit="batch") if task.unit == "step" else task
+    return replace(task, unit=unit, span=span)
+
+
+class _Merge:
+    """Merges the states of chunks 0, 1, 2, ... in order, whatever the order in which they finish."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._next = 0
+        self.state: str | None = None
+
+    def take(self, held: dict[int, str]) -> None:
+        """Merge the states in ``held`` whose turn it is, and remove them."""
+        while self._next in held:
+            text = held.pop(self._next)
+            self._next += 1
+            self.state = text if self.state is None else _merged(self._task, [self.state, text])
+
+
+def _merged(task: Task, texts: list[str]) -> str:
+    if len(texts) == 1:
+        return texts[0]
+    _, merge = functions.first_pass(task.function.load()) or (None, None)
+    assert merge is not None
+    a, b = (decode_state(text, writeable=True) for text in texts)
+    with undisturbed(task):
+        calling.seed(task, 0)
+        try:
+            merged = merge(a, b, **accepted_arguments(merge, task.args))
+        except (Exception, SystemExit) as e:
+            what = f"{task.function.reference}.merge raised {type(e).__name__}: {e}{calling.raised_at(e)}"
+            states = f"{brief_state(a)} and {brief_state(b)}"
+            raise PreprocessError(f"{what} on {states}. Nothing was published.") from e
+    if merged is None:
+        raise PreprocessError(
+            f"{task.function.reference}.merge returned None.", hint="merge(a, b) returns the state of both chunks"
+        )
+    return encode_state(merged, f"{task.function.reference}.merge")
+
+
+# -- the state of the first pass
+
+
+def encode_state(state: Any, where: str) -> str:
+    """Encode a state. Tuples become lists; tensors and NumPy numbers become arrays; arrays keep their dtype.
+
+    Raises
+    ------
+    PreprocessError
+        It holds something else; ``where`` names the function that returned it.
+    """
+    return json.dumps(_encode(state, where, ""), sort_keys=True)
+
+
+def decode_state(text: str, *, writeable: bool = False) -> Any:
+    """Decode a state. Its arrays are read-only by default, since all calls share them."""
+    return _decode(json.loads(text), writeable)
+
+
+def state_hash(text: str) -> str:
+    """Return the sha256 of an encoded state."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def state_entry(text: str, name: str) -> dict[str, Any]:
+    """Return the manifest entry of a state stored as metadata ``name``; a short state is included by value."""
+    said: dict[str, Any] = {"metadata": name, "sha256": state_hash(text)}
+    return {**said, "value": json.loads(text)} if len(text) <= _INLINE else said
+
+
+def state(ds: Dataset, function: str | None = None) -> Any:
+    """Return the state of the first pass of a function that made ``ds``.
+
+    Parameters
+    ----------
+    ds : Dataset
+        A preprocessed dataset, or one made from it.
+    function : str, optional
+        Name of the function; by default the last one with a first pass.
+
+    Returns
+    -------
+    Any
+        The final state that ``fit`` and ``merge`` returned; its arrays are read-only.
+
+    Raises
+    ------
+    PreprocessError
+        No function of that name with a first pass made the dataset.
+
+    Examples
+    --------
+    >>> preprocess.state(ds)["mean"]  # doctest: +SKIP
+    """
+    for step in reversed(ds.manifest.provenance):
+        if "state" in step and function in (None, step.get("function")):
+            path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
+            try:
+                return decode_state(arrays.read_string(path))
+            except (ValueError, TypeError, KeyError, RecursionError) as e:
+                raise DamagedDataset(f"{path} is not a valid state: {e}.", hint=f"rlds verify {ds.id}") from e
+    which = f"called {function} " if function else ""
+    raise PreprocessError(f"{ds.id} was not made by a function {which}with a first pass (fit, merge).")
+
+
+def _encode(value: Any, where: str, at: str) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or key == _ARRAY:
+                raise PreprocessError(f"{where}: the state{at} has the key {key!r}; keys must be str.")
+        return {key: _encode(item, where, f"{at}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item, where, f"{at}[{i}]") for i, item in enumerate(value)]
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" and value.dtype != np.longdouble:
+        return {_ARRAY: value.dtype.name, "shape": list(value.shape), "values": np.ravel(value).tolist()}
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    raise PreprocessError(
+        f"{where}: the state{at} is {kind}.",
+        hint="a state consists of numbers, text, arrays of numbers, lists, dicts and None",
+    )
+
+
+def _decode(value: Any, writeable: bool) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, writeable) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _ARRAY not in value:
+        return {key: _decode(item, writeable) for key, item in value.items()}
+    array = np.array(value["values"], value[_ARRAY]).reshape(value["shape"])
+    array.flags.writeable = writeable
+    return array if array.ndim else array[()]
+
+
+def brief_state(value: Any) -> str:
+    """Summarise a state in one line: shapes of arrays, four digits of numbers."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {brief_state(item)}" for key, item in value.items())
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, list):
+        return f"[{len(value)}]"
+    return f"{value:.4g}" if isinstance(value, float | np.floating) and math.isfinite(value) else str(value)

@@ -26,17 +26,36 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import calling, fit, functions, job, sources, task, traits
+from rlds_cli.preprocess import builtin, calling, functions, job, sources, task
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.plan import Assumptions
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.publish import run_task
 from rlds_cli.preprocess.task import StagePosition, Task
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import silent
 from rlds_cli.store import publishing
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS
+
+Functions = Sequence[Callable[..., Any] | str]
+Several = str | None | Sequence[str | None]  # one for all functions, or one for each
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
+
+    function: Function
+    unit: str
+    span: tuple[int, int]
+    arrays: str
+    args: Mapping[str, Any]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The inputs that its result depends on, except its source."""
+        return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
 
 
 @dataclass(frozen=True)
@@ -167,7 +186,7 @@ def run_pipeline(
 
     Parameters
     ----------
-    staff : Staff
+    pool : WorkerPool
         The workers, for the task of each function in turn.
     checks : sequence of callables
         Called with the last result before it is published; if one raises, nothing is published.
@@ -205,7 +224,7 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True)
         try:
-            t = fit.with_state(t, rows, pool)
+            t = job.with_state(t, rows, pool)
             runner = job.runner_of(t)
             with undisturbed(t):
                 probes = [runner.probe(k, Assumptions())[0] for k in range(dataset.num_episodes)]
@@ -223,26 +242,6 @@ def rehearse(p: Pipeline, work: Path, took: Callable[[float], None]) -> Dataset 
 def _between(work: Path, number: int) -> Path:
     """Return the directory of the result of the first ``number`` functions."""
     return work / str(number) / "dataset"
-
-
-Functions = Sequence[Callable[..., Any] | str]
-Several = str | None | Sequence[str | None]  # one for all functions, or one for each
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One function of a pipeline, with its unit, its kind of arrays and its arguments."""
-
-    function: Function
-    unit: str
-    span: tuple[int, int]
-    arrays: str
-    args: Mapping[str, Any]
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The inputs that its result depends on, except its source."""
-        return task.identity(self.function, self.args, self.unit, self.span, self.arrays)
 
 
 def stages(
@@ -276,7 +275,7 @@ def stages(
         found, _each("unit", unit, found), _each("arrays", arrays, found), _shares(args, found), strict=True
     ):
         assert f.call is not None
-        traits.check(f.call, given)
+        builtin.check(f.call, given)
         own, reach = task.unit_of(f, kind, span if (kind or f.unit) == "window" else (None, None))
         made.append(Stage(f, own, reach, what or "numpy", given))
     if span != (None, None) and not any(s.unit == "window" for s in made):

@@ -7,9 +7,15 @@ weaker assumptions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import numpy as np
+
+from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess.task import Task
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Field, Placement
 from rlds_cli.ted.episodes import Flat, field_of
 
@@ -132,3 +138,127 @@ def infer(
         else field_of(name, values, placements[name])
         for name, values in sorted(flat.items())
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """One returned episode. ``rows[name]`` are the rows of the source that a field equals, if it is a slice of them."""
+
+    flat: Flat
+    length: int
+    end: int
+    observed: bool
+    rows: Mapping[str, slice]
+
+
+class Runner(Protocol):
+    """Runs the function of a task on episodes, or on the steps of episodes."""
+
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, *tuple[Any, ...]]:
+        """Call the function on episode ``k`` of the selection."""
+
+
+def make_plan(task: Task, runner: Runner, assumptions: Assumptions) -> tuple[WritePlan, float]:
+    """Plan the output of a task from a few episodes, and measure the seconds per step.
+
+    Raises
+    ------
+    PreprocessError
+        The function failed on one of them, or dropped all episodes.
+    """
+    probes = [_probe(task, runner, k, assumptions) for k in _looked_at(task)]
+    first = next((p for p in probes if p.schema), None) or _first_kept(task, runner, assumptions)
+    assumptions = replace(assumptions, kept=assumptions.kept and all(p.kept for p in probes))
+    seconds = min((p.seconds for p in probes if p.schema), default=first.seconds)  # the first call may import things
+    return plan_of(task, assumptions, first, [p for p in probes if p.schema]), seconds
+
+
+def _probe(task: Task, runner: Runner, k: int, assumptions: Assumptions) -> Probe:
+    """Probe an episode; with keep_going, a failing episode counts as dropped."""
+    try:
+        return runner.probe(k, assumptions)[0]
+    except PreprocessError:
+        if not task.keep_going:
+            raise
+        return Probe(None, frozenset(), kept=False)
+
+
+def _looked_at(task: Task) -> list[int]:
+    """Return the first, middle and last episode, preferring episodes with a final observation."""
+    observed = np.flatnonzero(task.dataset.episodes["num_observed"] > task.dataset.episodes["length"])
+    of = observed if len(observed) else np.arange(len(task.dataset.episodes))
+    return sorted({int(of[0]), int(of[len(of) // 2]), int(of[-1])})
+
+
+def _first_kept(task: Task, runner: Runner, assumptions: Assumptions) -> Probe:
+    failure: PreprocessError | None = None
+    for k in range(len(task.dataset.episodes)):
+        try:
+            probe = runner.probe(k, assumptions)[0]
+        except PreprocessError as e:
+            if not task.keep_going:
+                raise
+            failure = failure or e
+            continue
+        if probe.schema is not None:
+            return probe
+    of = f"{len(task.dataset.episodes):,} episodes: nothing is left"
+    if failure is not None:
+        message = f"No episode came back of {of}. The first failure: {failure.message}"
+        raise PreprocessError(message, hint=failure.hint) from failure.__cause__
+    raise PreprocessError(
+        f"{task.function.reference} returned None for all {of}.",
+        hint="a function returns the episode, also when it changed it in place; None drops it",
+    )
+
+
+def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence[Probe] = ()) -> WritePlan:
+    """Plan the output, assuming that all episodes are like these and have the fields of ``first``."""
+    assert first.schema is not None
+    source = task.dataset.schema
+    schema = {f.name: f for f in first.schema}
+    kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
+    linked = kept and task.whole
+    untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
+    untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
+    touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
+    for n in touched_frames:  # changed in only some of the probed episodes
+        schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
+    carried = _carried(task, schema)
+    _check_nesting(schema, carried)
+    schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
+    if not linked and task.unit == "episode":
+        # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
+        untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
+    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
+    fields = tuple(schema[n] for n in sorted(schema))
+    apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
+    renamed = {new: old for new, old in carried.items() if new != old}
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
+
+
+def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:
+    """Map the fields that the function did not receive: name in the result to name in the source."""
+    source = [n for n in task.dataset.schema if n not in task.read]
+    if task.carried is None:
+        return {n: n for n in source if n not in made}
+    return {task.carried[n]: n for n in source if n in task.carried and task.carried[n] not in made}
+
+
+def _check_nesting(made: Iterable[str], carried: Iterable[str]) -> None:
+    """Raise PreprocessError if a field is also a group: a file and a directory cannot share a name."""
+    for a in made:
+        for b in carried:
+            if a.startswith(f"{b}/") or b.startswith(f"{a}/"):
+                raise PreprocessError(f"{a} was returned, but the source has {b}, which is carried over.")
+
+
+def _has_space(name: str) -> bool:
+    return name.split("/")[0] in ("observation", "action")
+
+
+def _crowded(written: frozenset[str], untouched: frozenset[str], task: Task) -> frozenset[str]:
+    """Return untouched fields whose path in the source a new field takes; they are written to another path."""
+    places = {f.name: f.path for f in task.dataset.manifest.fields}
+    taken = {path.lower() for path in assign_paths(written).values()}
+    return frozenset(n for n in untouched if places[n].lower() in taken)

@@ -14,18 +14,18 @@ from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import failures, fit, fit_state, job
+from rlds_cli.preprocess import job, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.task import Task
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, manifest, publishing
 from rlds_cli.store.build import Built, write_rows
-from rlds_cli.store.files import component
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
 from rlds_cli.store.videos import Extent
 from rlds_cli.store.workers import Executor
@@ -50,9 +50,9 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
         The function failed; finished chunks are kept.
     """
     assumptions = _recall(work)
-    t = fit.with_state(pool.task, work, pool)
+    t = job.with_state(pool.task, work, pool)
     while True:
-        plan, seconds = job.plan(t, assumptions)
+        plan, seconds = job.planned(t, assumptions)
         todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
         executor = pool.executor(seconds * t.dataset.num_steps, len(todo.parts))
         _tell_long(todo, seconds * t.dataset.num_steps, executor, pool.progress)
@@ -84,7 +84,7 @@ def _recall(work: Path) -> Assumptions:
 
 def _remember(work: Path, assumptions: Assumptions) -> None:
     for path in work.iterdir():
-        if path.name not in (fit.JOURNAL, job.FILE):
+        if path.name not in (job.JOURNAL, job.FILE):
             trees.remove(path) if path.is_dir() else path.unlink()
     safe_files.replace_text(work / "known.json", assumptions.to_json())
 
@@ -149,9 +149,9 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    found = t.chain.failures(built.notes) if t.chain else tuple(failures.failures_of(built.notes))
-    failures.write_failures(built.directory, found)
-    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *failures.for_manifest(built.notes)))
+    found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
+    task.write_failures(built.directory, found)
+    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.notes_for_manifest(built.notes)))
     store = t.dataset.store
 
     def locate(field: str, number: str) -> Extent:
@@ -186,7 +186,7 @@ def _description(t: Task, plan: WritePlan) -> Description:
 
 
 def _state(t: Task) -> dict[str, Any]:
-    return {} if t.state is None else {"state": fit_state.in_provenance(t.state, _state_name(t))}
+    return {} if t.state is None else {"state": job.state_entry(t.state, _state_name(t))}
 
 
 def _changed(t: Task, plan: WritePlan) -> list[str]:

@@ -1,24 +1,32 @@
-"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once."""
+"""Read the rows of a source block by block: memory-mapped or decoded, never a whole column at once.
+
+A block consists of whole episodes, or of pieces of episodes (`StepBlock`) whose steps go to a function together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import compression
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, Array, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
+from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 RowRun = tuple[int, int]  # rows of the store: first, and one past the last
+
+_LONG = 32  # average steps of a piece from which copying slices is faster than indexing rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,189 @@ class SourceEpisode:
     def name(self) -> str:
         """The name of the episode in messages."""
         return f"episode {self.number:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """Steps ``first`` to ``last`` of episode ``k`` of the selection; ``ends`` if they include its last step."""
+
+    k: int
+    first: int
+    last: int
+    ends: bool
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class StepBlock:
+    """Pieces of episodes that are read and passed to the function together.
+
+    Each piece is read with the row after it, which holds the next observation of its last step.
+    """
+
+    pieces: Sequence[StepRange]
+    runs: Sequence[tuple[int, int]]
+    observed: BoolArray  # [B]: whether the next observation of the step is recorded
+    numbers: IntArray  # [pieces]: numbers of the episodes in the whole dataset
+
+    @property
+    def size(self) -> int:
+        """Number of steps."""
+        return len(self.observed)
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Positions of the steps among the rows read."""
+        behind = np.cumsum([p.steps + 1 for p in self.pieces]) - 1
+        return np.delete(np.arange(self.size + len(self.pieces)), behind)
+
+    @cached_property
+    def episodes(self) -> IntArray:
+        """Number of each step's episode in the whole dataset [B]."""
+        return np.repeat(self.numbers, [p.steps for p in self.pieces])
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """The range of steps of each piece, as (first, one past the last)."""
+        ends = np.cumsum([p.steps for p in self.pieces]).tolist()
+        return list(pairwise([0, *ends]))
+
+    @property
+    def is_long(self) -> bool:
+        """True if a loop over the pieces is faster than indexing rows."""
+        return self.size >= _LONG * len(self.pieces)
+
+    def pick(self, values: Array, ahead: int = 0) -> Array:
+        """Copy the rows of the steps [B, ...], shifted by ``ahead``, from the rows read [rows, ...]."""
+        if not self.is_long:
+            picked: Array = values[self.steps + ahead]
+            return picked
+        picked = np.empty((self.size, *values.shape[1:]), values.dtype)
+        for k, (a, b) in enumerate(self.spans):
+            picked[a:b] = values[a + k + ahead : b + k + ahead]
+        return picked
+
+    def spread(self, values: Array, rows: Array) -> None:
+        """Copy values of the steps [B, ...] to their positions among the rows to write."""
+        if not self.is_long:
+            rows[self.out[0]] = values
+            return
+        at = 0
+        for p, (a, b) in zip(self.pieces, self.spans, strict=True):
+            rows[at : at + b - a] = values[a:b]
+            at += b - a + p.ends
+
+    @cached_property
+    def ends(self) -> IntArray:
+        """Positions of the steps that are the last of their episode."""
+        last = np.cumsum([p.steps for p in self.pieces]) - 1
+        return last[[p.ends for p in self.pieces]]
+
+    @cached_property
+    def out(self) -> tuple[IntArray, IntArray, int]:
+        """Positions of the steps and of the final rows among the rows to write, and the number of rows."""
+        final = self.ends + 1 + np.arange(len(self.ends))
+        total = self.size + len(final)
+        return np.delete(np.arange(total), final), final, total
+
+    def at(self, step: int) -> tuple[int, int]:
+        """Return the episode (in the whole dataset) and the step in it of step number ``step``."""
+        for number, p in zip(self.numbers, self.pieces, strict=True):
+            if step < p.steps:
+                return int(number), p.first + step
+            step -= p.steps
+        raise IndexError(step)
+
+    def name(self, step: int) -> str:
+        """Return the name of a step in messages."""
+        episode, t = self.at(step)
+        return f"episode {episode:,}, step {t:,}"
+
+    def __str__(self) -> str:
+        if self.size == 1:
+            return self.name(0)
+        if len(self.pieces) == 1:
+            p = self.pieces[0]
+            return f"episode {self.numbers[0]:,}, steps {p.first:,} to {p.last - 1:,}"
+        return f"{self.size:,} transitions of episodes {self.numbers[0]:,} to {self.numbers[-1]:,}"
+
+
+class StepName:
+    """The name of a step, formatted only when needed."""
+
+    def __init__(self, block: StepBlock, step: int) -> None:
+        self._block, self._step = block, step
+
+    def __str__(self) -> str:
+        return self._block.name(self._step)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The positions of the L rows of each of B windows among the rows to read.
+
+    ``runs`` are the rows to read. ``steps``, ``observed`` and ``after`` [B, L] index them for fields of steps, for
+    observations and for next observations; ``mask`` and ``next_mask`` [B, L] are True inside the episode.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    steps: IntArray
+    observed: IntArray
+    after: IntArray
+    mask: BoolArray
+    next_mask: BoolArray
+
+
+def neighbours(
+    block: StepBlock, starts: IntArray, lengths: IntArray, final: BoolArray, span: tuple[int, int]
+) -> Neighbours:
+    """Find the windows of all steps of a block.
+
+    Parameters
+    ----------
+    starts, lengths, final : array [pieces]
+        First row in the store and number of steps of each piece's episode, and whether its final observation is
+        recorded.
+    span : tuple of int
+        Steps of a window before and after its own step.
+    """
+    history, future = span
+    first = np.array([p.first for p in block.pieces])
+    last = np.array([p.last for p in block.pieces])
+    low, high = np.maximum(first - history, 0), np.minimum(last + future, lengths)  # rows that are needed
+    sizes = high - low + 1
+    offset = np.cumsum(sizes) - sizes - low
+    piece = np.repeat(np.arange(len(first)), last - first)
+    t = np.arange(block.size) - np.repeat(np.cumsum(last - first) - last, last - first)
+    at = t[:, None] + np.arange(-history, future + 1)
+    steps, top, base = (x[piece][:, None] for x in (lengths - 1, lengths - ~final, offset))
+    return Neighbours(
+        tuple(zip((starts + low).tolist(), (starts + high + 1).tolist(), strict=True)),
+        base + np.clip(at, 0, steps),
+        base + np.clip(at, 0, top),
+        base + np.clip(at + 1, 0, top),
+        (at >= 0) & (at <= steps),
+        (at >= -1) & (at < top),
+    )
+
+
+def runs(lengths: IntArray, steps: int) -> list[int]:
+    """Return the first episode of each run: consecutive episodes of at most ``steps`` steps, or one episode.
+
+    A run depends only on the episodes from its first one on. If parts begin with runs, the input of a call does not
+    depend on the number of runs in a part.
+    """
+    ends = np.cumsum(lengths)
+    firsts, at, before = [], 0, 0
+    while at < len(ends):
+        firsts.append(at)
+        at = max(at + 1, int(np.searchsorted(ends, before + steps, "right")))
+        before = int(ends[at - 1])
+    return firsts
 
 
 @lru_cache(maxsize=1)
@@ -100,6 +291,18 @@ class SourceReader:
                 episodes.append(self._episode(k, {n: v[at : at + stop - start] for n, v in block.items()}))
                 at += stop - start
             yield episodes, block
+
+    def block(self, pieces: Sequence[StepRange]) -> StepBlock:
+        """Describe pieces of episodes that are read together, each with the row after it."""
+        runs = []
+        observed = []
+        for p in pieces:
+            start = self.start(p.k)
+            runs.append((start + p.first, start + p.last + 1))
+            known = np.ones(p.steps, bool)
+            known[-1] = not p.ends or self.observed(p.k)
+            observed.append(known)
+        return StepBlock(pieces, runs, np.concatenate(observed), np.array([self.number(p.k) for p in pieces]))
 
     def _episode(self, k: int, rows: dict[str, Array]) -> SourceEpisode:
         length, observed = self.length(k), self.observed(k)

@@ -16,10 +16,10 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.preprocess import pipeline, publish, ray_cluster, shards
+from rlds_cli.preprocess import pipeline, publish, shards, workers
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store.workers import Executor
@@ -143,10 +143,8 @@ def _described(
     source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
 ) -> AbstractContextManager[Task | Pipeline]:
     """Describe the task, or the pipeline of several functions."""
-    if not isinstance(fn, list | tuple):
-        return described(source, fn, name, cache_dir=cache_dir, **how)
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    return pipeline.described(dataset, fn, name, **how)
+    return (pipeline.described if isinstance(fn, list | tuple) else described)(dataset, fn, name, **how)
 
 
 def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
@@ -157,7 +155,7 @@ def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractCo
         if address is not None:
             raise PreprocessError(f"address={address} needs a cluster.", hint='executor="ray" (--executor ray)')
         return None
-    return lambda home, mark, **how: ray_cluster.connect(home, mark, address, **how)
+    return lambda home, mark, **how: workers.connect(home, mark, address, **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +228,8 @@ def _source_stays(source: Dataset) -> Iterator[None]:
 def _portable(t: Task | Pipeline) -> Task | Pipeline:
     """Return the task with functions that other machines can load."""
     if isinstance(t, Task):
-        return replace(t, function=ray_cluster.portable(t.function))
-    return replace(t, stages=tuple(replace(s, function=ray_cluster.portable(s.function)) for s in t.stages))
+        return replace(t, function=workers.portable(t.function))
+    return replace(t, stages=tuple(replace(s, function=workers.portable(s.function)) for s in t.stages))
 
 
 def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:

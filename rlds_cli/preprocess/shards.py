@@ -9,7 +9,7 @@
         state.jsonl              states of the first pass, which the first shard runs
         known-<hash>.json        assumptions that some shard found broken
         <plan>/known.json        the assumptions that this plan is based on
-        <plan>/                  journals and rows, see `rlds_cli.store.shards`
+        <plan>/                  journals and rows, see `rlds_cli.store.build`
 
 Shards do not communicate; each reads these files before it begins a chunk. If an episode breaks an assumption, all
 shards go on with a new plan, in which fields that were to be shared with the source are written. Finished parts of the
@@ -38,17 +38,18 @@ from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
-from rlds_cli.preprocess import fit, job, publish
+from rlds_cli.preprocess import job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
-from rlds_cli.preprocess.pool import WorkerPool
 from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
+from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import build, files, publishing, rows, shards
-from rlds_cli.store.rows import Position, RowWriter, WrittenRows
-from rlds_cli.store.shards import Finished, Shard
+from rlds_cli.store import build, publishing, rows
+from rlds_cli.store.build import Finished, Shard
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
 SUFFIX = "-shards"
@@ -113,7 +114,8 @@ def run_shard(
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         tell = shown(progress)
         if not force and publish.is_made(t, where):
@@ -164,7 +166,8 @@ def finish(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
         if force or not publish.is_made(t, where):
@@ -207,7 +210,7 @@ def _checked(shard: tuple[int, int]) -> Shard:
 def _running(work: Path, place: Home) -> Iterator[None]:
     """Hold a lock that shows that a shard is running."""
     safe_files.work_directory(work, place.root)
-    lock = FileLock(safe_files.directory(work / "running", work) / f"{shards.attempt()}.lock")
+    lock = FileLock(safe_files.directory(work / "running", work) / f"{build.name_attempt()}.lock")
     lock.acquire(timeout=0)
     try:
         yield
@@ -226,7 +229,7 @@ def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
         plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
         try:
-            done = shards.write(
+            done = build.write_shard(
                 plan.job,
                 plan.below,
                 shard,
@@ -269,11 +272,11 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     except OSError:  # a lock by a mark would block the others forever if its holder is killed on another machine
         note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
-        alone = work / f"first-pass-{shards.attempt()}"
+        alone = work / f"first-pass-{build.name_attempt()}"
         alone.mkdir()
-        return fit.with_state(t, alone, pool)
+        return job.with_state(t, alone, pool)
     try:
-        return fit.with_state(t, work, pool)
+        return job.with_state(t, work, pool)
     finally:
         lock.release()
 
@@ -289,7 +292,7 @@ def _publish(t: Task, place: Home, pool: WorkerPool) -> None:
         raise PreprocessError(
             f"There is no shard of {t.id}{_others(t, place)}.", hint="--shard 1/4 and so on make them"
         )
-    t = fit.with_state(t, work, replace(pool, task=t))
+    t = job.with_state(t, work, replace(pool, task=t))
     plan, _ = shared_plan(t, work)
     done = plan.finished(range(len(plan.job.parts)))
     _check_complete(t, plan, done)
@@ -311,7 +314,7 @@ def _check_complete(t: Task, plan: SharedPlan, done: Finished) -> None:
     parts = len(plan.job.parts)
     if len(done) == parts:
         return
-    count = max(shards.count(d) for d in (plan.below, *plan.work.glob("*/"))) or 1
+    count = max(build.count_shards(d) for d in (plan.below, *plan.work.glob("*/"))) or 1
     missing = [f"{n}/{count}" for n in _missing(parts, done.keys(), count)]
     listed = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     raise PreprocessError(
@@ -342,17 +345,17 @@ class SharedPlan:
 
     def finished(self, numbers: Collection[int]) -> Finished:
         """Return the finished parts; parts of earlier plans are completed if possible."""
-        done = shards.finished(self.job, self.below, numbers)
+        done = build.finished_parts(self.job, self.below, numbers)
         for earlier in self._earlier() if len(done) < len(numbers) else ():
             left = set(numbers) - done.keys()
-            for number, (where, written) in shards.finished(earlier.job, earlier.below, left).items():
+            for number, (where, written) in build.finished_parts(earlier.job, earlier.below, left).items():
                 segment = earlier.below / where
                 done[number] = complete(earlier.job, self.job, number, segment, written, self.below)
         return done
 
     def said(self) -> set[int]:
         """Return the parts that journals record, without checking them."""
-        return set().union(*(shards.said(p.job, p.below) for p in (self, *self._earlier())))
+        return set().union(*(build.listed_parts(p.job, p.below) for p in (self, *self._earlier())))
 
     def _earlier(self) -> list[SharedPlan]:
         """Return plans with fewer assumptions broken, whose parts can be completed."""
@@ -375,7 +378,7 @@ def shared_plan(t: Task, work: Path) -> tuple[SharedPlan, float]:
 
 
 def _shared_plan_under(t: Task, work: Path, assumptions: Assumptions) -> tuple[SharedPlan, float]:
-    plan, seconds = job.plan(t, assumptions)
+    plan, seconds = job.planned(t, assumptions)
     rows = job.decided(work, seconds, t.dataset.num_steps)
     return SharedPlan(job.divided(t, plan, rows), assumptions, work), seconds
 
@@ -402,7 +405,7 @@ def write_once(file: Path, text: str) -> None:
 def fits(before: PreprocessJob, now: PreprocessJob) -> bool:
     """Return whether parts of the plan ``before`` can be completed: they lack only fields equal to the source."""
     schema, written = now.task.dataset.schema, {f.name: f for f in before.schema}
-    paths, ours = (files.paths(f.name for f in j.schema) for j in (before, now))
+    paths, ours = (assign_paths(f.name for f in j.schema) for j in (before, now))
     return (
         before.plan.linked
         and [p.args for p in before.parts] == [p.args for p in now.parts]
@@ -423,18 +426,18 @@ def complete(
 ) -> tuple[str, WrittenRows]:
     """Complete part ``number``, written to ``segment`` by an earlier plan, and return it as `build.write_part` does."""
     where = f"segments/{number}.{secrets.token_hex(4)}"
-    paths = files.paths(f.name for f in now.schema)
+    paths = assign_paths(f.name for f in now.schema)
     for f in before.schema:
         for file in rows.files(segment, f, paths[f.name]).values():
             directory = file.parent.relative_to(segment)
             publishing.share_tree(segment / directory, work / where / directory, within=work, sealed=False)
     lacking = [f for f in now.schema if f.name not in written.hashes]
-    with RowWriter(work / where, lacking, paths, Position()) as writer:
+    with RowWriter(work / where, lacking, paths, RowPosition()) as writer:
         for chunk in _rows(now.task, lacking, number, now):
             writer.append(chunk)
         more = writer.written()
     return where, WrittenRows(
-        Position(),
+        RowPosition(),
         written.rows,
         written.frame_bytes | more.frame_bytes,
         written.new_strings | more.new_strings,

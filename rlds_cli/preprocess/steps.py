@@ -6,7 +6,7 @@ The final row of an episode comes from the next values of its last step.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
-from rlds_cli.preprocess import calling, forms, windows
-from rlds_cli.preprocess.blocks import ColumnStack, PairCheck, StepBlock, StepName, StepRange, take
+from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
-from rlds_cli.preprocess.episodes import EpisodeResult, extended
-from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, Probe, WritePlan, infer
-from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
-from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, STEP_ROWS, Task
+from rlds_cli.preprocess.forms import ColumnStack, take
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
+from rlds_cli.preprocess.reading import SourceEpisode, SourceReader, StepBlock, StepName, StepRange, neighbours, runs
+from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -41,37 +40,12 @@ from rlds_cli.ted.episodes import Flat, Value
 PROBE_STEPS = 256
 
 
-def at_once(task: Task, made: int) -> int:
-    """Return the number of steps in one call, or read at once for unit step, if ``made`` bytes are written per step.
-
-    They are whole episodes, or a part of one that is longer.
-    """
-    width = made + sum(f.row_bytes for f in task.dataset.schema.values())
-    limit = STEP_ROWS if task.unit == "step" else BLOCK_ROWS
-    return max(1, min(limit, BLOCK_BYTES // max(1, width)) // (1 + sum(task.span)))
-
-
-def runs(lengths: IntArray, steps: int) -> list[int]:
-    """Return the first episode of each run: consecutive episodes of at most ``steps`` steps, or one episode.
-
-    A run depends only on the episodes from its first one on. If parts begin with runs, the input of a call does not
-    depend on the number of runs in a part.
-    """
-    ends = np.cumsum(lengths)
-    firsts, at, before = [], 0, 0
-    while at < len(ends):
-        firsts.append(at)
-        at = max(at + 1, int(np.searchsorted(ends, before + steps, "right")))
-        before = int(ends[at - 1])
-    return firsts
-
-
 class StepRunner:
     """Runs a function of transitions: unit batch, step or window."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, caller: Caller) -> None:
         self._task = task
-        self._caller = Caller(task)
+        self._caller = caller
         self._reader = SourceReader(task.dataset)
         self._pairs = PairCheck(task, self._reader)
         self._fields = task.dataset.schema
@@ -102,12 +76,12 @@ class StepRunner:
         steps = part.args["steps"]
         for a, b in self._runs(part):
             for pieces in self._pieces(a, b, steps):
-                yield self._input_of(self._block(pieces))
+                yield self._input_of(self._reader.block(pieces))
 
     def _input_of(self, block: StepBlock) -> CallInput:
         if self._task.unit == "window":
             given = self._windows(block)
-            return self._input(block, windows.to_input(given, self._task.arrays), given)
+            return self._input(block, forms.windows_to_input(given, self._task.arrays), given)
         given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
         return self._input(block, forms.to_input(given, self._task.arrays), given)
 
@@ -137,7 +111,8 @@ class StepRunner:
         first, i, step = int(block.numbers[0]), 0, None
 
         def described() -> CallInput:
-            return CallInput(step, first, StepName(block, i), lambda: _row(given, i))
+            episode, t = block.at(i)
+            return CallInput(step, episode, block.name(i), lambda: _row(given, i), step=t)
 
         stack = ColumnStack(block.size, batch)
         with self._caller.refusing(first):
@@ -152,16 +127,16 @@ class StepRunner:
             np.array([of(p.k) for p in block.pieces])
             for of in (self._reader.start, self._reader.length, self._reader.observed)
         )
-        near = windows.neighbours(block, starts, lengths, final, self._task.span)
+        near = neighbours(block, starts, lengths, final, self._task.span)
         with self._caller.refusing(int(block.numbers[0])):
-            return windows.window_fields(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+            return forms.window_fields(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
 
     def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
-        handed = windows.to_input(given, self._task.arrays)
+        handed = forms.windows_to_input(given, self._task.arrays)
         value = self._caller(self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
-            return windows.merge_output(_returned(value, where), handed, dict(before), self._fields, where)
+            return forms.merge_output(_returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: StepBlock) -> Array:
         """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
@@ -199,7 +174,7 @@ class StepRunner:
         columns = {f.name: flat[f.name] for f in probe.schema}
         for f in probe.schema:
             if f.placement == "both" and ep.observed:
-                columns[f.name] = extended(flat[f.name], flat[f"next/{f.name}"])
+                columns[f.name] = forms.extended(flat[f.name], flat[f"next/{f.name}"])
         rows = dict.fromkeys(probe.untouched, slice(None))
         return probe, ep, [EpisodeResult(columns, ep.length, ep.end, ep.observed, rows)]
 
@@ -207,7 +182,7 @@ class StepRunner:
         self, piece: StepRange, assumptions: Assumptions
     ) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
         """Call the function on a piece of an episode."""
-        block = self._block([piece])
+        block = self._reader.block([piece])
         began = time.perf_counter()
         flat, original, _ = self.run(block)
         seconds = (time.perf_counter() - began) / block.size
@@ -247,7 +222,7 @@ class StepRunner:
     def _chunks(self, first: int, last: int, limit: int, plan: WritePlan) -> Iterator[Chunk]:
         tail: dict[str, Any] = {}
         for pieces in self._pieces(first, last, limit):
-            block = self._block(pieces)
+            block = self._reader.block(pieces)
             flat, original, ends = self.run(block)
             self._check(flat, original, block, plan, tail)
             with self._caller.refusing(int(block.numbers[0])):
@@ -281,17 +256,6 @@ class StepRunner:
                     block, held = [], 0
         if block:
             yield block
-
-    def _block(self, pieces: Sequence[StepRange]) -> StepBlock:
-        runs = []
-        observed = []
-        for p in pieces:
-            start = self._reader.start(p.k)
-            runs.append((start + p.first, start + p.last + 1))
-            known = np.ones(p.steps, bool)
-            known[-1] = not p.ends or self._reader.observed(p.k)
-            observed.append(known)
-        return StepBlock(pieces, runs, np.concatenate(observed), np.array([self._reader.number(p.k) for p in pieces]))
 
     def _check(
         self, flat: Flat, original: Mapping[str, Array], block: StepBlock, plan: WritePlan, tail: Mapping[str, Any]
@@ -327,6 +291,82 @@ class StepRunner:
         table = self._reader.table(first, block.pieces[-1].k + 1).take(ended)
         table.end = np.where((table.end == CUT) & (ends == TRUNCATED), CUT, ends).astype(np.uint8)
         return Chunk(columns, last, table)
+
+
+class PairCheck:
+    """Checks whether fields of a block changed, and whether next values still equal the values one step later."""
+
+    def __init__(self, task: Task, reader: SourceReader) -> None:
+        self._task = task
+        self._reader = reader
+        self._fields = task.dataset.schema
+
+    def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: StepBlock) -> bool:
+        """Return whether a field and its next values are unchanged."""
+        if name not in flat or not forms.same(flat[name], block.pick(original[name])):
+            return False
+        both = self._fields[name].placement == "both"
+        return not both or forms.same(flat[f"next/{name}"], block.pick(original[name], 1))
+
+    def disagreeing(
+        self, flat: Flat, block: StepBlock, untouched: frozenset[str], before: Mapping[str, Any]
+    ) -> frozenset[str]:
+        """Return the fields whose next value differs from the value one step later.
+
+        Parameters
+        ----------
+        untouched : frozenset of str
+            Fields that need no check.
+        before : mapping
+            Next values of the step before the block, in the same episode.
+
+        Raises
+        ------
+        InvalidEpisode
+            The source stores such a field once, and the unit is not window.
+        """
+        inner = np.ones(block.size, bool)
+        inner[np.cumsum([p.steps for p in block.pieces]) - 1] = False
+        at = np.flatnonzero(inner)
+        found = []
+        for name in (n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart):
+            root, after = flat[name], flat[f"next/{name}"]
+            fits = _agree(root, after, at, block)
+            if name in before and block.pieces[0].first:
+                fits = fits and forms.agree(take(root, np.array([0])), before[name])
+            if not fits:
+                self._refuse(name, flat, block, at)
+                found.append(name)
+        return frozenset(found)
+
+    def _refuse(self, name: str, flat: Flat, block: StepBlock, at: IntArray) -> None:
+        if name not in self._fields or self._fields[name].placement != "both" or self._task.unit == "window":
+            return
+        original = self._reader.rows(name, block.runs)
+        changed = {
+            n: not forms.same(flat[n], original[block.steps + step]) for n, step in ((name, 0), (f"next/{name}", 1))
+        }
+        what = (
+            f'"{name}" and "next/{name}" were changed, but not alike'
+            if all(changed.values())
+            else f'"{name}" was changed and "next/{name}" was not'
+            if changed[name]
+            else f'"next/{name}" was changed and "{name}" was not'
+        )
+        step = next(
+            (int(i) for i in at if not forms.agree(take(flat[name], [i + 1]), take(flat[f"next/{name}"], [i]))), 0
+        )
+        raise InvalidEpisode(
+            f"{what}: they are no longer the same observation after {block.name(step)}.",
+            hint="change both, or use unit=episode (--unit episode), which passes every observation once",
+        )
+
+
+def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
+    """Return whether the next values at the steps ``at`` equal the values one step later in the piece."""
+    if block.is_long and not isinstance(root, list) and not isinstance(after, list):
+        return all(forms.agree(root[a + 1 : b], after[a : b - 1]) for a, b in block.spans)
+    return forms.agree(take(root, at + 1), take(after, at))
 
 
 def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:

@@ -1,4 +1,8 @@
-"""Describe a preprocess task: source, function and options, the key of its result, and its entry in the manifest."""
+"""Describe a preprocess task: source, function and options, the key of its result, and its entry in the manifest.
+
+Episodes on which a function fails are left out if the task says so; ``errors.jsonl`` in the dataset's directory lists
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,35 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rlds_cli import __version__, ids
-from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import functions, sources, traits
-from rlds_cli.preprocess.failures import Failure, failures_of, read_failures
+from rlds_cli.preprocess import builtin, functions, sources
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.settings import StrPath
+from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
 from rlds_cli.text import is_below
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+Unit = Literal["episode", "batch", "step", "window"]
+Arrays = Literal["numpy", "torch", "tensordict"]
 
 ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, approximately: parts consist of whole episodes
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes to read at once, and to pass to a function of batches
 STEP_ROWS = 1 << 10
+_COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")  # with which a hint to run an episode again begins
 # Parts of a key, and their names in messages.
 _LABELS = {
     "source": "source hash",
@@ -58,11 +69,11 @@ class Task:
     args: Mapping[str, Any]
     fields: tuple[str, ...] | None
     span: tuple[int, int] = (0, 0)  # history and future of a window
-    carried: Mapping[str, str] | None = None  # see `traits.Prepared`
+    carried: Mapping[str, str] | None = None  # see `builtin.Prepared`
     decoded: tuple[str, ...] = ()
     keep_going: bool = False
     depends_on: tuple[str, ...] = ()  # files that the function reads, besides those that its arguments name
-    state: str | None = None  # of the first pass, see `fit_state`; not in the key, which determines it
+    state: str | None = None  # of the first pass, as JSON; not in the key, which determines it
     chain: StagePosition | None = None  # position in a pipeline, if it is part of one
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,7 +164,7 @@ def identity(
 ) -> dict[str, Any]:
     """Return the inputs that the result of a function depends on, except its source."""
     call = function.load()
-    own = {} if traits.of(call).version else args  # arguments of built-in functions name fields, not files
+    own = {} if builtin.traits_of(call).version else args  # arguments of built-in functions name fields, not files
     depends = sources.of(call, own, depends_on)
     return {
         "function": function.name,
@@ -196,16 +207,8 @@ def _said(part: str, value: Any) -> str:
 
 
 @contextmanager
-def described(
-    source: str | os.PathLike[str] | Dataset,
-    fn: Any,
-    name: str | None,
-    *,
-    cache_dir: StrPath | None,
-    **how: Any,
-) -> Iterator[Task]:
-    """Describe a task; the modules of its function can be imported inside the block."""
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
+    """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
     with functions.importable(functions.search_path([fn])):
         t = describe(dataset, fn, name, **how)
         with functions.importable(t.function.path):
@@ -232,9 +235,9 @@ def describe(
         raise PreprocessError(f'arrays must not be "{arrays}".', hint=f"one of {', '.join(ARRAYS)}")
     _check_arguments(function, dataset, args)
     assert function.call is not None
-    traits.check(function.call, args)
+    builtin.check(function.call, args)
     _check_built_in(function, unit, arrays)
-    prepared = traits.prepare(function.call, dataset, args)
+    prepared = builtin.prepare(function.call, dataset, args)
     fields = prepared.reads if fields is None else fields
     task = Task(
         prepared.dataset,
@@ -320,7 +323,7 @@ def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, An
     if state.keys() & args.keys():
         raise PreprocessError("state= holds the state of the first pass; it cannot be an argument.")
     try:
-        traits.complete(function.call, dataset, {**args, **state})
+        builtin.complete(function.call, dataset, {**args, **state})
     except TypeError as e:
         given = ", ".join(["one argument", *(f"{k}=..." for k in (*args, *state))])
         raise PreprocessError(
@@ -330,7 +333,11 @@ def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, An
 
 
 def _check_built_in(function: Function, unit: str, arrays: str) -> None:
-    if function.call is not None and traits.of(function.call).version and (unit, arrays) != ("episode", "numpy"):
+    if (
+        function.call is not None
+        and builtin.traits_of(function.call).version
+        and (unit, arrays) != ("episode", "numpy")
+    ):
         raise PreprocessError(f"{function.name} works on whole episodes of NumPy arrays; omit unit and arrays.")
 
 
@@ -355,9 +362,67 @@ def _short(value: Any) -> str:
     return f"{text[:14]}…" if isinstance(value, str) and len(text) > 24 else text
 
 
-Unit = Literal["episode", "batch", "step", "window"]
-Arrays = Literal["numpy", "torch", "tensordict"]
-_COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")
+# -- failures
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An episode that was left out.
+
+    Parameters
+    ----------
+    id : str
+        Id of the source.
+    episode : int
+        Number of the episode in the source.
+    step : int or None
+        Number of the step, if it is known.
+    function : str
+    exception : str
+        Name of the exception's class; empty if the function returned something that cannot be stored.
+    message : str
+        Message with step, shapes and line.
+    again : str
+        The command that runs the episode again.
+    """
+
+    id: str
+    episode: int
+    step: int | None
+    function: str
+    exception: str
+    message: str
+    again: str
+
+
+def failures_of(notes: Iterable[Note]) -> Iterator[Failure]:
+    """Yield the failures among notes."""
+    return (Failure(**json.loads(n.where)) for n in notes if n.code == FAILED)
+
+
+def notes_for_manifest(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Shorten the notes of failures to the episode, as the manifest stores them."""
+    return tuple(replace(n, where=_episode(n)) if n.code == FAILED else n for n in notes)
+
+
+def _episode(n: Note) -> str:
+    return f"episode {json.loads(n.where)['episode']}"
+
+
+def write_failures(directory: Path, found: Iterable[Failure]) -> None:
+    """Write ``errors.jsonl``, one failure per line; no file if there are no failures."""
+    lines = [json.dumps(asdict(failure)) + "\n" for failure in found]
+    if lines:
+        directory.mkdir(parents=True, exist_ok=True)
+        safe_files.write_bytes(directory / FAILURES, "".join(lines).encode())
+
+
+def read_failures(directory: Path) -> tuple[Failure, ...]:
+    """Read ``errors.jsonl`` of a dataset's directory; empty if there is no such file."""
+    try:
+        return tuple(Failure(**json.loads(line)) for line in (directory / FAILURES).read_text().splitlines())
+    except OSError:
+        return ()
 
 
 @dataclass(frozen=True)

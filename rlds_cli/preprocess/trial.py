@@ -15,14 +15,14 @@ from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import fit, functions, job, pipeline, task
+from rlds_cli.preprocess import job, pipeline
 from rlds_cli.preprocess.calling import undisturbed
-from rlds_cli.preprocess.episodes import EpisodeResult, EpisodeRunner
+from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
-from rlds_cli.preprocess.plan import Assumptions, Probe, WritePlan
-from rlds_cli.preprocess.pool import process_count
+from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
-from rlds_cli.preprocess.task import Arrays, Task, Unit
+from rlds_cli.preprocess.task import Arrays, Task, Unit, described
+from rlds_cli.preprocess.workers import process_count
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import EncodedFrames, Field
 from rlds_cli.ted.episodes import Value
@@ -71,12 +71,10 @@ def attempt(
                 raise PreprocessError(f"step={step}: several functions are tried on a whole episode.", hint="omit step")
             return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
-    with functions.importable(functions.search_path([fn])):
-        t = task.describe(dataset, fn, name, span=(history, future), fields=fields, **alone)
-        with functions.importable(t.function.path):
-            number = _number(t.dataset, episode)
-            work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
-            return _try(*fit.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
+    with described(dataset, fn, name, span=(history, future), fields=fields, **alone) as t:
+        number = _number(t.dataset, episode)
+        work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
+        return _try(*job.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
 
 
 def _number(dataset: Dataset, episode: int) -> int:
@@ -110,7 +108,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
         pace = probe.seconds
         if step is None and jobs != 0:  # 0 is for a debugger, which should stop in one call only
             pace = _pace(t.dataset, pace, before.length, lambda typical: look(typical, None)[0].seconds)
-    made = job.plan_of(t, Assumptions(), probe) if probe.schema else None
+    made = plan_of(t, Assumptions(), probe) if probe.schema else None
     workers = max(1, process_count(jobs, pace * t.dataset.num_steps))
     fields = changes(t.dataset, before, results, made)
     return Report(

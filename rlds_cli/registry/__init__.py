@@ -8,20 +8,19 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
-from rlds_cli.registry.records import Defect, Entry, Family, File
-from rlds_cli.text import closest
+from rlds_cli.text import closest, similar
 
 LOCAL = "local"
 
@@ -44,6 +43,166 @@ ENTRY_KEYS = (
         "notes",
     ),
 )
+Status = Literal["open", "deprecated", "closed"]
+
+_GITHUB = re.compile(r"[\w.-]+/(?P<repo>[\w.-]+)#(?P<number>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of an archive: its name, its addresses (tried in order), and its size if known."""
+
+    path: str
+    urls: tuple[str, ...]
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Something known to be wrong or surprising in an archive; ``refs`` say who found it.
+
+    ``shows_as`` are the codes under which ``rlds check`` finds it in the data.
+    """
+
+    code: str
+    text: str
+    refs: tuple[str, ...]
+    shows_as: tuple[str, ...] = ()
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """References as URLs."""
+        return tuple(map(link, self.refs))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Facts about a whole family; ``num_entries`` counts the entries that are not closed.
+
+    ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name, ``{repo}`` for
+    ``OWNER/NAME``, the owner being the family where the id names none), None where every dataset has an entry.
+    ``revisions`` are tried in order; ``only`` are patterns of the files that are fetched. ``expansion`` is about
+    how many bytes of store come of one byte of archive.
+    """
+
+    name: str
+    title: str
+    format: str
+    num_entries: int
+    num_closed: int
+    expansion: float
+    open: str | None = None
+    revisions: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    episodes_by: str | None = None
+    licence: str | None = None
+    paper: str | None = None
+    homepage: str | None = None
+    host: str | None = None
+    citation: str | None = None
+    defects: Mapping[str, Defect] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Facts about one dataset that are known before a download; None for unknown ones.
+
+    Parameters
+    ----------
+    id : str
+        As in ``d4rl/hopper-medium-v2``.
+    family, format : str
+        ``format`` is the name of the reader in ``rlds_cli.archives``.
+    files : tuple of File
+        The archive's files, if they are known before a download.
+    tree : tuple of str
+        Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
+        path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
+    only : tuple of str
+        Patterns of the files to fetch from a listing; all files without patterns.
+    size : int or None
+        Bytes to download, if known.
+    episodes_by : str or None
+        The mark of an episode's end: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
+    env_id, eval_env_id, max_episode_steps, ref_min_score, ref_max_score
+        The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
+    last_step : {"action", "observation"} or None
+        The content of the last step of an RLDS episode; None leaves it to the reader.
+    num_steps, num_episodes, observation, action, algorithm, author
+        As the source describes it.
+    status : {"open", "deprecated", "closed"}
+        ``deprecated``: superseded by ``replaced_by``; ``closed``: cannot be downloaded any more.
+    aliases : tuple of str
+        Other names, such as the source's own.
+    """
+
+    id: str
+    family: str
+    format: str
+    files: tuple[File, ...] = ()
+    tree: tuple[str, ...] = ()
+    suffix: str = ""
+    only: tuple[str, ...] = ()
+    size: int | None = None
+    expansion: float = 1.0
+    env_id: str | None = None
+    eval_env_id: str | None = None
+    max_episode_steps: int | None = None
+    ref_min_score: float | None = None
+    ref_max_score: float | None = None
+    num_steps: int | None = None
+    num_episodes: int | None = None
+    observation: str | None = None
+    action: str | None = None
+    algorithm: str | None = None
+    author: str | None = None
+    episodes_by: str | None = None
+    last_step: str | None = None
+    status: Status = "open"
+    replaced_by: str | None = None
+    aliases: tuple[str, ...] = ()
+    defects: tuple[Defect, ...] = ()
+    licence: str | None = None
+    paper: str | None = None
+    homepage: str | None = None
+    host: str | None = None
+    citation: str | None = None
+    notes: str | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of the archive, if it is a single file with a known hash."""
+        return self.files[0].sha256 if len(self.files) == 1 else None
+
+    @property
+    def verifiable(self) -> bool:
+        """True if the hash of every file is known before a download."""
+        return bool(self.files) and all(f.sha256 for f in self.files)
+
+    @property
+    def store_size(self) -> int | None:
+        """Estimated bytes of the converted dataset, from ``size``."""
+        return None if self.size is None else int(self.size * self.expansion)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names for searching, in lower case: the id, and aliases with and without the family."""
+        others = [n for a in self.aliases for n in (a, f"{self.family}/{a}")]
+        return tuple(n.lower() for n in (self.id, *others))
+
+
+def link(ref: str) -> str:
+    """Return a reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
+    if _GITHUB.fullmatch(ref):
+        return "https://github.com/" + ref.replace("#", "/issues/")
+    return ref.replace("arXiv:", "https://arxiv.org/abs/")
+
+
+def short(ref: str) -> str:
+    """Shorten a reference for people: ``repo#12``, or the last part of a URL."""
+    found = _GITHUB.fullmatch(ref)
+    return f"{found['repo']}#{found['number']}" if found else ref.rstrip("/").rpartition("/")[2]
 
 
 def directory() -> Path:
@@ -125,19 +284,63 @@ def match(ref: str) -> list[Entry]:
     return usable
 
 
+def unpublished(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield evidence that a dataset with an id of the registry was not made of the files in its entry."""
+    entry = listed(id)
+    if entry is not None and entry.verifiable and not files:
+        yield f"name no file; the registry has {_first_of(f.path for f in entry.files)}"
+    yield from contradictions(id, files)
+
+
+def contradictions(id: str, files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how files that a dataset was made of differ from those of its entry; nothing if the entry names no files.
+
+    Parameters
+    ----------
+    id : str
+        Id of the dataset.
+    files : sequence of mappings
+        ``file``, ``size`` and ``sha256`` of each, as manifests and lock files have them.
+    """
+    entry = listed(id)
+    if entry is None or not entry.files:
+        return
+    known = {f.path: f for f in entry.files}
+    for file in files:
+        name = str(file.get("file"))
+        published = known.get(name)
+        if published is None:
+            yield f"{name} is no file of {entry.id}: the registry has {_first_of(known)}"
+            continue
+        for what, now, then in (
+            ("sha256", file.get("sha256"), published.sha256),
+            ("size", file.get("size"), published.size),
+        ):
+            if then is not None and now != then:
+                yield f"{name} has {what} {now or 'none'}; the registry has {then}"
+                break
+
+
+def _first_of(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
+
+
 def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     """Return the ids nearest to ``ref``, best first: those with all its words, then those with a similar spelling.
 
     ``among`` adds ids to those of the registry.
     """
+    from difflib import SequenceMatcher  # 3 ms, and only messages of errors need it
+
     known = {n: e.id for n, e in _index().items()} | {i.lower(): i for i in among}
     key = ref.lower().partition("@")[0]
     words = [w for w in re.split(r"[\s/_-]+", key) if w]
     holding = [n for n in known if words and all(w in n for w in words)]
     tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f}/" for f in _facts()))}
-    spelt = difflib.get_close_matches(key, known, count, 0.6)
-    by_tail = [tails[t] for t in difflib.get_close_matches(key, tails, count, 0.6)]
-    holding.sort(key=lambda n: (-difflib.SequenceMatcher(None, key, n).ratio(), n))
+    spelt = similar(key, known, count)
+    by_tail = [tails[t] for t in similar(key, tails, count)]
+    holding.sort(key=lambda n: (-SequenceMatcher(None, key, n).ratio(), n))
     ranked = [*holding, *spelt, *by_tail] if "/" in key else [*holding, *by_tail, *spelt]
     return list(dict.fromkeys(known[n] for n in ranked))[:count]
 
@@ -146,7 +349,7 @@ def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
     """Return a hint for an unknown id, or None if no known id comes near."""
     key = ref.lower().strip("/")
     if key in _facts():
-        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' stands for all of them"
+        return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' selects all of them"
     near = suggest(ref, among=among)
     return f"did you mean {', '.join(near)}?" if near else None
 

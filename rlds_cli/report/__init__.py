@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlds_cli.report.diff import Difference as Difference
     from rlds_cli.report.diff import compare as compare
-    from rlds_cli.report.episode import EpisodeReport as EpisodeReport
-    from rlds_cli.report.episode import describe_episode as describe_episode
     from rlds_cli.report.files import FileReport as FileReport
     from rlds_cli.report.files import describe_file as describe_file
-    from rlds_cli.report.html.writing import PageReport as PageReport
-    from rlds_cli.report.html.writing import write_page as write_page
+    from rlds_cli.report.html import PageReport as PageReport
+    from rlds_cli.report.html import write_page as write_page
+    from rlds_cli.report.summary import EpisodeReport as EpisodeReport
     from rlds_cli.report.summary import Summary as Summary
+    from rlds_cli.report.summary import describe_episode as describe_episode
     from rlds_cli.report.summary import summarise as summarise
 
 __all__ = [
@@ -34,15 +34,15 @@ __all__ = [
 
 _HOMES = {
     "Difference": "diff",
-    "EpisodeReport": "episode",
+    "EpisodeReport": "summary",
     "FileReport": "files",
-    "PageReport": "html.writing",
+    "PageReport": "html",
     "Summary": "summary",
     "compare": "diff",
-    "describe_episode": "episode",
+    "describe_episode": "summary",
     "describe_file": "files",
     "summarise": "summary",
-    "write_page": "html.writing",
+    "write_page": "html",
 }
 
 

@@ -15,7 +15,7 @@ from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDatas
 from rlds_cli.home import locate
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
-from rlds_cli.registry.records import Defect, Entry
+from rlds_cli.registry import Defect, Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest

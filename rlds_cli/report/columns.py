@@ -1,4 +1,4 @@
-"""Summaries of fields, of the elements of their rows, and of the user's own episode columns.
+"""Columns for reports: the order of fields, the elements of their rows, own episode columns, images, histograms.
 
 Statistics come from the manifest, histograms of elements from a sample of the steps. These fields are images::
 
@@ -8,63 +8,35 @@ Statistics come from the manifest, histograms of elements from a sample of the s
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from rlds_cli.checks.values import Saturation, saturation
-from rlds_cli.dataset import Dataset
-from rlds_cli.home.usage import size_on_disk
-from rlds_cli.report.histograms import BINS, Distribution, Histogram, distribution
-from rlds_cli.store import arrays
-from rlds_cli.store.manifest import Stats
-from rlds_cli.store.ranges import read_range
+from rlds_cli.errors import RldsError
+from rlds_cli.store.compression import read_range
 from rlds_cli.store.statistics import in_bins
-from rlds_cli.store.videos import DIRECTORY
-from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
 from rlds_cli.text import is_below, natural
 
-_DEFAULT = ("observation", "action", "next/observation", REWARD, *FLAGS)
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.store.manifest import Stats
+
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSummary:
-    """Summary of one field.
-
-    ``bytes`` is its size on disk. ``mean std min max`` are over all steps and elements, None unless it is numeric.
-    ``default``: a loader loads it unless told otherwise. ``nonfinite`` counts NaN and infinities, which the statistics
-    leave out. ``distinct`` is the number of different texts. ``shared`` names how its files came from another dataset.
-    """
-
-    name: str
-    placement: str
-    dtype: str
-    shape: tuple[int, ...]
-    kind: str
-    codec: str | None
-    bytes: int
-    default: bool
-    mean: float | None = None
-    std: float | None = None
-    min: float | None = None
-    max: float | None = None
-    nonfinite: int = 0
-    histogram: Histogram | None = None
-    saturation: Saturation | None = None
-    distinct: int | None = None
-    shared: str | None = None
-    elements: tuple[ElementStats, ...] | None = None
-
-
-def summarise_fields(ds: Dataset, *, elements: bool = False) -> tuple[FieldSummary, ...]:
-    """Summarise all fields in the order of a page: observations, actions, outcomes, others, infos."""
-    return tuple(_summarise(ds, f, elements) for f in sorted(ds.schema.values(), key=rank))
+SAMPLE_STEPS = 1 << 16
+_BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
+_SAMPLE_BYTES = 64 << 20
+MOST_VALUES = 8  # frequent values of a column that are counted
+_LEAST = 8  # pixels of the shorter side of an image
+_CHANNELS = (1, 3, 4)
+BINS = 16
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_ASCII = " .:-=+*%#"
 
 
 def rank(f: Field) -> tuple[Any, ...]:
@@ -73,62 +45,23 @@ def rank(f: Field) -> tuple[Any, ...]:
     return max(known, default=_ORDER.index("")), natural(f.name)
 
 
-def _summarise(ds: Dataset, f: Field, elements: bool) -> FieldSummary:
-    stats = ds.stats.get(f.name)
-    numbers = _over_elements(stats) if stats and stats.count else {}
-    counted = stats is not None and len(stats.histogram) > 0
-    return FieldSummary(
-        name=f.name,
-        placement=f.placement,
-        dtype=f.dtype,
-        shape=f.shape,
-        kind=f.kind,
-        codec=f.codec,
-        bytes=_bytes(ds, f),
-        default=any(is_below(f.name, name) for name in _DEFAULT),
-        **numbers,
-        nonfinite=stats.nonfinite if stats else 0,
-        histogram=Histogram(tuple(stats.histogram), stats.low, stats.high) if stats and counted else None,
-        saturation=saturation(ds, f) if is_below(f.name, "action") else None,
-        distinct=_distinct(ds, f),
-        shared=ds.manifest.shared.get(f.name),
-        elements=describe_elements(ds, f, stats) if stats and stats.count and elements and f.shape else None,
-    )
+def number_of(ds: Dataset, episode: int) -> int:
+    """Normalise an episode number that may count from the end.
 
-
-def _over_elements(stats: Stats) -> dict[str, Any]:
-    mean, std, low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.mean, stats.std, stats.min, stats.max))
-    known = np.isfinite(mean)
-    if not known.any():
-        return {}
-    mean, std = mean[known], std[known]
-    spread = math.sqrt(float((std**2).mean() + mean.var()))
-    return {
-        "mean": float(mean.mean()),
-        "std": spread,
-        "min": float(np.fmin.reduce(low)),
-        "max": float(np.fmax.reduce(high)),
-    }
-
-
-def _bytes(ds: Dataset, f: Field) -> int:
-    apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
-    beside = size_on_disk(ds.path / apart / ds.store.directory(f.name).relative_to(ds.path)) if apart else 0
-    return size_on_disk(ds.store.directory(f.name)) + beside
-
-
-def _distinct(ds: Dataset, f: Field) -> int | None:
-    if f.kind != "text":
-        return None
-    texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
-    return arrays.open_document(texts / "offsets")[0][0] - 1
+    Raises
+    ------
+    RldsError
+        There is no such episode.
+    """
+    n = ds.num_episodes
+    if not -n <= episode < n:
+        raise RldsError(
+            f"{ds.id} has no episode {episode:,}.", hint=f"0 to {n - 1:,}, or -1 for the last" if n else "it has none"
+        )
+    return episode % n
 
 
 # -- elements of rows
-
-SAMPLE_STEPS = 1 << 16
-_BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
-_SAMPLE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +143,6 @@ def _histograms(values: Array, low: Sequence[float], high: Sequence[float], bins
 
 # -- the user's own episode columns
 
-MOST_VALUES = 8  # frequent values of a column that are counted
-
 
 @dataclass(frozen=True, slots=True)
 class OwnColumn:
@@ -246,9 +177,6 @@ def _own_column(ds: Dataset, name: str) -> OwnColumn:
 
 # -- images
 
-_LEAST = 8  # pixels of the shorter side of an image
-_CHANNELS = (1, 3, 4)
-
 
 def is_image(f: Field) -> bool:
     """True if the rows of a field are images."""
@@ -275,3 +203,78 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
     return shape[0] in _CHANNELS and min(shape[1:]) >= _LEAST
+
+
+# -- histograms, and lines of block characters that show them
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of equal bins over [low, high]; the last bin includes ``high``."""
+
+    counts: tuple[int, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Summary of a list of numbers, such as one per episode."""
+
+    min: float
+    median: float
+    mean: float
+    max: float
+    histogram: Histogram
+
+
+def distribution(values: npt.ArrayLike, *, bins: int = BINS) -> Distribution | None:
+    """Summarise the finite ``values`` [n]; None if there are none."""
+    x = np.asarray(values, np.float64)
+    x = x[np.isfinite(x)]
+    if x.size == 0:
+        return None
+    low, high = float(x.min()), float(x.max())
+    counts = np.histogram(x, bins, (low, high))[0] if high > low else np.array([x.size])
+    shown = Histogram(tuple(counts.tolist()), low, high)
+    return Distribution(low, float(np.median(x)), float(x.mean()), high, shown)
+
+
+def sparkline(counts: Sequence[int], *, width: int | None = None, ascii_only: bool = False) -> str:
+    """Draw one character per bin, as high as its count, and a blank for 0. ``width`` joins bins to fit."""
+    joined = _join(counts, width)
+    top = max(joined, default=0)
+    marks = _ASCII if ascii_only else _BLOCKS
+    return "".join(marks[-(-c * (len(marks) - 1) // top)] if top else " " for c in joined)
+
+
+def _join(counts: Sequence[int], width: int | None) -> list[int]:
+    if width is None or len(counts) <= width:
+        return list(counts)
+    edges = [len(counts) * i // width for i in range(width + 1)]
+    return [sum(counts[a:b]) for a, b in pairwise(edges)]
+
+
+def trace(values: Sequence[float | None], *, ascii_only: bool = False) -> str:
+    """Draw one character per value, as high as the value between the least and the greatest; a blank for NaN."""
+    known = [v for v in values if v is not None and np.isfinite(v)]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    marks = (_ASCII if ascii_only else _BLOCKS)[1:]
+    return "".join(" " if v is None or not np.isfinite(v) else marks[_level(v, low, high, len(marks))] for v in values)
+
+
+def _level(value: float, low: float, high: float, levels: int) -> int:
+    return min(levels - 1, int((value - low) / (high - low) * levels)) if high > low else 0
+
+
+def resample(values: npt.NDArray[np.float64], width: int) -> tuple[float | None, ...]:
+    """Means over ``width`` equal ranges of ``values`` [T], or the values themselves if there are fewer."""
+    if len(values) > width:
+        edges = np.arange(width + 1) * len(values) // width
+        values = np.array([_mean(values[a:b]) for a, b in pairwise(edges)])
+    return tuple(float(v) if np.isfinite(v) else None for v in values)
+
+
+def _mean(values: npt.NDArray[np.float64]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")

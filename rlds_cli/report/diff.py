@@ -14,17 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.checks.duplicates import episode_keys
+from rlds_cli.checks.episodes import episode_keys
 from rlds_cli.checks.findings import Place
 from rlds_cli.checks.subject import TILE_BYTES, Subject
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import rank
-from rlds_cli.report.histograms import Distribution, distribution
+from rlds_cli.report.columns import Distribution, distribution, rank
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, statistics
-from rlds_cli.store.finish import table_digests
 from rlds_cli.store.manifest import Counts, StoredField
+from rlds_cli.store.statistics import table_digests
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
 
@@ -191,7 +190,7 @@ def compare(
     True
     """
     if not (rtol >= 0 and atol >= 0):
-        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 asks for equal values")
+        raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 requires equal values")
     tolerance = Tolerance(rtol, atol)
     one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
     one, other = Dataset(one.store), Dataset(other.store)

@@ -31,6 +31,59 @@ from rlds_cli.ted import Field
 from rlds_cli.text import natural
 
 _MOST_FILES = 50_000
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "observation": (
+        *("observation", "observations", "obs", "state", "states", "s", "q", "qpos", "x", "features", "proprio"),
+        *("joint_pos", "joint_positions", "image", "images", "pixels", "frames"),
+    ),
+    "action": (
+        "action",
+        "actions",
+        "act",
+        "acts",
+        "a",
+        "cmd",
+        "command",
+        "commands",
+        "ctrl",
+        "control",
+        "controls",
+        "u",
+    ),
+    "next/reward": ("reward", "rewards", "rew", "rews", "r"),
+    "next/terminated": (
+        *("terminated", "terminal", "terminals", "termination", "terminations", "is_terminal"),
+        *("done", "dones", "d", "success", "successes", "is_success"),
+    ),
+    "next/truncated": ("truncated", "truncation", "truncations", "timeout", "timeouts", "time_limit"),
+    "next/observation": (
+        "next_observation",
+        "next_observations",
+        "next_obs",
+        "next_state",
+        "next_states",
+        "s2",
+        "obs2",
+    ),
+}
+EPISODE = ("episode", "episode_id", "episode_index", "episodes", "traj", "traj_id", "trajectory", "trial", "demo")
+_MAX_DEPTH = 3
+_SCALARS = ("next/reward", "next/terminated", "next/truncated")
+_SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
+_PICKLE_HINT = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
+_HTML = (b"<!doctype", b"<html", b"<?xml")
+_MAGIC: Mapping[bytes, str] = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\x1f\x8b": "a gzip-compressed file",
+    b"\xfd7zXZ\x00": "an xz-compressed file",
+    b"\x28\xb5\x2f\xfd": "a zstd-compressed file",
+    b"BZh": "a bzip2-compressed file",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"CDF": "a NetCDF file",
+    b"MATLAB 5.0": "a MATLAB file",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,46 +180,6 @@ def _unknown(given: Path, files: Sequence[Path], size: int, error: UnknownLayout
 
 
 # -- suggestions: names of arrays by field, in the order of preference
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "observation": (
-        *("observation", "observations", "obs", "state", "states", "s", "q", "qpos", "x", "features", "proprio"),
-        *("joint_pos", "joint_positions", "image", "images", "pixels", "frames"),
-    ),
-    "action": (
-        "action",
-        "actions",
-        "act",
-        "acts",
-        "a",
-        "cmd",
-        "command",
-        "commands",
-        "ctrl",
-        "control",
-        "controls",
-        "u",
-    ),
-    "next/reward": ("reward", "rewards", "rew", "rews", "r"),
-    "next/terminated": (
-        *("terminated", "terminal", "terminals", "termination", "terminations", "is_terminal"),
-        *("done", "dones", "d", "success", "successes", "is_success"),
-    ),
-    "next/truncated": ("truncated", "truncation", "truncations", "timeout", "timeouts", "time_limit"),
-    "next/observation": (
-        "next_observation",
-        "next_observations",
-        "next_obs",
-        "next_state",
-        "next_states",
-        "s2",
-        "obs2",
-    ),
-}
-EPISODE = ("episode", "episode_id", "episode_index", "episodes", "traj", "traj_id", "trajectory", "trial", "demo")
-_MAX_DEPTH = 3
-_SCALARS = ("next/reward", "next/terminated", "next/truncated")
-_SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
 
 
 def misses(found: FileTree) -> str | None:
@@ -277,21 +290,6 @@ def _episode_key(nodes: Sequence[Node]) -> str | None:
 
 
 # -- arrays in a file that no reader knows
-
-_PICKLE_HINT = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
-_HTML = (b"<!doctype", b"<html", b"<?xml")
-_MAGIC: Mapping[bytes, str] = {
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"\x1f\x8b": "a gzip-compressed file",
-    b"\xfd7zXZ\x00": "an xz-compressed file",
-    b"\x28\xb5\x2f\xfd": "a zstd-compressed file",
-    b"BZh": "a bzip2-compressed file",
-    b"\x89PNG": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"CDF": "a NetCDF file",
-    b"MATLAB 5.0": "a MATLAB file",
-}
 
 
 @dataclass(frozen=True, slots=True)

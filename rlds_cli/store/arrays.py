@@ -360,7 +360,7 @@ def check_offsets(directory: Path, offsets: Array, data: Array) -> None:
     """Raise DamagedDataset unless ``offsets`` [n+1] rise from 0 to the end of the bytes ``data``."""
     fits = offsets.ndim == data.ndim == 1 and offsets.dtype == np.int64 and data.dtype == np.uint8 and len(offsets)
     if not fits or offsets[0] != 0 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
-        raise DamagedDataset(f"{directory} do not rise from 0 to the {data.size:,} bytes beside them.", hint=_HINT)
+        raise DamagedDataset(f"{directory} do not increase from 0 to the {data.size:,} bytes beside them.", hint=_HINT)
 
 
 def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Write all rows of a dataset part by part, in one process or several, and resume an interrupted run.
+"""Write all rows of a dataset part by part: in one process or several, or by several machines. Runs can be resumed.
 
 ::
 
@@ -7,6 +7,15 @@
     <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 
 The journal holds one JSON line for each finished part. A line counts only if the rows on disk still have its hashes.
+
+Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory:
+
+::
+
+    <work>/journals/2-of-4.node7-311-9c.jsonl    parts that one attempt at shard 2 of 4 has finished
+    <work>/segments/17.9f3c51ab/                 the rows of part 17, as one attempt wrote them
+
+No two processes ever write the same file, and no harm is done if two attempts write the same part.
 """
 
 from __future__ import annotations
@@ -15,8 +24,9 @@ import ctypes
 import json
 import os
 import secrets
+import socket
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -31,8 +41,9 @@ from rlds_cli.errors import NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, Stage
-from rlds_cli.store import arrays, files, publishing, rows
-from rlds_cli.store.rows import Position, RowWriter, WrittenRows
+from rlds_cli.store import arrays, publishing, rows
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.store.workers import Executor, Processes, WorkerDied
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
 
@@ -40,6 +51,8 @@ PLACE = "dataset"
 FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
 FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
+_JOURNAL_DIRECTORY = "journals"
+Finished = dict[int, tuple[str, WrittenRows]]
 
 
 class BuildJob(Protocol):
@@ -79,7 +92,7 @@ class Built:
     directory: Path
     schema: tuple[Field, ...]
     paths: Mapping[str, str]
-    end: Position
+    end: RowPosition
     episodes: EpisodeTable
     notes: tuple[Note, ...]
 
@@ -90,7 +103,7 @@ def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, exec
     The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if ``jobs`` is
     0 or 1. The bytes are the same in all three cases.
     """
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     journal = Journal(work, job.key)
     done = journal.load(work, job.schema, paths)
     _forget_unfinished(work, done)
@@ -163,7 +176,7 @@ class _BuildProgress:
 def _work_here(
     job: BuildJob, work: Path, journal: Journal, done: dict[int, tuple[str, WrittenRows]], tell: _BuildProgress
 ) -> None:
-    position = Position()
+    position = RowPosition()
     for i, part in enumerate(job.parts):
         if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
             del done[i]  # written behind other parts than those that precede it now
@@ -196,7 +209,7 @@ def _work_apart(
         raise RldsError(
             f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. "
             f"{len(done)} of {len(job.parts)} parts are kept.",
-            hint="run the same command again: it goes on from there; fewer workers (-j) need less memory",
+            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
         ) from e
 
 
@@ -221,19 +234,19 @@ def write_part(job: BuildJob, part: Part, work: Path, number: int, start: int | 
     others may write the same part: a process that was thought dead, or the same shard on another machine.
     """
     if start is not None:
-        return PLACE, _run(job, part, work / PLACE, Position(start))
+        return PLACE, _run(job, part, work / PLACE, RowPosition(start))
     where = f"segments/{number}.{secrets.token_hex(4)}"
-    return where, _run(job, part, work / where, Position())
+    return where, _run(job, part, work / where, RowPosition())
 
 
 def _run(
-    job: BuildJob, part: Part, directory: Path, start: Position, tell: _BuildProgress | None = None
+    job: BuildJob, part: Part, directory: Path, start: RowPosition, tell: _BuildProgress | None = None
 ) -> WrittenRows:
     """Read one part and write its rows; a thread hashes and writes while reading goes on.
 
     One of several worker processes does without the thread: taking turns would cost it a tenth of its time.
     """
-    paths = files.paths(f.name for f in job.schema)
+    paths = assign_paths(f.name for f in job.schema)
     with RowWriter(directory, job.schema, paths, start) as writer, _beside() as thread:
         pending: deque[Future[None]] = deque()
         for chunk in job.read(part):
@@ -258,8 +271,8 @@ def _beside() -> AbstractContextManager[ThreadPoolExecutor | None]:
     return nullcontext() if parent_process() else ThreadPoolExecutor(1)
 
 
-def _advance(position: Position, w: WrittenRows) -> Position:
-    return Position(
+def _advance(position: RowPosition, w: WrittenRows) -> RowPosition:
+    return RowPosition(
         position.rows + w.rows,
         {f: position.frame_bytes.get(f, 0) + n for f, n in w.frame_bytes.items()},
         {f: _merged(position.strings.get(f, []), new) for f, new in w.new_strings.items()},
@@ -273,8 +286,8 @@ def _merged(known: list[str], new: list[str]) -> list[str]:
 
 def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRows]]) -> Built:
     """Put the rows of all parts in their place; ``done`` has each part's directory below ``work`` and its rows."""
-    paths = files.paths(f.name for f in job.schema)
-    position = Position()
+    paths = assign_paths(f.name for f in job.schema)
+    position = RowPosition()
     for i in range(len(job.parts)):
         where, written = done[i]
         after = _advance(position, written)
@@ -293,7 +306,9 @@ def assemble(job: BuildJob, work: Path, done: Mapping[int, tuple[str, WrittenRow
     )
 
 
-def _splice(segment: Path, place: Path, f: Field, path: str, w: WrittenRows, before: Position, after: Position) -> None:
+def _splice(
+    segment: Path, place: Path, f: Field, path: str, w: WrittenRows, before: RowPosition, after: RowPosition
+) -> None:
     """Copy the rows of a segment to their place, with text codes and frame offsets of the whole dataset."""
     source, target = rows.files(segment, f, path), rows.files(place, f, path)
     for file in target.values():
@@ -340,6 +355,9 @@ def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
             pass  # another file system, or one that cannot
     data = os.pread(source, min(size, 1 << 20), at)
     return os.pwrite(target, data, to)
+
+
+# -- the journal
 
 
 class Journal:
@@ -428,6 +446,156 @@ def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     e = dict(d["episodes"])
     e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
     # Hashing needs the position alone: the strings before this part come from the parts before it.
-    start = Position(d["start"]["rows"], d["start"]["frame_bytes"], {})
+    start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
     notes = tuple(Note(**n) for n in d["notes"])
     return WrittenRows(start, d["rows"], d["frame_bytes"], d["new_strings"], d["hashes"], EpisodeTable(**e), notes)
+
+
+# -- shards: parts of one dataset that different machines write
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard ``number`` of ``count``, from 1 on."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def parts(self, total: int) -> range:
+        """Return the shard's parts of ``total``: consecutive ones, as many as other shards have or one more or less."""
+        return range((self.number - 1) * total // self.count, self.number * total // self.count)
+
+
+def name_attempt() -> str:
+    """Return a unique name for this attempt."""
+    return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def finished_parts(job: BuildJob, work: Path, numbers: Collection[int]) -> Finished:
+    """Return those of the parts ``numbers`` that some attempt has written in full."""
+    paths = assign_paths(f.name for f in job.schema)
+    found: Finished = {}
+    for number, where, written in _journal_entries(job, work):
+        if number in numbers and number not in found and rows.rehash(work / where, job.schema, paths, written):
+            found[number] = (where, written)
+    return found
+
+
+def listed_parts(job: BuildJob, work: Path) -> set[int]:
+    """Return the parts that journals list as finished, without a check of their rows."""
+    return {number for number, _, _ in _journal_entries(job, work)}
+
+
+def count_shards(work: Path) -> int:
+    """Return the number of shards that the latest attempt counted; 0 without an attempt."""
+    latest = sorted(_journals(work), key=lambda f: f.stat().st_mtime)
+    counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
+    return next((int(n) for n in counts if n.isdigit()), 0)
+
+
+def _journal_entries(job: BuildJob, work: Path) -> Iterator[tuple[int, str, WrittenRows]]:
+    for file in _journals(work):
+        head, lines = read(file)
+        if head.get("key") == job.key:
+            yield from lines
+
+
+def _journals(work: Path) -> list[Path]:
+    try:
+        return sorted((work / _JOURNAL_DIRECTORY).iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def write_shard(
+    job: BuildJob,
+    work: Path,
+    shard: Shard,
+    *,
+    there: Callable[[Collection[int]], Finished],
+    executor: Callable[[int], Executor | None],
+    progress: Progress,
+    check: Callable[[], None],
+) -> Finished:
+    """Write the missing parts of a shard, and return all its parts.
+
+    Parameters
+    ----------
+    there : callable
+        Called with the numbers of the shard's parts; returns the finished ones, see `finished_parts`.
+    executor : callable
+        Called with the number of parts to write; returns the executor that writes them, or None for this process.
+    check : callable
+        Called before each part; an error that it raises ends the work.
+
+    Raises
+    ------
+    RldsError
+        A worker died again and again.
+    """
+    own = shard.parts(len(job.parts))
+    record = Journal(work / _JOURNAL_DIRECTORY, job.key, f"{shard.number}-of-{shard.count}.{name_attempt()}.jsonl")
+    record.begin()
+    done = there(own)
+    known = listed_parts(job, work)
+    for number in done.keys() - known:
+        record.record(number, *done[number])
+    missing = [i for i in own if i not in done]
+    tell = _ShardProgress(job, shard, len(own), progress)
+    tell.resumed(len(done))
+    workers = executor(len(missing)) if missing else None
+    for number, (where, written) in _write_parts(job, work, missing, workers, tell, check):
+        record.record(number, where, written)
+        done[number] = (where, written)
+        tell.part(len(done))
+    return done
+
+
+def _write_parts(
+    job: BuildJob,
+    work: Path,
+    missing: list[int],
+    executor: Executor | None,
+    tell: _ShardProgress,
+    check: Callable[[], None],
+) -> Iterator[tuple[int, tuple[str, WrittenRows]]]:
+    if executor is None:
+        for number in missing:
+            check()
+            yield number, write_part(job, job.parts[number], work, number)
+        return
+    todo = {i: (job, job.parts[i], work, i) for i in missing}
+    try:
+        for number, result in executor.work_through(write_part, todo, tell.died):
+            yield number, result
+            check()
+    except WorkerDied as e:
+        raise RldsError(
+            f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. Finished parts are kept.",
+            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
+        ) from e
+
+
+class _ShardProgress:
+    """Reports the progress of a shard, in parts."""
+
+    def __init__(self, job: BuildJob, shard: Shard, own: int, progress: Progress) -> None:
+        self._job, self._shard, self._own, self._progress = job, shard, own, progress
+
+    def resumed(self, done: int) -> None:
+        if done:
+            self._say(done, f"resumed: {done} of {self._own} parts of shard {self._shard} were there")
+
+    def part(self, done: int) -> None:
+        self._say(done)
+
+    def died(self, number: int, how: str) -> None:
+        note = f"the process that worked on {self._job.name(number)} {how}; trying again"
+        self._progress(Event(self._job.id, "note", note=note))
+
+    def _say(self, done: int, note: str = "") -> None:
+        what = f"shard {self._shard}"
+        self._progress(Event(self._job.id, self._job.stage, what, done, self._own, "parts", note))

@@ -135,6 +135,17 @@ def open_rows(array: Path) -> Array | Compressed:
     return Compressed(array) if is_compressed(array) else arrays.read(array)
 
 
+def read_range(array: Path, start: int, stop: int) -> Array:
+    """Read rows ``start`` to ``stop`` of the array in ``array``: mapped, or copied if they are compressed.
+
+    Raises
+    ------
+    DamagedDataset
+        A file is missing, or what is in it does not decode.
+    """
+    return open_rows(array)[start:stop]
+
+
 def open_column(array: Path) -> Array:
     """Return all rows of an array in either encoding: mapped, or decoded into memory.
 

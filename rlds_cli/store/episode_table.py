@@ -7,7 +7,6 @@ episodes without being content; each has a digest in the manifest instead.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,9 +17,9 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.files import json as documents
-from rlds_cli.store import arrays, statistics
-from rlds_cli.store.files import component
+from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
@@ -30,6 +29,12 @@ _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row")
 _SPLITS, _MISSING = "split", "missing"
 _HINT = "rlds verify ID shows all damage"
+MOST_BYTES = 100  # of a name
+TEXT = "str"
+_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
+
+
+# -- reading
 
 
 def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
@@ -67,7 +72,7 @@ def _arrays(directory: Path) -> dict[str, Array]:
 def check_places(e: dict[str, Array], m: Manifest) -> None:
     """Refuse a table whose episodes do not lie end to end on the rows, or that refers to files that are not there.
 
-    These are the properties that readers rely on. `check.check_table` finds further errors.
+    These are the properties that readers rely on. `integrity.check_table` finds further errors.
 
     Raises
     ------
@@ -140,8 +145,7 @@ def _source(directory: Path, text: str) -> dict[str, Any]:
     return dict(found)
 
 
-MOST_BYTES = 100  # of a name
-TEXT = "str"
+# -- the user's own columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +172,6 @@ class StoredColumn:
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
-
-    def digest(self, name: str) -> str:
-        """Hash the values and the mask of missing ones."""
-        own = statistics.column_digest(name, self.values)
-        if isinstance(self.values, list) or not self.missing.any():
-            return own
-        return hashlib.sha256((own + statistics.column_digest(f"missing/{name}", self.missing)).encode()).hexdigest()
 
 
 def check_names(names: Iterable[str], where: str) -> None:
@@ -233,9 +230,6 @@ def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
     if {known, new} == {"int", "float"}:
         return "float"
     raise InvalidEpisode(f'{where}: the episode column "{name}" is {_WORDS[new]} here, {_WORDS[str(known)]} before.')
-
-
-_WORDS = {"bool": "a flag", "int": "a whole number", "float": "a number", "str": "a text"}
 
 
 def _kind(values: Sequence[Scalar], name: str) -> str:

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, episode_table, files, publishing, rows, sealing, statistics, videos
+from rlds_cli.store import arrays, compression, episode_table, publishing, rows, sealing, statistics, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.files import component, components
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
+from rlds_cli.store.paths import assign_paths, component, components
 from rlds_cli.store.publishing import Shared
 from rlds_cli.ted import (
     CUT,
@@ -37,6 +37,8 @@ from rlds_cli.ted import (
     Repeated,
     merge_notes,
 )
+
+# -- fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +80,7 @@ def finish(
     copied if they cannot be linked. ``locate`` finds the videos that rows refer to.
     """
     table, total = built.episodes, built.end.rows
-    last_rows = table.start + table.length
-    # Threads read the blocks of each field, while the system already writes the rows to the disk.
-    with (
-        ThreadPoolExecutor(1) as disk,
-        ThreadPoolExecutor(max(1, threads)) as pool,
-        ThreadPoolExecutor(max(1, threads)) as blocks,
-    ):
-        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
-        synced = disk.submit(_sync, files if about.encoding == "memmap" else ())
-        own = [pool.submit(_finish_field, built, f, last_rows, about.encoding, locate, blocks) for f in built.schema]
-        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
-        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
-        synced.result()
-    del last_rows  # large for millions of episodes
+    finished = _finish_fields(built, about.encoding, shared, locate, threads)
     of_user = episode_table.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     _write_own_columns(built.directory / "episodes", of_user)
@@ -102,7 +91,9 @@ def finish(
         encoding=about.encoding,
         fields=tuple(x.field for x in finished),
         counts=counts,
-        fingerprint=statistics.fingerprint({x.field.name: x.field.digest for x in finished}, table_digests(table)),
+        fingerprint=statistics.fingerprint(
+            {x.field.name: x.field.digest for x in finished}, statistics.table_digests(table)
+        ),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         reader=about.reader,
@@ -118,12 +109,37 @@ def finish(
         metadata=tuple(_write_metadata(built.directory, metadata)),
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
-        episode_columns={name: {"dtype": c.dtype, "digest": c.digest(name)} for name, c in of_user.items()},
+        episode_columns={
+            name: {"dtype": c.dtype, "digest": statistics.own_column_digest(name, c.values, c.missing)}
+            for name, c in of_user.items()
+        },
     )
     _write_groups(built.directory)
     sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
     read(built.directory)  # do not publish a manifest that would be refused on opening
     return sealed
+
+
+def _finish_fields(
+    built: Built, encoding: str, shared: Mapping[str, Shared], locate: videos.Locate | None, threads: int
+) -> list[_Finished]:
+    """Complete the arrays of all fields, sorted by name.
+
+    Threads read the blocks of each field, while the system already writes the rows to the disk.
+    """
+    last_rows = built.episodes.start + built.episodes.length
+    with (
+        ThreadPoolExecutor(1) as disk,
+        ThreadPoolExecutor(max(1, threads)) as pool,
+        ThreadPoolExecutor(max(1, threads)) as blocks,
+    ):
+        files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
+        synced = disk.submit(_sync, files if encoding == "memmap" else ())
+        own = [pool.submit(_finish_field, built, f, last_rows, encoding, locate, blocks) for f in built.schema]
+        linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
+        finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
+        synced.result()
+    return finished
 
 
 def _sync(files: Iterable[Path]) -> None:
@@ -176,7 +192,7 @@ def _finish_frames(directory: Path, total: int, size: int) -> statistics.Blocks:
 def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[videos.Extent]) -> statistics.Blocks:
     arrays.finish(directory, (total, 2), "int32")
     hashes = videos.write(target, extents)
-    return statistics.as_array([*videos.index_hashes(arrays.read(directory)), *hashes])
+    return statistics.as_array([*statistics.array_blocks(arrays.read(directory)), *hashes])
 
 
 def frame_hashes(data: Array, offsets: Array) -> statistics.Blocks:
@@ -228,32 +244,16 @@ def _renamed(s: Shared) -> StoredField:
     f = s.field
     hashes = arrays.read(s.dataset / "digests" / f.path)
     digest = statistics.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
-    return replace(f, name=s.name, path=files.paths([s.name])[s.name], digest=digest)
+    return replace(f, name=s.name, path=assign_paths([s.name])[s.name], digest=digest)
 
 
-def table_digests(table: EpisodeTable) -> dict[str, str]:
-    """Return the digests of the episode columns that count as content."""
-    return {name: statistics.column_digest(name, values) for name, values in content_columns(table)}
-
-
-def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
-    """Return the columns that the fingerprint covers; ``seed`` and ``options`` only if an episode has one."""
-    yield "start", table.start
-    yield "length", table.length
-    yield "end", table.end
-    yield "num_observed", table.num_observed
-    if not isinstance(table.seed, Repeated):
-        yield "seed", np.array([s or 0 for s in table.seed], np.uint64)
-        yield "has_seed", np.array([s is not None for s in table.seed], bool)
-    if not isinstance(table.options, Repeated):
-        yield "options", list(table.options)
-    yield from ((f"split/{name}", values) for name, values in table.splits.items())
+# -- the episode table
 
 
 def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
     """Write the columns of the episode table; return the number of terminated steps if there are flags."""
     directory, terminated = built.directory / "episodes", None
-    for name, values in chain(content_columns(table), _computed(built.directory, paths, table)):
+    for name, values in chain(statistics.content_columns(table), _computed(built.directory, paths, table)):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
@@ -334,6 +334,9 @@ def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
         final_observations=int(table.observed.sum()),
         terminated_inside=0 if terminated is None else terminated - ended,
     )
+
+
+# -- sources and metadata
 
 
 def _write_sources(directory: Path, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,14 @@ from rlds_cli.ted import Array, BoolArray, EncodedFrames, Field, IntArray
 Codec = Literal["jpeg", "png"]
 CHANNELS = {"jpeg": {1: "L", 3: "RGB"}, "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}}  # and how Pillow calls them
 STRIP_PIXELS = 1 << 17  # decoded in one go: as fast as more, and out of a processor's cache no sooner than needed
+_MODES = {1: "L", 3: "RGB"}
+_START = b"\xff\xd8"
+_SCAN = 0xDA
+# What may stand before it: frame headers (baseline, extended and progressive), tables, comments, applications' own.
+_BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
+
+
+# -- decoding
 
 
 def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> Array:
@@ -142,6 +150,9 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
     return values
 
 
+# -- encoding
+
+
 def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str = "frames") -> EncodedFrames:
     """Encode images, for a preprocess function that returns encoded frames instead of an array.
 
@@ -186,11 +197,7 @@ def encode_frames(frames: Array, codec: Codec, *, quality: int = 95, name: str =
     return EncodedFrames(data, np.array([len(e) for e in encoded], np.int64), frames.shape[1:], codec)
 
 
-_MODES = {1: "L", 3: "RGB"}
-_START = b"\xff\xd8"
-_SCAN = 0xDA
-# What may stand before it: frame headers (baseline, extended and progressive), tables, comments, applications' own.
-_BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
+# -- JPEG images of one kind, many at a time
 
 
 def fit(encoded: Sequence[bytes], f: Field) -> bool:

@@ -1,22 +1,34 @@
-"""Hash a dataset's directory again and compare it with its manifest; check that its parts agree."""
+"""Hash a dataset's directory again and compare it with its manifest; check that its parts agree.
+
+The rows of each field are compared with their digests block by block, the episode table with the manifest and with the
+flags and rewards of the rows, and all other files with the list of their digests.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
+from typing import Any
+
+import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, files, manifest, sealing, statistics
-from rlds_cli.store.check import Checked, Problem, check_field, check_statistics, check_table, logical_size, rows_there
-from rlds_cli.store.finish import table_digests
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store import arrays, compression, files, manifest, sealing, statistics, videos
+from rlds_cli.store.compression import read_range
+from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store
+from rlds_cli.store.rows import stored_row
+from rlds_cli.store.sealing import Problem
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, IntArray
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
@@ -24,6 +36,14 @@ _UNCOVERED = (
     "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
     "episode table are not compared; made again with --force it has them"
 )
+_PIECE = 1 << 20
+_DECODED = 64 << 20
+_UNREADABLE = b"\0" * 32
+# What zarr-python and its codecs raise over damaged files.
+_FAILURES = (DamagedDataset, OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, AttributeError)
+_STRIDE = 1 << 20
+_ROUNDING = 1e-9
+Read = Callable[[int, int], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +97,7 @@ def _check_rows(path: Path, m: Manifest) -> None:
     """Refuse a number of rows far beyond the size of the files."""
     room = max((rows_there(path, f) for f in m.fields), default=0)
     if m.counts.rows > room + _MISSING_ROWS:
-        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files have room for {room:,}.")
+        raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files hold {room:,}.")
 
 
 def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
@@ -115,7 +135,7 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
             with ThreadPoolExecutor(threads) as pool:
                 found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
                 problems = [p for some in found for p in some]
-        return table_digests(table), problems
+        return statistics.table_digests(table), problems
     except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
         return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
 
@@ -134,3 +154,443 @@ def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     for name in ("metadata", "sources"):
         if (m.metadata if name == "metadata" else m.archive) and not (path / name).exists():
             yield Problem(name, "is missing")
+
+
+# -- the rows of a field
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a field's check; ``digest`` is that of the rows on disk, None if some of them cannot be read."""
+
+    name: str
+    digest: str | None
+    bytes: int
+    problems: tuple[Problem, ...]
+
+
+def _nothing(size: int) -> None:
+    pass
+
+
+def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
+    """Estimate the number of bytes that ``check_field`` hashes."""
+    if f.kind == "array":
+        return rows * arrays.row_bytes((0, *f.shape), f.dtype)
+    if f.kind == "text":
+        return rows * 4
+    try:
+        files = dataset / videos.DIRECTORY if f.codec == VIDEO else dataset
+        return arrays.open_document(files / f.path / "bytes")[0][0] + rows * 8
+    except DamagedDataset:
+        return 0
+
+
+def rows_there(dataset: Path, f: StoredField) -> int:
+    """Estimate the number of rows that a field's files hold; 0 if they cannot be inspected."""
+    dtype, shape = stored_row(f)
+    array = dataset / f.path
+    if f.kind == "frames" and f.codec != VIDEO:
+        array, dtype, shape = array / "offsets", np.dtype("int64"), ()
+    width = arrays.row_bytes((0, *shape), dtype)
+    try:
+        found = arrays.layout(array)
+        if found.compressed:
+            return min(found.shape[0], found.shard * sum(1 for _ in (array / "c").iterdir()))
+        return arrays.data_file(array, 1 + len(shape)).stat().st_size // width if width else 0
+    except (DamagedDataset, OSError):
+        return 0
+
+
+def check_field(dataset: Path, f: StoredField, rows: int, told: Callable[[int], None] = _nothing) -> Checked:
+    """Hash all rows of a field and compare them with the stored digests.
+
+    ``told`` is called with the number of bytes of each block once it is hashed.
+    """
+    problems = _structure(dataset, f, rows)
+    hashes, unreadable, size = _hash_blocks(dataset, f, rows, told)
+    if unreadable and not problems:
+        first, why = next(iter(unreadable.items()))
+        problems.append(Problem(f.name, why, _rows(first, first, rows)))
+    found = statistics.as_array(hashes)
+    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, found)
+    problems += _differences(dataset, f, rows, found, digest, set(unreadable))
+    return Checked(f.name, None if unreadable else digest, size, tuple(problems))
+
+
+def _hash_blocks(
+    dataset: Path, f: StoredField, rows: int, told: Callable[[int], None]
+) -> tuple[list[bytes], dict[int, str], int]:
+    """Return the hashes of all blocks, the reasons why some (by number) cannot be read, and the bytes read."""
+    hashes: list[bytes] = []
+    unreadable: dict[int, str] = {}
+    size = 0
+    for hash_next in _blocks(dataset, f, rows):
+        try:
+            digest, read = hash_next()
+            size += read
+            told(read)
+        except _FAILURES as e:
+            digest = _UNREADABLE
+            unreadable[len(hashes)] = _why(e)
+        hashes.append(digest)
+    return hashes, unreadable, size
+
+
+def _blocks(dataset: Path, f: StoredField, rows: int) -> Iterator[Callable[[], tuple[bytes, int]]]:
+    """Yield a function for each block that hashes it: blocks of rows, then videos."""
+    texts = _texts(dataset, f)
+    for a in statistics.blocks(rows):
+        yield partial(_hash_block, dataset / f.path, f, texts, a, min(a + statistics.BLOCK_ROWS, rows))
+    if f.codec == VIDEO:
+        files = dataset / videos.DIRECTORY / f.path
+        try:
+            offsets = arrays.read(files / "offsets").tolist()
+        except DamagedDataset:
+            return  # the check of the structure reports it
+        for a, b in pairwise(offsets):
+            yield partial(_hash_bytes, files / "bytes", a, b)
+
+
+def _hash_bytes(array: Path, a: int, b: int) -> tuple[bytes, int]:
+    h = hashlib.sha256()
+    for piece in _pieces(array, a, b, 1):
+        h.update(piece)
+    return h.digest(), b - a
+
+
+def _texts(dataset: Path, f: StoredField) -> list[str | None]:
+    """Return the string table of a text field with None for code -1; empty if it cannot be read."""
+    try:
+        return [*arrays.read_strings(dataset / "text" / f.path), None] if f.kind == "text" else []
+    except _FAILURES:
+        return []
+
+
+def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
+    """Find damage in the files of a field that shows without reading rows."""
+    path = dataset / f.path
+    try:
+        if f.codec == VIDEO:
+            return [*_array(path, f.name, (rows, 2), "int32"), *_videos(dataset / videos.DIRECTORY / f.path, f.name)]
+        if f.kind == "frames":
+            size = arrays.open_document(path / "bytes")[0]
+            return [
+                *_array(path / "offsets", f"{f.name} offsets", (rows + 1,), "int64"),
+                *_array(path / "bytes", f"{f.name} bytes", size, "uint8"),
+                *_offsets(path, f.name, size[0]),
+            ]
+        if f.kind == "text":
+            return _array(path, f.name, (rows,), "int32")
+        return _array(path, f.name, (rows, *f.shape), f.dtype)
+    except _FAILURES as e:
+        return [Problem(f.name, _why(e))]
+
+
+def _videos(path: Path, name: str) -> list[Problem]:
+    size = arrays.open_document(path / "bytes")[0]
+    problems = [*_array(path / "bytes", f"{name} videos", size, "uint8"), *_offsets(path, f"{name} videos", size[0])]
+    if videos.tables_digest(path) != videos.stored_digest(path):
+        problems.append(Problem(f"{name} videos", "differ (the tables that say where frames lie)"))
+    return problems
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, RldsError) else f"cannot be read: {error}"
+
+
+def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
+    found = arrays.open_document(directory)
+    if found != (shape, np.dtype(dtype)):
+        what = f"zarr.json says {found[1]} {list(found[0])}; the manifest says {dtype} {list(shape)}"
+        return [Problem(name, what)]
+    try:
+        layout = arrays.layout(directory)
+    except DamagedDataset:
+        return [Problem(name, "zarr.json does not describe the file")]
+    if layout.compressed:
+        compression.check_shards(directory)
+        return []
+    size = arrays.file_size(shape, dtype)
+    if size == 0:
+        return []
+    file = arrays.data_file(directory, len(shape))
+    arrays.check_size(file, size)
+    return _tail(file, name, shape, dtype)
+
+
+def _tail(file: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
+    """Check the padding and the index behind the rows, which other Zarr readers need."""
+    expected = arrays.tail(shape, dtype)
+    start = arrays.row_bytes(shape, dtype) * shape[0]
+    with file.open("rb") as f:
+        f.seek(start)
+        found = f.read()
+    if found == expected:
+        return []
+    return [Problem(name, "differ (behind the rows: padding or index)", bytes=(start, start + len(expected)))]
+
+
+def _offsets(path: Path, name: str, size: int) -> list[Problem]:
+    offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
+    if offsets[0] == 0 and offsets[-1] == size and (np.diff(offsets) >= 0).all():
+        return []
+    return [Problem(f"{name} offsets", f"do not increase from 0 to the {size:,} bytes of frames")]
+
+
+def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
+    """Return the hash of rows a to b, and the number of bytes read for it."""
+    if f.kind == "array" or f.codec == VIDEO:
+        h, size = hashlib.sha256(), 0
+        dtype, shape = stored_row(f)
+        for piece in _pieces(path, a, b, arrays.row_bytes((0, *shape), dtype)):
+            h.update(piece)
+            size += len(piece)
+        return h.digest(), size
+    if f.kind == "frames":
+        return _hash_frames(path, np.array(read_range(path / "offsets", a, b + 1)))
+    codes = read_range(path, a, b)
+    if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
+        raise DamagedDataset(f"have codes beyond the {max(0, len(texts) - 1):,} texts")
+    return statistics.text_block([texts[c] for c in codes]), codes.nbytes
+
+
+def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
+    if (np.diff(offsets) < 0).any():
+        raise DamagedDataset("have decreasing offsets")
+    h = hashlib.sha256(np.ascontiguousarray(np.diff(offsets), "<i8").tobytes())
+    for piece in _pieces(path / "bytes", int(offsets[0]), int(offsets[-1]), 1):
+        h.update(piece)
+    return h.digest(), int(offsets[-1] - offsets[0]) + offsets.nbytes
+
+
+def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
+    """Read the bytes of rows a to b. Plain files are not mapped: a failing disk is an error then, not a signal."""
+    if width == 0 or a == b:
+        return
+    if compression.is_compressed(array):
+        step = max(1, _DECODED // width)
+        for start in range(a, b, step):
+            yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
+        return
+    shape, _ = arrays.open_document(array)
+    file, left = arrays.data_file(array, len(shape)), (b - a) * width
+    with file.open("rb", buffering=0) as f:
+        f.seek(a * width)
+        while left:
+            piece = f.read(min(left, _PIECE))
+            if not piece:
+                raise DamagedDataset(f"{file} ends before row {b:,}")
+            left -= len(piece)
+            yield piece
+
+
+def _differences(
+    dataset: Path, f: StoredField, rows: int, found: statistics.Blocks, digest: str, unreadable: set[int]
+) -> list[Problem]:
+    """Find the blocks that have changed, without those known to be unreadable."""
+    try:
+        stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
+        intact = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, stored) == f.digest
+    except _FAILURES as e:
+        stored, intact = None, False
+        if digest == f.digest:
+            return [Problem(f"digests of {f.name}", _why(e))]
+    if digest == f.digest:
+        return [] if intact else [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
+    if not intact or stored.shape != found.shape:
+        return [Problem(f.name, "differs from its digest in the manifest; its block digests are damaged too")]
+    bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
+    of_rows = len(statistics.blocks(rows))  # behind them come videos
+    spans = [_span(f, rows, first, last) for first, last in _runs(bad[bad < of_rows])]
+    return spans + [Problem(f"{f.name} video {k - of_rows:,}", "differs") for k in bad[bad >= of_rows].tolist()]
+
+
+def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
+    """Group consecutive numbers as (first, last)."""
+    if len(numbers):
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            yield int(run[0]), int(run[-1])
+
+
+def _rows(first: int, last: int, rows: int) -> tuple[int, int]:
+    """Return the rows of blocks first to last."""
+    return first * statistics.BLOCK_ROWS, min(rows, (last + 1) * statistics.BLOCK_ROWS)
+
+
+def _span(f: StoredField, rows: int, first: int, last: int) -> Problem:
+    a, b = _rows(first, last, rows)
+    width = arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 0
+    return Problem(f.name, "differ", (a, b), (a * width, b * width) if width else None)
+
+
+# -- the episode table and the statistics
+
+
+def check_table(store: Store, table: EpisodeTable) -> list[Problem]:
+    """Find all errors of the episode table. ``table`` is the one that ``store.table()`` reads."""
+    try:
+        shape = [Problem(f"episodes/{name}", what) for name, what in _shape(store, table)]
+        return shape or [Problem(f"episodes/{name}", what) for name, what in _content(store, table)]
+    except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+        return [Problem("episodes", e.message if isinstance(e, RldsError) else str(e))]
+
+
+def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    """Find contradictions within the table."""
+    counts, e = store.manifest.counts, store.episodes
+    lengths = {name: len(column) for name, column in e.items() if len(column) != len(table)}
+    if lengths or len(table) != counts.episodes:
+        yield "length", f"columns of other lengths than {counts.episodes:,} episodes: {lengths or len(table)}"
+        return
+    if len(table) and table.length.min() < 1:
+        yield "length", f"episode {int(table.length.argmin())} has {int(table.length.min())} steps"
+    if int((table.length + 1).sum()) != counts.rows:
+        yield "length", f"{int((table.length + 1).sum()):,} rows; the manifest says {counts.rows:,}"
+    elif not np.array_equal(e["start"], table.start):
+        yield "start", f"episode {_first(e['start'] != table.start)} does not start where the one before ends"
+    if not np.isin(table.end, (TERMINATED, TRUNCATED, CUT)).all():
+        yield "end", f"episode {_first(table.end > CUT)} has the unknown end {int(table.end.max())}"
+    if not np.isin(e["num_observed"] - table.length, (0, 1)).all():
+        yield "num_observed", "is neither the length nor one more"
+    if not np.array_equal(e["num_transitions"], table.num_transitions):
+        yield "num_transitions", f"episode {_first(e['num_transitions'] != table.num_transitions)} does not add up"
+    sources = max(1, int(store.manifest.archive.get("files", 1)))
+    if len(table) and not 0 <= table.source.min() <= table.source.max() < sources:
+        yield "source", f"names files beyond the {sources}"
+
+
+def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    """Find contradictions between the table and the rows or the manifest."""
+    yield from _counts(store, table)
+    yield from _own_columns(store)
+    e = store.episodes
+    if all(name in store.fields for name in FLAGS):
+        terminated, truncated = (_reader(store, name) for name in FLAGS)
+        yield from _flags(table, _sums(truncated, table), *_last(store, table))
+        done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), table)
+        yield from _sum_of("num_done", e.get("num_done"), done)
+        yield from _sum_of("num_terminated", e.get("num_terminated"), _sums(terminated, table))
+    if "total_reward" in e:
+        yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), table))
+
+
+def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
+    """Return whether the statistics of a field in the manifest are those of its rows."""
+    f, stored = store.fields[name], store.manifest.stats.get(name)
+    if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf":
+        return [] if stored is None else [Problem(f"statistics of {name}", "are of values that are not numbers")]
+    if stored is None:
+        return [Problem(f"statistics of {name}", "are missing")]
+    found = statistics.recount(_reader(store, name), store.manifest.counts.rows, f, table.start + table.length)
+    scale = _scale(found)
+    wrong = [
+        key
+        for key, value in asdict(found).items()
+        if not _near(stored.get(key), value, 0 if key in ("count", "nonfinite", "histogram") else scale)
+    ]
+    return [Problem(f"statistics of {name}", f"{', '.join(wrong)} are not those of its rows")] if wrong else []
+
+
+def _near(stored: Any, found: Any, scale: float) -> bool:
+    """Return whether two values are equal, up to differences of rounding between processors."""
+    try:
+        a, b = np.asarray(stored, np.float64), np.asarray(found, np.float64)
+    except (TypeError, ValueError):
+        return False
+    rounding = _ROUNDING if scale else 0
+    return a.shape == b.shape and bool(np.isclose(a, b, rtol=rounding, atol=rounding * scale, equal_nan=True).all())
+
+
+def _scale(stats: Stats) -> float:
+    """Return the largest finite value."""
+    limits = np.abs(np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max)]))
+    return float(limits[np.isfinite(limits)].max(initial=0))
+
+
+def _own_columns(store: Store) -> Iterator[tuple[str, str]]:
+    """Find the user's columns that have changed since they were written."""
+    for name, about in store.manifest.episode_columns.items():
+        column = store.own_column(name)
+        if not len(column.values) == len(column.missing) == store.manifest.counts.episodes:
+            yield name, f"has {len(column.values):,} values; {store.manifest.counts.episodes:,} expected"
+        elif statistics.own_column_digest(name, column.values, column.missing) != about["digest"]:
+            yield name, "is not what it was when it was written"
+
+
+def _counts(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
+    counts = store.manifest.counts
+    found = {
+        "steps": int(table.length.sum()),
+        "transitions": int(table.num_transitions.sum()),
+        "terminated": int((table.end == TERMINATED).sum()),
+        "truncated": int((table.end == TRUNCATED).sum()),
+        "cut": int((table.end == CUT).sum()),
+        "final_observations": int(table.observed.sum()),
+    }
+    for name, value in found.items():
+        if getattr(counts, name) != value:
+            yield "counts", f"{value:,} {name}; the manifest says {getattr(counts, name):,}"
+
+
+def _reader(store: Store, name: str) -> Read:
+    directory = store.directory(name)
+    return lambda a, b: read_range(directory, a, b)
+
+
+def _last(store: Store, table: EpisodeTable) -> tuple[Array, Array]:
+    """Return the flags of the last step of each episode."""
+    steps = table.start + table.length - 1
+    terminated, truncated = (np.asarray(store.rows(name)[steps], bool) for name in FLAGS)
+    return terminated, truncated
+
+
+def _flags(
+    table: EpisodeTable, truncated: Array, last_terminated: Array, last_truncated: Array
+) -> Iterator[tuple[str, str]]:
+    ends = last_terminated != (table.end == TERMINATED)
+    ends |= ~last_terminated & ~last_truncated
+    if ends.any():
+        yield "end", f"episode {_first(ends)} has flags that contradict its end"
+    inside = truncated != last_truncated
+    if inside.any():
+        yield "end", f"episode {_first(inside)} is truncated before its last step"
+
+
+def _sums(read: Read, table: EpisodeTable) -> Array:
+    """Sum a column over each episode in float64, reading several episodes at a time."""
+    total = np.zeros(len(table))
+    start, stop = table.start, table.start + table.length
+    first = 0
+    while first < len(table):
+        end = max(first + 1, int(np.searchsorted(stop, start[first] + _STRIDE, "right")))
+        for e, a, b in _reads(start, stop, first, end):
+            values = np.asarray(read(a, b), np.float64)
+            total[e] += np.add.reduceat(values, start[e] - a) if isinstance(e, slice) else values.sum()
+        first = end
+    return total
+
+
+def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[Any, int, int]]:
+    """Yield the ranges of rows to read for episodes first to end: all at once, or a long episode in pieces."""
+    a, b = int(start[first]), int(stop[end - 1])
+    if end - first > 1:
+        yield slice(first, end), a, b
+        return
+    for at in range(a, b, _STRIDE):
+        yield first, at, min(b, at + _STRIDE)
+
+
+def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
+    if stored is None:
+        return
+    # The same numbers are added in another order here, so sums differ by rounding, more so where terms cancel.
+    finite = np.abs(found[np.isfinite(found)])
+    wrong = ~np.isclose(stored, found, rtol=1e-6, atol=1e-6 * max(1.0, finite.max(initial=0)), equal_nan=True)
+    if wrong.any():
+        k = _first(wrong)
+        yield name, f"episode {k} has {stored[k]}; its rows add up to {found[k]}"
+
+
+def _first(where: Array) -> int:
+    return int(np.argmax(where))

@@ -14,9 +14,9 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files.hashing import short
 from rlds_cli.store import arrays, compression, episode_table, files, manifest
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.files import component
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement

@@ -69,7 +69,7 @@ def _aside(directory: Path, what: str) -> Path:
 
 def _seal(directory: Path) -> None:
     """Sync every file and directory and take the write permission from the files."""
-    below = list(trees.below(directory))
+    below = trees.below(directory)
     directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
         for _ in pool.map(_seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):

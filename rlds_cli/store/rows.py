@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from rlds_cli.errors import NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Note, VideoFrames
@@ -22,7 +22,7 @@ NO_TEXT = -1  # the code of a step without text
 
 
 @dataclass(slots=True)
-class Position:
+class RowPosition:
     """The place of the next row: number of rows, bytes of encoded frames, and strings before it.
 
     The strings of a field in videos are the names of the videos in their source.
@@ -37,7 +37,7 @@ class Position:
 class WrittenRows:
     """The rows that one part has written from ``start`` on. ``hashes`` are the CRC-32 of each field's bytes."""
 
-    start: Position
+    start: RowPosition
     rows: int
     frame_bytes: dict[str, int]
     new_strings: dict[str, list[str]]
@@ -46,10 +46,10 @@ class WrittenRows:
     notes: tuple[Note, ...]
 
     @property
-    def end(self) -> Position:
+    def end(self) -> RowPosition:
         """Position behind the part."""
         s = self.start
-        return Position(
+        return RowPosition(
             s.rows + self.rows,
             {f: s.frame_bytes.get(f, 0) + n for f, n in self.frame_bytes.items()},
             {f: s.strings.get(f, []) + new for f, new in self.new_strings.items()},
@@ -92,11 +92,11 @@ class RowWriter:
         The dataset under construction, or a segment.
     paths : mapping
         Field name to path below ``directory``.
-    start : Position
+    start : RowPosition
         Place of the first row. Rows before it belong to other parts and are not touched.
     """
 
-    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: Position) -> None:
+    def __init__(self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str], start: RowPosition) -> None:
         self._schema = schema
         self._start = start
         self._rows = 0
@@ -128,10 +128,10 @@ class RowWriter:
             for f in self._schema:
                 self._append(f, chunk.columns[f.name], len(chunk))
         except OSError as e:
-            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(e):
                 raise NoSpace(
                     f"The disk is full after {self._start.rows + self._rows:,} rows; finished parts are kept.",
-                    hint="free some space and run the same command again: it goes on from there",
+                    hint="free some space and run the same command again: it resumes there",
                 ) from e
             raise
         self._rows += len(chunk)

@@ -21,7 +21,6 @@ from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.store import arrays, rows, videos
 from rlds_cli.store import files as store_files
-from rlds_cli.store.check import Problem
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
 
@@ -29,6 +28,21 @@ MANIFEST, LISTING = "zarr.json", "digests/zarr.json"
 _OWN = "rlds_sha256"  # of the manifest's file, in it
 _KEY = f'"{_OWN}": "'
 _NONE = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong: ``where`` is a field or another part; ``rows`` and ``bytes`` are half-open ranges there."""
+
+    where: str
+    what: str
+    rows: tuple[int, int] | None = None
+    bytes: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        span = f"bytes {self.bytes[0]:,}-{self.bytes[1] - 1:,} " if self.bytes else ""
+        span = span or (f"rows {self.rows[0]:,}-{self.rows[1] - 1:,} " if self.rows else "")
+        return f"{self.where}: {span}{self.what}"
 
 
 def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:

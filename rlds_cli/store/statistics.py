@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,10 +31,22 @@ import numpy.typing as npt
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.ted import Array, BoolArray, EpisodeTable, Field, IntArray, Repeated
 
 BLOCK_ROWS = 1 << 16
 Blocks = npt.NDArray[np.uint8]  # [blocks, 32]
+SAMPLE = 1 << 16
+BINS = 16
+_QUANTILE_ELEMENTS = 1 << 21
+_BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
+_SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
+Float = npt.NDArray[np.float64]
+Read = Callable[[int, int], Array]  # rows from one to another
+_PIECE = 64 << 20  # bytes that are read at once
+_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
+
+
+# -- hashes of blocks, digests of fields and columns, the fingerprint
 
 
 def blocks(rows: int) -> range:
@@ -45,6 +57,11 @@ def blocks(rows: int) -> range:
 def array_block(values: Array) -> bytes:
     """Hash one block of an array field."""
     return hashlib.sha256(arrays.raw(values)).digest()
+
+
+def array_blocks(values: Array) -> list[bytes]:
+    """Hash the blocks of an array field, or of the index of a field in videos."""
+    return [array_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values))]
 
 
 def ragged_block(lengths: IntArray, data: Array | bytes) -> bytes:
@@ -75,10 +92,37 @@ def field_digest(name: str, dtype: str, shape: Sequence[int], placement: str, ki
 def column_digest(name: str, values: Array | Sequence[str | None]) -> str:
     """Return the digest of one column of the episode table."""
     if isinstance(values, np.ndarray):
-        hashes = as_array(array_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
+        hashes = as_array(array_blocks(values))
         return field_digest(name, values.dtype.name, values.shape[1:], "episode", "array", hashes)
     hashes = as_array(text_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
     return field_digest(name, "str", (), "episode", "text", hashes)
+
+
+def own_column_digest(name: str, values: Array | Sequence[str | None], missing: BoolArray) -> str:
+    """Return the digest of a user's own episode column: of its values, and of the mask of missing ones if any is."""
+    own = column_digest(name, values)
+    if not isinstance(values, np.ndarray) or not missing.any():
+        return own
+    return hashlib.sha256((own + column_digest(f"missing/{name}", missing)).encode()).hexdigest()
+
+
+def table_digests(table: EpisodeTable) -> dict[str, str]:
+    """Return the digests of the episode columns that count as content."""
+    return {name: column_digest(name, values) for name, values in content_columns(table)}
+
+
+def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
+    """Return the columns that the fingerprint covers; ``seed`` and ``options`` only if an episode has one."""
+    yield "start", table.start
+    yield "length", table.length
+    yield "end", table.end
+    yield "num_observed", table.num_observed
+    if not isinstance(table.seed, Repeated):
+        yield "seed", np.array([s or 0 for s in table.seed], np.uint64)
+        yield "has_seed", np.array([s is not None for s in table.seed], bool)
+    if not isinstance(table.options, Repeated):
+        yield "options", list(table.options)
+    yield from ((f"split/{name}", values) for name, values in table.splits.items())
 
 
 def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
@@ -90,12 +134,7 @@ def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
     return f"rlds1:{h.hexdigest()}"
 
 
-SAMPLE = 1 << 16
-BINS = 16
-_QUANTILE_ELEMENTS = 1 << 21
-_BLOCK_ELEMENTS = 1 << 17  # 1 MiB in float64
-_SIDE_BY_SIDE = 512  # elements that are added up in one go: NumPy takes as long for a row of 17
-Float = npt.NDArray[np.float64]
+# -- statistics of values
 
 
 class Moments(NamedTuple):
@@ -281,9 +320,7 @@ def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray |
         return np.asarray(np.where(np.isfinite(per_unit), (x - low) * per_unit, (x - low) / width * bins))
 
 
-Read = Callable[[int, int], Array]  # rows from one to another
-_PIECE = 64 << 20  # bytes that are read at once
-_LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
+# -- one pass over the rows of a field
 
 
 def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:

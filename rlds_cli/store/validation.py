@@ -15,7 +15,7 @@ from typing import Any
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
-from rlds_cli.store.files import is_field_path
+from rlds_cli.store.paths import is_field_path
 
 MAX_WIDTH = 4096  # elements of a row: wider rows have statistics over all their elements
 MOST_ROWS, MOST_ROW_BYTES, MOST_BYTES = 1 << 48, 1 << 40, 1 << 60
@@ -495,7 +495,7 @@ def _check_stats(stats: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Ma
         f = fields.get(name)
         where = f"the statistics of {name[:80]!r}"
         if f is None or f["kind"] != "array":
-            raise ValueError(f"{where} are of no field that has any")
+            raise ValueError(f"{where} belong to a field without statistics")
         pooled = math.prod(f["shape"]) > MAX_WIDTH
         for key in _ELEMENTS:
             _nested(found[key], [] if pooled else f["shape"], f"{where}: {key}")

@@ -18,7 +18,6 @@ nothing is searched for. Each thread keeps its decoders where they are: reading 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -35,10 +34,11 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage, NoSpace
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.store import arrays, statistics
+from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -46,6 +46,14 @@ _PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("offsets", "packets", "first")
+_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
+_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
+_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
+_KEPT = 8  # decoders per thread
+_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
+
+
+# -- tables of stored videos
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +168,10 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
                     h.update(piece)
                 hashes.append(h.digest())
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(e):
             raise NoSpace(
                 "The disk is full: the videos do not fit. Finished parts are kept.",
-                hint="free some space and run the same command again: it goes on from there",
+                hint="free some space and run the same command again: it resumes there",
             ) from e
         raise
     tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
@@ -191,11 +199,6 @@ def stored_digest(directory: Path) -> str:
         return str(documents.load(directory / "zarr.json")["attributes"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-def index_hashes(index: Array) -> list[bytes]:
-    """Return the hashes of the blocks of an index, followed by those of the videos."""
-    return [statistics.array_block(index[a : a + statistics.BLOCK_ROWS]) for a in statistics.blocks(len(index))]
 
 
 def _pieces(e: Extent) -> Iterator[bytes]:
@@ -243,12 +246,10 @@ def _track(text: str, packets: IntArray, size: int) -> Track:
     return Track(**_header(text), start=start, size=length, time=time, key=flags & _KEY > 0, shown=flags & _SHOWN > 0)
 
 
-_FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
-_CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
-_DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
-_KEPT = 8  # decoders per thread
-_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
 _here = local()
+
+
+# -- decoding
 
 
 @dataclass(frozen=True)

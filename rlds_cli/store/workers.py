@@ -21,6 +21,9 @@ from rlds_cli.errors import RldsError
 R = TypeVar("R")
 _ATTEMPTS = 2
 _SAFE = "PYTHONSAFEPATH"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
+_KEPT = 64 << 20
+_FROM_HEAP = 32 << 20  # the most that glibc allows
 
 
 class WorkerDied(Exception):
@@ -128,7 +131,7 @@ class _Worker(Generic[R]):
         if code is None:
             return "died"
         if code == -signal.SIGKILL:
-            return "was killed (signal 9: by somebody, or by the system when memory ran out)"
+            return "was killed (signal 9; the system does this when memory runs out)"
         return f"was ended by signal {-code}" if code < 0 else f"left with exit code {code}"
 
     def stop(self) -> None:
@@ -203,11 +206,6 @@ def work_through(
     finally:
         for worker in (*idle, *(w for _, w in busy.values())):
             worker.stop()
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_KEPT = 64 << 20
-_FROM_HEAP = 32 << 20  # the most that glibc allows
 
 
 def keep_freed_memory() -> None:

@@ -11,14 +11,18 @@ results (``next/reward``). The last row holds the final observation, and zeros e
 
 If the archive has no final observation, the last row repeats the one before in every field placed "both", and the
 episode table has ``num_observed = T``.
+
+`chunks` lays out episodes in this way, in chunks of bounded size; their columns may be in memory, or read when their
+rows come (`LazyColumn`). `lay_out` makes one chunk of whole episodes. Readers that fill the rows of
+several episodes at once share them out with `pieces`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
-from typing import Any, Literal, TypeVar, overload
+from itertools import pairwise, repeat
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +42,14 @@ END_NAMES = ("terminated", "truncated", "cut")
 VIDEO = "mp4"  # the codec of frames that are kept in videos
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20  # approximate size of the pieces that are read and written
+TEXT_BYTES = 8  # of a text in a column: a reference
 
 REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
+# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
+EPISODE_COLUMNS = frozenset(
+    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
+    options split splits missing episode""".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,11 @@ class EncodedFrames:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images."""
+        return self.data.nbytes
+
 
 @dataclass(slots=True)
 class VideoFrames:
@@ -104,12 +119,11 @@ class VideoFrames:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index."""
+        return self.index.nbytes
 
-# TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
-EPISODE_COLUMNS = frozenset(
-    """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode""".split()  # noqa: SIM905
-)
 
 Text = list[str | None]
 Scalar = bool | int | float | str | None  # of one episode, in a column of the user's own
@@ -302,6 +316,25 @@ class Part:
     args: Mapping[str, Any]
 
 
+class LazyColumn:
+    """A column of an episode whose rows are read or decoded when they are laid out.
+
+    An episode of such columns may be larger than memory.
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate bytes of all rows in memory."""
+        raise NotImplementedError
+
+    def cut(self, start: int, stop: int) -> Any:
+        """Read rows [start, stop): an array, of objects for text, or a list of the bytes of encoded images."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
 class EpisodeData:
     """One whole episode, by field name, before it is laid out in rows.
@@ -310,7 +343,7 @@ class EpisodeData:
     Without a field placed ``both``, ``observed`` says whether the final observation is recorded.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column | LazyColumn]
     length: int
     end: int
     source: int = 0
@@ -321,10 +354,65 @@ class EpisodeData:
     splits: tuple[str, ...] = ()
     extra: Mapping[str, Scalar] = field(default_factory=dict)
     observed: bool = True
+    notes: tuple[Note, ...] = ()
 
 
-def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
-    """Put whole episodes into rows, one after the other.
+class HasLength(Protocol):
+    """An episode of ``length`` steps."""
+
+    @property
+    def length(self) -> int:
+        """The steps T; the episode takes T+1 rows."""
+
+
+E = TypeVar("E", bound=HasLength)
+
+
+@dataclass(slots=True)
+class EpisodePiece(Generic[E]):
+    """Rows [start, stop) of the T+1 rows of an episode."""
+
+    episode: E
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def ends(self) -> bool:
+        """True if the piece holds the last row of the episode."""
+        return self.stop == self.episode.length + 1
+
+
+def pieces(
+    episodes: Iterable[E], rows: int, size: int = CHUNK_BYTES, *, nbytes: Callable[[E], int] = lambda _: 0
+) -> Iterator[list[EpisodePiece[E]]]:
+    """Share the rows of episodes out to chunks of at most ``rows`` rows, and at least 2, and about ``size`` bytes.
+
+    A long episode is divided evenly, so that its last row comes with the step before it.
+    """
+    rows = max(rows, 2)
+    todo: list[EpisodePiece[E]] = []
+    count = taken = 0
+    for e in episodes:
+        whole, held = e.length + 1, nbytes(e)
+        if todo and (count + whole > rows or taken + held > size):
+            yield todo
+            todo, count, taken = [], 0, 0
+        number = max(1, min(max(-(-whole // rows), -(-held // size)), whole - 1))
+        bounds = [whole * i // number for i in range(number + 1)]
+        yield from ([EpisodePiece(e, a, b)] for a, b in pairwise(bounds[:-1]))
+        todo.append(EpisodePiece(e, bounds[-2], whole))
+        count, taken = count + whole - bounds[-2], taken + held // number
+    if todo:
+        yield todo
+
+
+def chunks(
+    schema: Sequence[Field], episodes: Iterable[EpisodeData], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
+) -> Iterator[Chunk]:
+    """Lay episodes out in rows, in chunks of about ``size`` bytes and at most ``rows`` rows each.
 
     Raises
     ------
@@ -332,37 +420,33 @@ def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
         A field is missing or unknown, or has a wrong number of rows or row shape.
     """
     names = {f.name for f in schema}
-    observed = [_check_rows(schema, names, e) for e in episodes]
-    columns = {f.name: _lay_out_field(f, episodes) for f in schema}
-    length = np.array([e.length for e in episodes], np.int64)
-    last = np.zeros(int((length + 1).sum()), bool)
-    last[np.cumsum(length + 1) - 1] = True
-    splits = {s: None for e in episodes for s in e.splits}
-    own = {name: None for e in episodes for name in e.extra}
-    table = EpisodeTable(
-        length,
-        np.array([e.end for e in episodes], np.uint8),
-        np.array(observed, bool),
-        np.array([e.source for e in episodes], np.int32),
-        np.array([e.row for e in episodes], np.int64),
-        group=[e.group for e in episodes],
-        seed=[e.seed for e in episodes],
-        options=[e.options for e in episodes],
-        splits={s: np.array([s in e.splits for e in episodes], bool) for s in splits},
-        extra={n: [_python(e.extra.get(n)) for e in episodes] for n in own},
-    )
-    return Chunk(columns, last, table)
+
+    def checked() -> Iterator[EpisodeData]:
+        for e in episodes:
+            _check_rows(schema, names, e)
+            yield e
+
+    for todo in pieces(checked(), rows, size, nbytes=_nbytes):
+        yield _lay_out(schema, todo)
 
 
-def _python(value: Scalar) -> Scalar:
-    """Convert a NumPy scalar to Python, since journals are JSON."""
-    return value.item() if isinstance(value, np.generic) else value
+def lay_out(schema: Sequence[Field], episodes: Sequence[EpisodeData]) -> Chunk:
+    """Put whole episodes into rows, one after the other, in one chunk.
+
+    Raises
+    ------
+    InvalidEpisode
+        As in `chunks`.
+    """
+    names = {f.name for f in schema}
+    for e in episodes:
+        _check_rows(schema, names, e)
+    return _lay_out(schema, [EpisodePiece(e, 0, e.length + 1) for e in episodes])
 
 
-def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> bool:
-    """Check the rows of every field, and return whether the final observation is recorded."""
+def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> None:
     where = f"episode {e.group or e.row}"
-    if set(e.columns) != names:
+    if e.columns.keys() != names:
         missing, extra = sorted(names - set(e.columns)), sorted(set(e.columns) - names)
         raise InvalidEpisode(
             f"{where}: "
@@ -372,14 +456,16 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> boo
                 if which
             )
         )
-    both = {f.name: len(e.columns[f.name]) for f in schema if f.placement == "both"}
-    wanted_both = (e.length, e.length + 1)
+    length = e.length
+    both: dict[str, int] = {}
     for f in schema:
-        rows = len(e.columns[f.name])
-        allowed = wanted_both if f.placement == "both" else (e.length,)
-        if rows not in allowed:
-            raise InvalidEpisode(f"{where}: {f.name} has {rows} rows; expected {' or '.join(map(str, allowed))}.")
         column = e.columns[f.name]
+        rows = len(column)
+        if f.placement == "both":
+            both[f.name] = rows
+        if rows != length and not (f.placement == "both" and rows == length + 1):
+            expected = f"{length} or {length + 1}" if f.placement == "both" else str(length)
+            raise InvalidEpisode(f"{where}: {f.name} has {rows} rows; expected {expected}.")
         if isinstance(column, np.ndarray) and column.shape[1:] != f.shape:
             raise InvalidEpisode(
                 f"{where}: a row of {f.name} has shape {list(column.shape[1:])}; others have {list(f.shape)}."
@@ -388,68 +474,121 @@ def _check_rows(schema: Sequence[Field], names: set[str], e: EpisodeData) -> boo
         raise InvalidEpisode(
             f"{where}: fields disagree on the final row: " + ", ".join(f"{k} has {v}" for k, v in both.items())
         )
-    return next(iter(both.values())) == e.length + 1 if both else e.observed
 
 
-def _lay_out_field(f: Field, episodes: Sequence[EpisodeData]) -> Column:
+def _nbytes(e: EpisodeData) -> int:
+    """Return the approximate bytes of an episode's rows in memory."""
+    return sum(TEXT_BYTES * len(c) if isinstance(c, list) else c.nbytes for c in e.columns.values())
+
+
+_Pieces = Sequence[EpisodePiece[EpisodeData]]
+
+
+def _lay_out(schema: Sequence[Field], todo: _Pieces) -> Chunk:
+    stops = np.cumsum([p.stop - p.start for p in todo], dtype=np.int64)
+    done = [p.episode for p in todo if p.ends]
+    last = np.zeros(int(stops[-1]) if todo else 0, bool)
+    last[stops[[p.ends for p in todo]] - 1 if len(done) < len(todo) else stops - 1] = True
+    columns = {f.name: _lay_out_field(f, todo, len(last)) for f in schema}
+    both = next((f.name for f in schema if f.placement == "both"), None)
+    return Chunk(columns, last, _table(done, both), tuple(note for e in done for note in e.notes))
+
+
+def _table(done: Sequence[EpisodeData], both: str | None) -> EpisodeTable:
+    """Describe episodes; the rows of ``both``, a field placed so, tell whether final observations are recorded."""
+    splits = {s: None for e in done for s in e.splits}
+    own = {name: None for e in done for name in e.extra}
+    observed = [e.observed if both is None else len(e.columns[both]) > e.length for e in done]
+    return EpisodeTable(
+        np.array([e.length for e in done], np.int64),
+        np.array([e.end for e in done], np.uint8),
+        np.array(observed, bool),
+        np.array([e.source for e in done], np.int32),
+        np.array([e.row for e in done], np.int64),
+        group=[e.group for e in done],
+        seed=[e.seed for e in done],
+        options=[e.options for e in done],
+        splits={s: np.array([s in e.splits for e in done], bool) for s in splits},
+        extra={n: [_python(e.extra.get(n)) for e in done] for n in own},
+    )
+
+
+def _python(value: Scalar) -> Scalar:
+    """Convert a NumPy scalar to Python, since journals are JSON."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _lay_out_field(f: Field, todo: _Pieces, rows: int) -> Column:
     if f.kind == "text":
-        return [value for e in episodes for value in _text_rows(f, e)]
+        return [value for p in todo for value in _texts(f, p)]
     if f.codec == VIDEO:
-        return _video_rows(f, episodes)
+        return _videos(f, todo)
     if f.kind == "frames":
-        return _frame_rows(f, episodes)
-    rows = sum(e.length + 1 for e in episodes)
+        return _frames(f, todo)
     out = np.zeros((rows, *f.shape), f.dtype)
-    at = 0
-    for e in episodes:
-        column = e.columns[f.name]
-        assert isinstance(column, np.ndarray)
-        out[at : at + len(column)] = column
-        if f.placement == "both" and len(column) == e.length and e.length:
-            out[at + e.length] = column[-1]
-        at += e.length + 1
+    name, both, at = f.name, f.placement == "both", 0
+    for p in todo:
+        column, start, stop = p.episode.columns[name], p.start, p.stop
+        known = len(column)  # rows, of which those up to ``stop`` are wanted
+        if isinstance(column, np.ndarray):
+            values = column if not start and known <= stop else column[start:stop]
+        else:
+            assert isinstance(column, LazyColumn)
+            values = column.cut(start, min(stop, known))
+        out[at : at + len(values)] = values
+        at += stop - start
+        if both and start < known < stop:
+            out[at - 1] = out[at - 2]  # a piece that ends an episode has the row before, too
     return out
 
 
-def _text_rows(f: Field, e: EpisodeData) -> Text:
-    column = e.columns[f.name]
-    assert isinstance(column, list)
-    if len(column) == e.length + 1:
-        return column
-    return [*column, column[-1] if f.placement == "both" and column else None]
+def _texts(f: Field, p: EpisodePiece[EpisodeData]) -> Text:
+    column = p.episode.columns[f.name]
+    stop = min(p.stop, len(column))
+    if isinstance(column, LazyColumn):
+        rows: Text = column.cut(p.start, stop).tolist()
+    else:
+        assert isinstance(column, list)
+        rows = column[p.start : stop]
+    return rows if stop == p.stop else [*rows, rows[-1] if f.placement == "both" and rows else None]
 
 
-def _video_rows(f: Field, episodes: Sequence[EpisodeData]) -> VideoFrames:
+def _videos(f: Field, todo: _Pieces) -> VideoFrames:
     numbers: dict[str, int] = {}
     rows = []
-    for e in episodes:
-        column = e.columns[f.name]
+    for p in todo:
+        column = p.episode.columns[f.name]
         assert isinstance(column, VideoFrames)
         number = np.array([*(numbers.setdefault(v, len(numbers)) for v in column.files), -1], np.int32)
-        index = column.index.copy()
+        index = column.index[p.start : p.stop].copy()
         index[:, 0] = number[index[:, 0]]
         rows.append(index)
-        if len(index) == e.length:
-            repeated = f.placement == "both" and e.length
+        if len(index) < len(p):
+            repeated = f.placement == "both" and len(index)
             rows.append(index[-1:] if repeated else np.full((1, 2), -1, np.int32))
     return VideoFrames(tuple(numbers), np.concatenate([np.zeros((0, 2), np.int32), *rows]))
 
 
-def _frame_rows(f: Field, episodes: Sequence[EpisodeData]) -> EncodedFrames:
-    data, lengths = [], []
-    for e in episodes:
-        column = e.columns[f.name]
-        assert isinstance(column, EncodedFrames)
-        data.append(column.data)
-        lengths.append(column.lengths)
-        if len(column) == e.length:
-            repeat = int(column.lengths[-1]) if f.placement == "both" and e.length else 0
-            data.append(column.data[len(column.data) - repeat :])
+def _frames(f: Field, todo: _Pieces) -> EncodedFrames:
+    data: list[Any] = []
+    lengths: list[IntArray] = []
+    for p in todo:
+        column = p.episode.columns[f.name]
+        if isinstance(column, LazyColumn):
+            images = column.cut(p.start, min(p.stop, len(column)))
+            data += images
+            found = np.array([len(image) for image in images], np.int64)
+        else:
+            assert isinstance(column, EncodedFrames)
+            found = column.lengths[p.start : p.stop]
+            first = int(column.lengths[: p.start].sum())
+            data.append(column.data[first : first + int(found.sum())])
+        lengths.append(found)
+        if len(found) < len(p):
+            repeat = int(found[-1]) if f.placement == "both" and len(found) else 0
+            data.append(data[-1][len(data[-1]) - repeat :] if repeat else b"")
             lengths.append(np.array([repeat], np.int64))
-    return EncodedFrames(
-        np.concatenate(data) if data else np.zeros(0, np.uint8),
-        np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
-    )
+    return EncodedFrames(np.frombuffer(b"".join(data), np.uint8), np.concatenate([np.zeros(0, np.int64), *lengths]))
 
 
 def flags(length: int, end: int) -> dict[str, BoolArray]:

@@ -10,7 +10,7 @@ Values may be arrays, tensors, nested dicts, lists, or lists of strings; a singl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +19,6 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import (
-    CHUNK_BYTES,
-    CHUNK_ROWS,
     CUT,
     FLAGS,
     REWARD,
@@ -28,37 +26,17 @@ from rlds_cli.ted import (
     TRUNCATED,
     VIDEO,
     Array,
-    Chunk,
     Column,
     EncodedFrames,
-    EpisodeData,
     Field,
     Placement,
     VideoFrames,
-    lay_out,
 )
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps
 Value = Array | list[str | None] | EncodedFrames
 Flat = dict[str, Value]
-
-
-def chunks(
-    episodes: Iterable[EpisodeData], schema: Sequence[Field], *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
-) -> Iterator[Chunk]:
-    """Lay out episodes in chunks of about ``size`` bytes or ``rows`` rows."""
-    width = max(1, sum(f.row_bytes for f in schema))
-    batch: list[EpisodeData] = []
-    held = 0
-    for e in episodes:
-        batch.append(e)
-        held += e.length + 1
-        if held >= rows or held * width >= size:
-            yield lay_out(schema, batch)
-            batch, held = [], 0
-    if batch:
-        yield lay_out(schema, batch)
 
 
 def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
@@ -117,7 +95,7 @@ def _values(value: Any, name: str, where: str) -> Value:
     if array.dtype.kind not in "biufc":
         raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which is not a number, a flag or text.")
     if array.dtype == np.longdouble or array.dtype == np.clongdouble:
-        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which no other machine reads.")
+        raise InvalidEpisode(f"{where}: {name} has dtype {array.dtype}, which other machines cannot read.")
     return array
 
 

@@ -31,6 +31,16 @@ Json = Mapping[str, Any]
 # Length of a Text space without a limit in the archive: Gymnasium needs one.
 _ANY_LENGTH = 1 << 20
 _MOST_ELEMENTS = 1 << 24  # of a space that is built: Gymnasium keeps several arrays of each Box
+_NEEDED: Mapping[Any, tuple[str, ...]] = {
+    "Box": ("dtype", "shape", "low", "high"),
+    "Discrete": ("n",),
+    "MultiDiscrete": ("nvec",),
+    "MultiBinary": ("n",),
+    "Dict": ("subspaces",),
+    "Tuple": ("subspaces",),
+    "Text": ("max_length",),
+}
+_PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
 def from_json(space: Json | str) -> gymnasium.Space[Any]:
@@ -125,17 +135,6 @@ def _check_form(space: Any, what: str) -> None:
         _check_form(part, f"{what}/{key}")
 
 
-_NEEDED: Mapping[Any, tuple[str, ...]] = {
-    "Box": ("dtype", "shape", "low", "high"),
-    "Discrete": ("n",),
-    "MultiDiscrete": ("nvec",),
-    "MultiBinary": ("n",),
-    "Dict": ("subspaces",),
-    "Tuple": ("subspaces",),
-    "Text": ("max_length",),
-}
-
-
 def misfit(space: Json, fields: Sequence[Field], root: str) -> str | None:
     """Describe how a space and the fields at and below ``root`` disagree; None if they fit."""
     own = [f for f in fields if is_below(f.name, root)]
@@ -218,9 +217,6 @@ def _holding(f: Field) -> dict[str, Any]:
         "low": np.full(sides, low, object).tolist(),
         "high": np.full(sides, high, object).tolist(),
     }
-
-
-_PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
 def _gymnasium() -> Any:

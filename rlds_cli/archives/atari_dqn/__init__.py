@@ -59,6 +59,9 @@ VERSION = 1
 choose = every_file
 NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
 TIME_LIMIT = 27_000  # steps of four frames: half an hour of play, the runner's limit
+_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
+_NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
+STACK = 4
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -129,7 +132,7 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
             raise UnknownLayout(
                 f"{c.where}checkpoint {c.number} does not hold what {first.where}checkpoint {first.number} holds: "
                 f"{c.capacity:,} rows of {c.kinds}; {first.capacity:,} rows of {first.kinds}.",
-                hint="import runs that agree, each under a name of its own",
+                hint="import runs with other fields separately, each with its own name",
             )
     fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
     for store, (dtype, shape) in first.kinds.items():
@@ -138,10 +141,6 @@ def _schema(checkpoints: Sequence[logs.Checkpoint]) -> tuple[Field, ...]:
             placement = "both" if store == "observation" else "next" if name == REWARD else "root"
             fields.append(Field(name, dtype, shape, placement))  # type: ignore[arg-type]  # one of the three
     return tuple(sorted(fields, key=lambda f: f.name))
-
-
-_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "terminal": FLAGS[0]}
-_NUMBER = re.compile(r"(?<=_ckpt\.)\d+(?=\.gz$)")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -222,7 +221,7 @@ def _check_padding(frames: Array, kept: IntArray, new: int, part: Part) -> None:
         raise CorruptArchive(
             f"{part.args['pieces'][0]['label']}: rows before an episode have no action and no reward, but a frame; "
             "they are not the padding that Dopamine writes.",
-            hint="rlds_cli.create takes episodes that you read yourself",
+            hint="read the episodes yourself and pass them to rlds_cli.create",
         )
 
 
@@ -325,9 +324,6 @@ class _Packed:
         self._file.finish()
 
 
-STACK = 4
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointRows:
     """Rows [start, stop) of a checkpoint."""
@@ -370,7 +366,7 @@ def _run(checkpoints: Sequence[Checkpoint]) -> CheckpointRun:
     before: Checkpoint | None = None
     for c in checkpoints:
         if before and _is_repeated(before, c):
-            notes.append(Note("repeated-checkpoint", "checkpoints hold the rows of the one before", 1, c.label))
+            notes.append(Note("repeated-checkpoint", "checkpoints repeat the previous one", 1, c.label))
             continue
         if not (c is first and opening):
             pieces.append(CheckpointRows(c, last, last + 1))

@@ -104,7 +104,7 @@ def _notes(archive: Archive, found: Sequence[Checkpoint], bad: Mapping[str, Corr
         text = "checkpoints do not say how far they were written; all rows but the last are taken to be data"
         notes.append(Note("no-add-count", text, len(uncounted), uncounted[0].label))
     if others:
-        notes.append(Note("other-files", "files that are no part of a log were not read", others))
+        notes.append(Note("other-files", "files that do not belong to a log were not read", others))
     return notes
 
 

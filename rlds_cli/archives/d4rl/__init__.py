@@ -53,8 +53,7 @@ from rlds_cli.archives import (
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import D4RL_KEYS, DEFAULT, FlatLayout, Limits, Rule, differs, is_set, rule, scan
-from rlds_cli.archives.fields import differences
-from rlds_cli.archives.names import meaning, says_more
+from rlds_cli.archives.names import differences, meaning, says_more
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import is_hdf5, open_file, reading
 from rlds_cli.formats.hdf5_rows import components, nan_count
@@ -79,6 +78,7 @@ choose = every_file
 PART_ROWS = 1 << 19
 PART_BYTES = 512 << 20
 FINAL, OWN = "final", "own"
+TEXT_BYTES = 64
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -152,7 +152,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         limits = plan.facts["jumps"][source] if "jumps" in plan.facts else None
         by = rule(archive.episodes_by, found, f, path, limits=limits)
         try:
-            yield from chunks(f, _stretch(plan, part, by, found))
+            yield from stretch_chunks(f, _stretch(plan, part, by, found))
         except NextValuesDiffer:
             raise Replan(with_own_next(plan, found)) from None
 
@@ -184,7 +184,7 @@ def _schema(archive: Archive, seen: Sequence[FlatLayout], mode: str | None, by: 
             raise CorruptArchive(
                 f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
                 + "; ".join(differences(schema, schemas[0])),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
     return schemas[0]
 
@@ -260,7 +260,7 @@ def with_own_next(plan: Plan, found: FlatLayout) -> Plan:
     )
     note = Note(
         "next-observation",
-        "next observations differ from the rows after throughout: kept as a field of their own",
+        "next observations differ from the next rows throughout: kept as a separate field",
         1,
         "if episodes end there unflagged: --episodes-by jumps",
     )
@@ -290,9 +290,6 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
             for field in observations:
                 key = found.columns[field]
                 yield ArchivedValue(f"next/{field}", f"{key}[{row + 1}]", f[key][row + 1])
-
-
-TEXT_BYTES = 64
 
 
 class NextValuesDiffer(Exception):
@@ -332,7 +329,7 @@ class Stretch:
         return max(1, min(CHUNK_ROWS, CHUNK_BYTES // width) // 2)
 
 
-def chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
+def stretch_chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
     """Read the rows of a stretch, in order.
 
     Raises
@@ -421,7 +418,7 @@ class _Block:
         )
 
     def _report(self, cut: BoolArray, table: EpisodeTable) -> None:
-        self._note("terminated-inside", "steps are terminated and their episode goes on", self.terminated & ~self.ends)
+        self._note("terminated-inside", "steps are terminated inside an episode", self.terminated & ~self.ends)
         flagged = self.stretch.rule.kind in ("flags", "timeouts")  # else no end has a flag
         if flagged and self.start + self.rows == self.stretch.rule.layout.rows and cut[-1:].any():
             text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"

@@ -21,7 +21,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from rlds_cli.archives.fields import expand, free_name, row_field
+from rlds_cli.archives.names import expand, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import keys_found, reading
 from rlds_cli.formats.hdf5_rows import components
@@ -44,6 +44,16 @@ RESERVED = {*FLAGS, NEXT}
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 # Larger than any table of constants, smaller than what a reader may take in at once.
 MAX_METADATA = 64 << 20
+# A jump is larger than this factor times a percentile of the differences in a sample: blocks of rows, a number of them,
+# the bytes of all, and the components of a row.
+FACTOR, PERCENTILE = 8.0, 99
+BLOCK_ROWS, BLOCKS = 1024, 128
+SAMPLE_BYTES = 16 << 20
+MAX_COMPONENTS = 4096
+Limits = Mapping[str, list[float | None]]
+DEFAULT = "flags"
+RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
+SCAN_ROWS, SCAN_BYTES = 1 << 18, 16 << 20  # of a block of flags or observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,7 @@ def _claim(found: Mapping[str, TableColumn], name: str, chosen: Mapping[str, str
             key = D4RL_KEYS[field]
             raise UnknownLayout(
                 f'{name} has no "{key}". It holds {keys_found(found)}.',
-                hint=f"say which key it is: --map {field}=KEY",
+                hint=f"name the key: --map {field}=KEY",
             )
     return claimed
 
@@ -198,15 +208,6 @@ def _check_flag(found: Mapping[str, TableColumn], name: str, key: str | None) ->
         raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
 
 
-FACTOR = 8.0
-PERCENTILE = 99
-BLOCK_ROWS = 1024
-BLOCKS = 128
-SAMPLE_BYTES = 16 << 20
-MAX_COMPONENTS = 4096
-Limits = Mapping[str, list[float | None]]
-
-
 def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
     """Measure the longest step that is no jump, by observation column and component; None for one without scale.
 
@@ -226,7 +227,7 @@ def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
             found[key] = column
     if layout.rows and not found:
         raise UnknownLayout(
-            f"{path.name}: no component of the observations moves by steps of its own, so no jump can be told.",
+            f"{path.name}: jumps cannot be detected in the observations.",
             hint="--episodes-by flags, or --map next/observation=KEY",
         )
     return found
@@ -259,12 +260,6 @@ def _steps(values: Array) -> Array:
     flat = components(values).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.abs(np.diff(flat, axis=0)))
-
-
-DEFAULT = "flags"
-RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
-SCAN_ROWS = 1 << 18
-SCAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +310,10 @@ def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: 
     """
     kind, _, key = (text or DEFAULT).partition(":")
     if kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field"):
-        raise UnknownLayout(f'"{text}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+        raise UnknownLayout(f'"{text}" is not a rule for the ends of episodes.', hint=f"one of {', '.join(RULES)}")
     if kind == "timeouts" and layout.timeouts is None:
         raise UnknownLayout(
-            f'{path.name} has no "timeouts", at which its episodes should end.',
+            f'{path.name} has no "timeouts", which should mark the ends of its episodes.',
             hint="--episodes-by flags, or --map truncated=KEY",
         )
     if kind == "jumps" and not layout.comparable:
@@ -332,7 +327,7 @@ def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
     d = f.get(key)
     if d is None or not d.shape or d.shape[0] != layout.rows or d.shape[1:] not in ((), (1,)):
         raise UnknownLayout(
-            f'{name} has no column "{key}" with one value per row, by which its episodes should be divided.',
+            f'{name} has no column "{key}" with one value per row, which should divide its episodes.',
             hint=f"columns: {', '.join(layout.columns.values())}",
         )
     return key

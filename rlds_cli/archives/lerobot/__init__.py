@@ -29,11 +29,15 @@ from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import trees
 from rlds_cli.formats import image_header, mp4, parquet
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
 from rlds_cli.text import plural
 
 VERSION = 2
+_DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
+PART_ROWS = 1 << 16
+_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
+_DONE, _SUCCESS = "next.done", "next.success"
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -70,7 +74,7 @@ def plan(archive: Archive) -> Plan:
     """
     found = description.locate(archive.files)
     if found is None:
-        raise UnknownLayout("There is no LeRobot dataset here: no meta/info.json.")
+        raise UnknownLayout("This is not a LeRobot dataset: it has no meta/info.json.")
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
             f'episodes_by="{archive.episodes_by}" does not apply: LeRobot lists its episodes.', hint="leave it out"
@@ -164,10 +168,7 @@ def _listed_episodes(root: Path) -> tuple[Info, dict[str, ListedEpisode], dict[i
     return info, {f"episode_{e.number}": e for e in listed}, description.tasks(info, files)
 
 
-_DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
-
-
-def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose the descriptions, and the tables and videos of the wanted episodes.
 
     Raises
@@ -212,7 +213,7 @@ def _files(e: ListedEpisode) -> list[str]:
     return [e.data, *(video for video, _ in e.videos.values())]
 
 
-def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Portion:
+def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Subset:
     """Return the portion to cut out of the chosen files, since files of version 3 hold several episodes."""
     numbers = [e.number for e in there if e.length > 0]
     kept = [e.number for e in wanted if e.length > 0]
@@ -220,11 +221,6 @@ def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Po
         return EVERYTHING
     start = numbers.index(kept[0])
     return replace(EVERYTHING, episodes=(start, start + len(kept)))
-
-
-PART_ROWS = 1 << 16
-_CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images
-_DONE, _SUCCESS = "next.done", "next.success"
 
 
 def _plan(archive: Archive, info: Info) -> Plan:
@@ -239,7 +235,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     notes += missing
     notes += [*moved, *shared_frames(info, kept, cameras)]
     if not kept:
-        raise CorruptArchive(f"{info.root}: there is no episode with steps whose files are all here.")
+        raise CorruptArchive(f"{info.root}: no episode with steps has all of its files.")
     columns = description.schema(info.root / kept[0].data)
     if cameras and "timestamp" not in columns.names:
         raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")

@@ -146,7 +146,7 @@ def _opened(data: bytes, name: str) -> Any:
     try:
         found = Image.open(io.BytesIO(data), formats=("PNG", "TIFF"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-        raise CorruptArchive(f"{name}: {len(data):,} bytes are no PNG or TIFF image: {e}") from e
+        raise CorruptArchive(f"{name}: {len(data):,} bytes are not a PNG or TIFF image: {e}") from e
     if found.width * found.height > MAX_PIXELS:
         raise UnsafeArchive(f"{name}: an image of {found.height}x{found.width} is not decoded.")
     return found

@@ -45,6 +45,11 @@ _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 _V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
+COUNTED = ("episode_index", "frame_index", "index")
+TASK = "task_index"
+_NAMES = {"next.done": "next/info/done", TASK: "task"}
+_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def read(path: Path) -> Info:
             robot=content.get("robot_type"),
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as e:
-        raise CorruptArchive(f"{path} is not what LeRobot writes ({type(e).__name__}: {e}).") from e
+        raise CorruptArchive(f"{path} is not a LeRobot file ({type(e).__name__}: {e}).") from e
 
 
 def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[ListedEpisode]:
@@ -317,7 +322,7 @@ def values(column: Any, out: Array, where: str) -> None:
     array = column.combine_chunks()
     while hasattr(array.type, "value_type"):
         if array.null_count:
-            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers does not hold.")
+            raise UnknownLayout(f"{where} has rows without a value, which an array of numbers cannot hold.")
         array = array.flatten()
     if array.null_count and out.dtype.kind != "f":
         raise UnknownLayout(f"{where} lacks {array.null_count:,} values, which {out.dtype} does not hold.")
@@ -357,7 +362,7 @@ def images(column: Any, where: str) -> EncodedFrames:
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")
     if array.null_count:
-        raise UnknownLayout(f"{where}: images lie in other files, which are not part of LeRobot's layout.")
+        raise UnknownLayout(f"{where}: images are stored in other files, which are not part of LeRobot's layout.")
     array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -388,13 +393,6 @@ def frames(column: Any, where: str) -> EncodedFrames:
         if header.height * header.width > MAX_PIXELS:
             raise UnsafeArchive(f"{where}, row {row} of a block: an image of {header.height}x{header.width}.")
     return found
-
-
-LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
-COUNTED = ("episode_index", "frame_index", "index")
-TASK = "task_index"
-_NAMES = {"next.done": "next/info/done", TASK: "task"}
-_ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
 
 @dataclass(frozen=True, slots=True)

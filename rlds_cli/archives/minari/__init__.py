@@ -20,7 +20,6 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan
-from rlds_cli.archives.layouter import EpisodePiece, pieces
 from rlds_cli.archives.minari import arrow_storage, description, hdf5_storage
 from rlds_cli.archives.minari.description import (
     EPISODE,
@@ -37,7 +36,7 @@ from rlds_cli.formats import image_header
 from rlds_cli.formats.hdf5 import open_file
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.parquet import pyarrow
-from rlds_cli.subset import EVERYTHING, Portion
+from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -48,16 +47,20 @@ from rlds_cli.ted import (
     Chunk,
     Column,
     EncodedFrames,
+    EpisodePiece,
     EpisodeTable,
     Field,
     IntArray,
     Note,
     Text,
+    pieces,
     spaces,
 )
 from rlds_cli.text import natural
 
 VERSION = 1
+_JPEG = b"\xff\xd8\xff"
+_PART_BYTES = 8 * CHUNK_BYTES
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -93,7 +96,7 @@ def plan(archive: Archive) -> Plan:
     located = locate(archive.files)
     if located is None:
         raise UnknownLayout(
-            "There is no Minari dataset here: neither main_data.hdf5 nor <episode>/part-0.arrow or .parquet."
+            "This is not a Minari dataset: it has neither main_data.hdf5 nor <episode>/part-0.arrow or .parquet."
         )
     if archive.episodes_by not in (None, "file"):
         raise UnknownLayout(
@@ -136,7 +139,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         yield "minari/metadata.json", json.dumps(content)
 
 
-def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: object) -> tuple[Sequence[str], Subset]:
     """Choose the directories of the wanted episodes; a single HDF5 file holds all of them."""
     number = {n: int(parts[-2]) for n in names if len(parts := n.split("/")) > 1 and EPISODE.fullmatch(parts[-2])}
     if portion.split is not None or not number:
@@ -144,9 +147,6 @@ def choose(names: Sequence[str], portion: Portion, read: object) -> tuple[Sequen
     episodes = sorted(set(number.values()))
     wanted = {episodes[k] for k in portion.numbers(len(episodes))}
     return [n for n in names if n not in number or number[n] in wanted], EVERYTHING
-
-
-_JPEG = b"\xff\xd8\xff"
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -191,9 +191,6 @@ def _column(file: Path, name: str) -> list[Any]:
         return list(pa.parquet.read_table(file, columns=[name], page_checksum_verification=True)[name].to_pylist())
     with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as table:
         return list(table.read_all()[name].to_pylist())
-
-
-_PART_BYTES = 8 * CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +371,7 @@ def _notes(
     located: MinariFiles, metadata: Mapping[str, Any], survey: _Survey, inferred: Sequence[str]
 ) -> Iterator[Note]:
     if not metadata:
-        yield Note("no-metadata", "there is no metadata.json: environment and origin are not known")
+        yield Note("no-metadata", "metadata.json is missing: environment and origin are unknown")
     if inferred:
         yield Note(
             "inferred-space", f"the archive records no {' and no '.join(inferred)} space; inferred from the data"
@@ -550,7 +547,7 @@ def _flag_notes(
     last = np.zeros(len(terminated), bool)
     last[steps] = True
     seen = {
-        ("terminated-inside", "steps are terminated and their episode goes on"): terminated & ~last,
+        ("terminated-inside", "steps are terminated inside an episode"): terminated & ~last,
         ("truncated-inside", "steps are truncated and their episode goes on"): truncated & ~last,
         ("open-end", "episodes end with no flag; their last step is marked truncated"): last
         & ~(terminated | truncated),

@@ -58,6 +58,21 @@ _FACTS = {
     "num_episodes_average_score": "num_episodes_average_score",
     "jpeg_encoding": "jpeg_encoding",
 }
+LeafPath = tuple[str, ...]
+CORE = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": REWARD,
+    "terminations": FLAGS[0],
+    "truncations": FLAGS[1],
+}
+_TUPLE = re.compile(r"^_index_(\d+)$")  # element of a Tuple in HDF5
+_KINDS: Mapping[Kind, str] = {"array": "", "frames": "encoded images of ", "text": "strings, "}
+RESERVED = {"observation", "action", "next", "info"}
+Format = Literal["hdf5", "arrow", "parquet"]
+SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
+METADATA = "metadata.json"
+EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -222,19 +237,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
-
-
-LeafPath = tuple[str, ...]
-CORE = {
-    "observations": "observation",
-    "actions": "action",
-    "rewards": REWARD,
-    "terminations": FLAGS[0],
-    "truncations": FLAGS[1],
-}
-_TUPLE = re.compile(r"^_index_(\d+)$")  # element of a Tuple in HDF5
-_KINDS: Mapping[Kind, str] = {"array": "", "frames": "encoded images of ", "text": "strings, "}
-RESERVED = {"observation", "action", "next", "info"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +409,7 @@ def _name(path: LeafPath, extra: int) -> str:
 def _placement(key: str, name: str, extra: int) -> Placement:
     after = name.startswith("next/")
     if after and extra:
-        raise UnknownLayout(f'{key} has T+1 rows and cannot be "{name}": what comes after a step has T.')
+        raise UnknownLayout(f'{key} has T+1 rows and cannot be "{name}": results of a step have T rows.')
     return "next" if after else "both" if extra else "root"
 
 
@@ -428,12 +430,6 @@ def _require(paths: Mapping[str, LeafPath], renamed: Mapping[str, str]) -> None:
     for first in ("observations", "actions"):
         if not any(p[0] == first for p in paths.values()):
             raise CorruptArchive(f"No episode has {first}.")
-
-
-Format = Literal["hdf5", "arrow", "parquet"]
-SUFFIXES: dict[str, Format] = {".arrow": "arrow", ".parquet": "parquet"}
-METADATA = "metadata.json"
-EPISODE = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +466,7 @@ def locate(files: Sequence[Path]) -> MinariFiles | None:
     others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
     if others:
         raise UnknownLayout(
-            f"{others[0]} lies beside a Minari dataset and is not of it.", hint="import them one by one"
+            f"{others[0]} is beside a Minari dataset and does not belong to it.", hint="import them one by one"
         )
     return MinariFiles("hdf5", _metadata_file(files, files[main[0]].parent), main[0], {}, {})
 

@@ -33,6 +33,7 @@ from rlds_cli.ted import Array, EncodedFrames, Kind, Text, spaces
 _GROUP = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 _COUNTS_STEPS = ("rewards", "terminations", "truncations", "actions")
 _WIDEST = 8
+_PLAIN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE, hdf5_limits.FLETCHER}
 
 
 def episodes(f: h5py.File, path: Path) -> list[int]:
@@ -236,9 +237,6 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-_PLAIN_FILTERS = {hdf5_limits.DEFLATE, hdf5_limits.SHUFFLE, hdf5_limits.FLETCHER}
-
-
 def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
     """Find datasets by their path from ``group``. Soft links to datasets count, soft links to groups do not.
 
@@ -254,7 +252,7 @@ def datasets(group: h5py.Group, path: Path) -> dict[str, h5py.h5d.DatasetID]:
         try:
             item = h5py.h5o.open(group.id, raw)
         except KeyError as e:
-            raise UnsafeArchive(f"{path.name}: {name} is a link that leads nowhere.") from e
+            raise UnsafeArchive(f"{path.name}: {name} is a broken link.") from e
         if kind == h5py.h5l.TYPE_SOFT and h5py.h5o.get_info(item).fileno != file_number:
             raise UnsafeArchive(f"{path.name}: {name} is a link to another file.")
         if isinstance(item, h5py.h5d.DatasetID):
@@ -282,7 +280,7 @@ def _links(group: h5py.Group, path: Path) -> list[tuple[bytes, int]]:
 def _checked_name(raw: bytes, kind: int, path: Path) -> str:
     name = raw.decode("utf-8", "replace")
     if not name.isprintable() or {"", ".", ".."} & set(name.split("/")) or name.encode() != raw:
-        raise UnsafeArchive(f"{path.name}: {name!r} is no name for a field.")
+        raise UnsafeArchive(f"{path.name}: {name!r} is not a valid field name.")
     if kind == h5py.h5l.TYPE_EXTERNAL:
         raise UnsafeArchive(f"{path.name}: {name} is a link to another file.")
     return name

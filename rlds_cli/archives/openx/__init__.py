@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
-from rlds_cli.archives.layouter import LazyEpisode, chunks
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, tfrecord
-from rlds_cli.formats.tf_example import ExampleFeature, parse
-from rlds_cli.subset import Portion
-from rlds_cli.ted import FLAGS, Array, Chunk, Field, Note, lay_out
+from rlds_cli.formats.tfrecord import ExampleFeature, parse
+from rlds_cli.subset import Subset
+from rlds_cli.ted import FLAGS, Array, Chunk, EpisodeData, Field, Note, chunks, lay_out
 
 VERSION = 1
 LOOKED_AT = 4  # shards whose first episodes say what is not described
@@ -65,7 +64,7 @@ def plan(archive: Archive) -> Plan:
     located = directory.locate(archive.files)
     if located is None:
         raise UnknownLayout(
-            "There is no TFDS directory here: NAME-SPLIT.tfrecord-00000-of-00001 beside features.json.",
+            "This is not a TFDS directory: there is no NAME-SPLIT.tfrecord-00000-of-00001 beside a features.json.",
             hint="import the directory that holds features.json",
         )
     if archive.episodes_by not in (None, "file"):
@@ -183,7 +182,7 @@ def _rule(asked: str | None, seen: _Seen) -> tuple[LastStep, str, Sequence[Note]
             text = "last actions are all 0: --last-step observation would leave them out"
             odd = Note("last-action", text, len(seen.fillers))
             return rule, "as asked or registered", [odd] if filler and rule == "action" else ()
-    raise UnknownLayout(f'last_step="{asked}" is no rule.', hint="action or observation")
+    raise UnknownLayout(f'last_step="{asked}" is not a valid rule.', hint="action or observation")
 
 
 def _frames(f: Field, leaf: FeatureLeaf, headers: Collection[image_header.ImageHeader]) -> tuple[Field, Sequence[Note]]:
@@ -205,7 +204,7 @@ def _part(shard: TfdsShard) -> Part:
     return Part(None, {"file": shard.file, "split": shard.split, "episodes": shard.episodes})
 
 
-def _episodes(archive: Archive, part: Part, layout: RecordLayout, notes: list[Note]) -> Iterator[LazyEpisode]:
+def _episodes(archive: Archive, part: Part, layout: RecordLayout, notes: list[Note]) -> Iterator[EpisodeData]:
     file, said = int(part.args["file"]), part.args["episodes"]
     name, count, empty = archive.name_of(file), 0, 0
     try:
@@ -238,7 +237,7 @@ def _with_images_of_any_size(plan: Plan, layout: RecordLayout, key: str) -> Plan
     return replace(plan, schema=tuple(schema), notes=notes)
 
 
-def choose(names: Sequence[str], portion: Portion, read: Callable[[str], bytes]) -> tuple[Sequence[str], Portion]:
+def choose(names: Sequence[str], portion: Subset, read: Callable[[str], bytes]) -> tuple[Sequence[str], Subset]:
     """Choose the descriptions, and the shards that hold the wanted episodes.
 
     Raises

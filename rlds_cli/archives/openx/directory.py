@@ -36,6 +36,15 @@ from rlds_cli.text import natural
 
 FEATURES, INFO = "features.json", "dataset_info.json"
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord(-(?P<index>\d{5,})-of-(?P<of>\d{5,}))?(\.gz)?")
+STEPS = "steps"
+MAX_DEPTH = 16
+MAX_LEAVES = 4096
+MAX_VALUES = 1 << 28  # of one row
+Kind = Literal["array", "frames", "text"]
+Encoding = Literal["none", "bytes", "zlib"]
+_TEXT = {"string", "object", "str"}
+_NUMBERS = {"bool", "float16", "float32", "float64"} | {f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)}
+_ENCODINGS: dict[str, Encoding] = {"": "none", "none": "none", "bytes": "bytes", "zlib": "zlib"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ def locate(files: Sequence[Path]) -> TfdsDirectory | None:
     if len(directories) > 1:
         raise UnknownLayout(
             f"There are {len(directories)} TFDS directories: {directories[0]}, {directories[1]} ...",
-            hint="import them one by one, each under a name of its own",
+            hint="import them one by one, each with its own name",
         )
     info = read_json(path) if (path := directories[0] / INFO).is_file() else {}
     return TfdsDirectory(directories[0] / FEATURES, info, ordered(found, info))
@@ -126,17 +135,6 @@ def _shard(file: int, match: re.Match[str], lengths: Mapping[str, Sequence[int]]
     split, index, of = match["split"], int(match["index"] or 0), int(match["of"] or 1)
     said = lengths.get(split, ())
     return TfdsShard(file, split, index, of, said[index] if len(said) == of and index < of else None)
-
-
-STEPS = "steps"
-MAX_DEPTH = 16
-MAX_LEAVES = 4096
-MAX_VALUES = 1 << 28  # of one row
-Kind = Literal["array", "frames", "text"]
-Encoding = Literal["none", "bytes", "zlib"]
-_TEXT = {"string", "object", "str"}
-_NUMBERS = {"bool", "float16", "float32", "float64"} | {f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)}
-_ENCODINGS: dict[str, Encoding] = {"": "none", "none": "none", "bytes": "bytes", "zlib": "zlib"}
 
 
 @dataclass(frozen=True, slots=True)

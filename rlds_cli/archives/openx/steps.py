@@ -23,14 +23,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.archives.layouter import EncodedImages, LazyColumn, LazyEpisode
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
 from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.tf_example import ExampleFeature
-from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Placement, Text
+from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO, ExampleFeature
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    EpisodeData,
+    Field,
+    IntArray,
+    LazyColumn,
+    Note,
+    Placement,
+    Text,
+)
 from rlds_cli.text import is_below
 
 LastStep = Literal["action", "observation"]
@@ -74,7 +87,7 @@ def columns(found: Features, chosen: Mapping[str, str]) -> dict[str, FeatureLeaf
     if not any(name.split("/")[0] == "observation" for name in named):
         raise UnknownLayout(
             f"The steps have no observation. They hold {', '.join(sorted(found.steps))}.",
-            hint="say which key it is: --map observation=KEY",
+            hint="name the key: --map observation=KEY",
         )
     return named
 
@@ -133,7 +146,7 @@ class RecordLayout:
     episode: Mapping[str, FeatureLeaf]
     rule: LastStep
 
-    def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> LazyEpisode | None:
+    def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> EpisodeData | None:
         """Read one episode; None if it has no steps.
 
         Raises
@@ -159,10 +172,8 @@ class RecordLayout:
         columns[FLAGS[0]] = terminated
         columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
         if inside := int(terminated[:-1].sum()):
-            notes.append(
-                Note("terminated-inside", "steps are terminated and their episode goes on", inside, str(origin))
-            )
-        return LazyEpisode(
+            notes.append(Note("terminated-inside", "steps are terminated inside an episode", inside, str(origin)))
+        return EpisodeData(
             columns,
             length,
             end,
@@ -186,7 +197,7 @@ class RecordLayout:
         if leaf.kind == "text":
             texts, wrong = text(leaf, feature, str(origin))
             if wrong:
-                notes.append(Note("not-utf8", "texts hold bytes that are no UTF-8, replaced by �", wrong, str(origin)))
+                notes.append(Note("not-utf8", "texts hold bytes that are not UTF-8, replaced by �", wrong, str(origin)))
             return texts
         if leaf.kind == "frames":
             return images(leaf, feature, str(origin), shape=self.schema[name].shape)
@@ -196,9 +207,7 @@ class RecordLayout:
         """Cut a column to the rows of steps; fields placed ``both`` keep the last row."""
         if self.schema[name].placement == "both" or len(column) == length:
             return column
-        if isinstance(column, EncodedImages):
-            return EncodedImages(column.data, column.starts[:length], column.stops[:length])
-        return column.head(length) if isinstance(column, PackedImages) else column[:length]  # type: ignore[index]
+        return column.head(length) if isinstance(column, EncodedImages | PackedImages) else column[:length]
 
     def _marked(self, key: str) -> bool:
         leaf = self.steps.get(key)
@@ -216,7 +225,9 @@ class RecordLayout:
             yield Note("marks-inside", "episodes have is_first or is_last inside", 1, str(origin))
         reward = found.get(REWARD)
         if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
-            yield Note("last-reward", "rewards beside the final observation are not 0, and left out", 1, str(origin))
+            yield Note(
+                "last-reward", "rewards in the row of the final observation are not 0, and are left out", 1, str(origin)
+            )
 
     def _options(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> str | None:
         """Return the values of the whole episode as JSON; images and long values are left out."""
@@ -246,7 +257,7 @@ def _plain(row: Array) -> Any:
 
 def _feature(example: Mapping[str, ExampleFeature], key: str, origin: RecordOrigin) -> ExampleFeature:
     if key not in example:
-        raise CorruptArchive(f"{origin} has no {key}; features.json says that every episode has.")
+        raise CorruptArchive(f"{origin} has no {key}; features.json requires it in every episode.")
     return example[key]
 
 
@@ -263,7 +274,74 @@ def left_out(leaves: Sequence[FeatureLeaf]) -> list[Note]:
     return [Note("left-out", f"{x.key} is left out: {x.problem}", 1, x.key) for x in leaves if x.problem]
 
 
-ColumnOf = Array | Text | LazyColumn | EncodedImages
+@dataclass(slots=True)
+class EncodedImages(LazyColumn):
+    """Encoded images that lie in ``data``: row i is ``data[starts[i]:stops[i]]``."""
+
+    data: bytes | memoryview
+    starts: IntArray
+    stops: IntArray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images."""
+        return int((self.stops - self.starts).sum())
+
+    def head(self, count: int) -> EncodedImages:
+        """Return the first rows."""
+        return EncodedImages(self.data, self.starts[:count], self.stops[:count])
+
+    def cut(self, start: int, stop: int) -> list[memoryview]:
+        """Return the images of rows [start, stop), which are not copied."""
+        view = memoryview(self.data)
+        bounds = zip(self.starts[start:stop].tolist(), self.stops[start:stop].tolist(), strict=True)
+        return [view[a:b] for a, b in bounds]
+
+
+@dataclass(slots=True)
+class PackedImages(LazyColumn):
+    """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
+
+    encoded: EncodedImages
+    leaf: FeatureLeaf
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, decoded."""
+        return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
+
+    def head(self, count: int) -> PackedImages:
+        """Return the first rows."""
+        return PackedImages(self.encoded.head(count), self.leaf, self.name)
+
+    def cut(self, start: int, stop: int) -> Array:
+        """Read rows [start, stop), decoded with Pillow."""
+        rows = [self._decoded(view) for view in self.encoded.cut(start, stop)]
+        return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
+
+    def _decoded(self, data: memoryview) -> Array:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
+                    raise ValueError(f"it is {image.height}x{image.width} after all")
+                values = np.ascontiguousarray(np.asarray(image))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+            raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
+        if self.leaf.dtype == "float32":
+            values = values.view("<f4")
+        return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
+
+
+ColumnOf = Array | Text | EncodedImages | PackedImages
 
 
 class OtherImages(Exception):
@@ -310,7 +388,7 @@ def _encoded_array(leaf: FeatureLeaf, feature: ExampleFeature, name: str) -> Arr
         if leaf.encoding == "zlib":
             rows = [_inflated(row, size) for row in rows]
     except zlib.error as e:
-        raise CorruptArchive(f"{name} does not inflate: {e}") from e
+        raise CorruptArchive(f"{name} cannot be decompressed: {e}") from e
     wrong = next((len(row) for row in rows if len(row) != size), None)
     if wrong is not None:
         raise CorruptArchive(f"{name}: a row of {wrong:,} bytes; {leaf.dtype} {list(leaf.shape)} takes {size:,}.")
@@ -323,7 +401,7 @@ def _inflated(row: bytes, size: int) -> bytes:
     inner = zlib.decompressobj()
     found = inner.decompress(row, size + 1)
     if len(found) <= size and not inner.eof:
-        raise zlib.error("it breaks off")
+        raise zlib.error("it ends too early")
     return found
 
 
@@ -379,47 +457,6 @@ def _check_packed(leaf: FeatureLeaf, header: image_header.ImageHeader, name: str
     wanted = (*leaf.shape[:2], *((1, 16) if leaf.dtype == "uint16" else (4, 8)))
     if header.codec != "png" or (header.height, header.width, header.channels, header.bits) != wanted:
         raise CorruptArchive(f"{name}: {header} does not hold {leaf.dtype} {list(leaf.shape)}.")
-
-
-@dataclass(slots=True)
-class PackedImages(LazyColumn):
-    """Depth images: PNG of 16 bits, or of the four bytes of a float32 as RGBA, as TFDS writes them."""
-
-    encoded: EncodedImages
-    leaf: FeatureLeaf
-    name: str
-
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows, decoded."""
-        return len(self) * math.prod(self.leaf.shape) * np.dtype(self.leaf.dtype).itemsize
-
-    def head(self, count: int) -> PackedImages:
-        """Read the first rows."""
-        e = self.encoded
-        return PackedImages(EncodedImages(e.data, e.starts[:count], e.stops[:count]), self.leaf, self.name)
-
-    def cut(self, start: int, stop: int) -> Array:
-        """Read rows [start, stop), decoded with Pillow."""
-        rows = [self._decoded(view) for view in self.encoded.views(slice(start, stop))]
-        return np.stack(rows) if rows else np.zeros((0, *self.leaf.shape), self.leaf.dtype)
-
-    def _decoded(self, data: memoryview) -> Array:
-        from PIL import Image
-
-        try:
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-                if (image.height, image.width) != self.leaf.shape[:2]:  # a second header may say so
-                    raise ValueError(f"it is {image.height}x{image.width} after all")
-                values = np.ascontiguousarray(np.asarray(image))
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
-            raise CorruptArchive(f"{self.name}: {len(data):,} bytes do not decode as PNG: {e}") from e
-        if self.leaf.dtype == "float32":
-            values = values.view("<f4")
-        return values.reshape(self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
 
 def _byte_strings(feature: ExampleFeature, name: str) -> list[bytes]:

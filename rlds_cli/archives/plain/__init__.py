@@ -2,32 +2,85 @@
 
 npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
 action taken there, and its reward and flags, as in D4RL. ``survey`` looks at the columns and groups of files and joins
-flat files to one table, ``boundaries`` finds the episodes of flat rows, ``flat`` reads them, and ``grouped`` reads one
-episode per file or group.
+flat files to one table, ``boundaries`` finds the episodes of flat rows, and ``grouped`` reads one episode per file or
+group; this module decides between these, and reads flat rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Reader, d4rl, every_file
-from rlds_cli.archives.names import flags_of, has_essentials, meaning
-from rlds_cli.archives.plain import flat, grouped
-from rlds_cli.archives.plain.survey import groups_of, is_one_episode, understood
-from rlds_cli.errors import ArchiveError, UnknownLayout
+import numpy as np
+
+from rlds_cli.archives import (
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    EpisodeSummary,
+    Part,
+    Plan,
+    Replan,
+    d4rl,
+    every_file,
+    skipped_file,
+)
+from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, max_cuts, stretch_chunks, with_own_next
+from rlds_cli.archives.d4rl import ends as layouts
+from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
+from rlds_cli.archives.names import (
+    differences,
+    flags_of,
+    has_essentials,
+    is_observation,
+    meaning,
+    scalar,
+)
+from rlds_cli.archives.plain import grouped
+from rlds_cli.archives.plain.boundaries import SCAN_ROWS
+from rlds_cli.archives.plain.survey import (
+    FileSurvey,
+    JoinedFiles,
+    are_longer,
+    columns_per_episode,
+    ended,
+    groups_of,
+    is_one_episode,
+    join,
+    shaped,
+    survey,
+    understood,
+    with_final,
+)
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
+from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.parquet import is_parquet
-from rlds_cli.formats.tables import Table, is_flat, open_flat
-from rlds_cli.ted import Array, Chunk, Note
+from rlds_cli.formats.tables import EPISODE_NUMBER, MISSING, Table, TableView, is_flat, open_flat
+from rlds_cli.ted import (
+    END_NAMES,
+    FLAGS,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    Field,
+    Note,
+    Scalar,
+    chunks,
+)
 
 VERSION = 2
 choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
+FINAL, OWN = "final", "own"
+PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
+CHECK_ROWS = 1 << 12
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -99,7 +152,7 @@ def _plan(archive: Archive) -> Plan:
         )
     if _is_grouped(archive):
         return grouped.plan(archive)
-    return _by_jumps(archive) if archive.episodes_by == "jumps" else flat.plan(archive)
+    return _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
 
 
 def _is_grouped(archive: Archive) -> bool:
@@ -135,19 +188,413 @@ def _by_jumps(archive: Archive) -> Plan:
 
 
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """Read the rows of one part, in chunks of bounded size."""
-    return _module(plan).read(plan, part)
+    """Read the rows of one part, in chunks of bounded size.
+
+    Raises
+    ------
+    Replan
+        Next observations differ from the rows after at most steps.
+    CorruptArchive
+        A file is damaged.
+    """
+    how = {"grouped": grouped.read, "jumps": d4rl.read}.get(plan.facts["read"], _read_flat)
+    return how(plan, part)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read the columns that do not have one value per row, and attributes."""
-    return _module(plan).metadata(plan)
-
-
-def _module(plan: Plan) -> Reader:
-    return cast(Reader, {"grouped": grouped, "jumps": d4rl}.get(plan.facts["read"], flat))
+    how = {"grouped": grouped.metadata, "jumps": d4rl.metadata}.get(plan.facts["read"], _metadata_flat)
+    return how(plan)
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next observation."""
-    return grouped.look_up(place) if place.facts["read"] == "grouped" else flat.look_up(place)
+    return grouped.look_up(place) if place.facts["read"] == "grouped" else _look_up_flat(place)
+
+
+# -- flat files: a row per step
+#
+# Most have as many rows as steps, and are read as D4RL's are. Files that hold final observations, as a last row without
+# an action or as one observation more per episode than steps, are read episode by episode.
+
+
+def _plan_flat(archive: Archive) -> Plan:
+    """Find the fields, parts and boundaries; reads only the columns that mark episodes, and the actions.
+
+    Raises
+    ------
+    UnknownLayout
+        No observations or actions, columns of different lengths, boundaries that contradict each other.
+    """
+    bad: tuple[Note, ...] = ()
+    if archive.skip_bad:
+        archive, bad = _without_bad(archive)
+    seen = [survey(archive, path) for path in archive.files]
+    joined = join(archive, seen)
+    first = seen[0]
+    longer = are_longer(archive, seen, joined)
+    by_episode = longer or bool(joined.finals.any())
+    recorded = all(s.layout.comparable or not s.layout.next_columns for s in seen)
+    mode = None if not any(s.layout.next_columns for s in seen) or by_episode else FINAL if recorded else OWN
+    per_episode = columns_per_episode(seen, joined)
+    facts: dict[str, Any] = {
+        "next_observations": mode,
+        "fields": dict(first.meaning.fields),
+        "counts": list(joined.view.counts),
+        "read": "episodes" if by_episode else "rows",
+        "longer": longer,
+        "ordered": joined.view.order is not None,
+        "late": joined.late,
+        "per_episode": per_episode,
+    }
+    listed = set(per_episode.values())
+    notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
+    if any(s.meaning.ignored for s in seen):
+        notes.append(
+            Note(
+                "root-flags",
+                f"flags at the root, which are False in TED, mark no ends: {', '.join(first.meaning.ignored)}",
+            )
+        )
+    return Plan(
+        "plain",
+        archive,
+        _schema(archive, seen, mode, joined.late),
+        tuple(_parts(joined, first.layout, mode, by_episode=by_episode)),
+        archive.episodes_by or joined.rule,
+        facts=facts,
+        notes=(*dict.fromkeys(notes), *joined.notes, *bad),
+        episode_summary=_summary(joined),
+    )
+
+
+def _summary(joined: JoinedFiles) -> EpisodeSummary:
+    lengths = np.diff(joined.view.stops, prepend=0)
+    lengths -= joined.finals
+    lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))  # a plan of millions of episodes stays small
+    return EpisodeSummary(lengths[lengths > 0], dict(zip(END_NAMES, joined.ends.tolist(), strict=True)))
+
+
+def _without_bad(archive: Archive) -> tuple[Archive, tuple[Note, ...]]:
+    """Leave out the files that cannot be read completely, with notes that name them."""
+    good, notes = [], []
+    for index, path in enumerate(archive.files):
+        try:
+            s = survey(archive, path)
+            view = TableView((path,), (s.rows,), tuple(s.keys.values()), np.zeros(0, np.int64), fill=True)
+            with view.rows(sorted(set(s.keys.values()))) as rows:
+                for start in range(0, s.rows, CHECK_ROWS):
+                    rows.read(start, min(start + CHECK_ROWS, s.rows))
+            good.append(path)
+        except ArchiveError as e:
+            notes.append(skipped_file(archive.name_of(index), e))
+    if not good:
+        raise CorruptArchive(f"None of {len(archive.files):,} files can be read: {notes[0].where}")
+    return replace(archive, files=tuple(good)), tuple(notes)
+
+
+# -- schema and parts
+
+
+def _is_about(note: Note, keys: set[str]) -> bool:
+    return note.code == "not-per-row" and note.where.partition(" ")[0] in keys
+
+
+def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late: bool) -> tuple[Field, ...]:
+    schemas = []
+    for s in seen:
+        fields = [*s.layout.fields, *layouts.flag_fields(), *(s.layout.own_next if mode == OWN else ())]
+        if late and s.layout.timeouts_field:
+            fields.append(s.layout.timeouts_field)
+        schemas.append(tuple(sorted(fields, key=lambda f: f.name)))
+    for index, schema in enumerate(schemas):
+        keys, others = seen[0].keys, seen[index].keys
+        if schema == schemas[0] and keys != others:
+            name = next(n for n in keys if keys[n] != others[n])
+            raise UnknownLayout(
+                f"{name} is called {others[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
+                hint="import them one by one, each with its own name",
+            )
+        if schema != schemas[0]:
+            raise UnknownLayout(
+                f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
+                + "; ".join(differences(schema, schemas[0])),
+                hint="import them one by one, each with its own name",
+            )
+    return schemas[0]
+
+
+def _parts(joined: JoinedFiles, found: FlatLayout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
+    """Divide the episodes into parts of about the same size; rows out of order are one part."""
+    stops = joined.view.stops
+    if not len(stops):
+        return
+    total, width = int(stops[-1]), max(1, sum(f.row_bytes for f in found.fields))
+    number = 1 if joined.view.order is not None else -(-total // max(1, min(PART_ROWS, PART_BYTES // width)))
+    marks = np.linspace(0, total, number + 1)[1:].astype(np.int64)
+    bounds = np.unique(np.searchsorted(stops, marks)) + 1
+    for a, b in pairwise([0, *np.minimum(bounds, len(stops)).tolist()]):
+        start = int(stops[a - 1]) if a else 0
+        steps = np.diff(stops[a:b], prepend=start) - (joined.finals[a:b])
+        rows = None if mode == FINAL else int((steps[steps > 0] + 1).sum())
+        yield Part(
+            rows,
+            {
+                "first": a,
+                "start": start,
+                "stop": int(stops[b - 1]),
+                "stops": stops[a:b],
+                "finals": np.flatnonzero(joined.finals[a:b]),
+                "episodes": int((steps > 0).sum()),
+            },
+        )
+
+
+def _read_flat(plan: Plan, part: Part) -> Iterator[Chunk]:
+    """Read the rows of one part, in chunks of bounded size.
+
+    Raises
+    ------
+    Replan
+        Next observations differ from the rows after at most steps.
+    CorruptArchive
+        A file is damaged.
+    """
+    first = survey(plan.archive, plan.archive.files[0])
+    view = _view(plan, part, first)
+    extra = _extra(plan, part, view)
+    if plan.facts["read"] == "episodes":
+        yield from chunks(plan.schema, _episodes(plan, part, first, view, extra))
+        return
+    stops = part.args["stops"]
+    try:
+        for chunk in stretch_chunks(view, _stretch(plan, part, first)):
+            if extra:
+                of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
+                chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
+            chunk.episodes.source[:], chunk.episodes.row[:] = view.places(chunk.episodes.row)
+            yield chunk
+    except NextValuesDiffer:
+        raise Replan(with_own_next(plan, first.layout)) from None
+
+
+def _extra(plan: Plan, part: Part, view: TableView) -> dict[str, list[Scalar]]:
+    """Read the columns of the episode table for the episodes of a part."""
+    found: dict[str, list[Scalar]] = {}
+    first, count = int(part.args["first"]), len(part.args["stops"])
+    for name, key in plan.facts["per_episode"].items():
+        lists = []
+        for path, rows in zip(plan.archive.files, plan.facts["counts"], strict=True):
+            with open_flat(path, check=False, fill=True) as table:
+                lists.append(None if table[key].shape[0] == rows else table.source.array(key))
+        if any(values is None for values in lists):
+            found[name] = _constant(part, view, name, key)
+        else:
+            values = np.concatenate([v.reshape(-1) for v in lists if v is not None])[first : first + count]
+            found[name] = [scalar(v) for v in values]
+    return found
+
+
+def _constant(part: Part, view: TableView, name: str, key: str) -> list[Scalar]:
+    """Read the values [episodes] of a column that is constant within each episode."""
+    found: list[Scalar] = []
+    first, stop = int(part.args["start"]), int(part.args["stops"][-1])
+    begins = np.concatenate([[first], part.args["stops"][:-1]])
+    with view.rows([key]) as rows:
+        before: Array | None = None  # the value of the row before the block
+        for a in range(first, stop, SCAN_ROWS):
+            b = min(a + SCAN_ROWS, stop)
+            values = rows.read(a, b)[key].reshape(-1)
+            here = begins[slice(*np.searchsorted(begins, (a, b)))] - a
+            pairs = values if before is None else np.concatenate([before, values])
+            changes = np.flatnonzero(differs(pairs[:-1], pairs[1:])) + (before is None)
+            inside = np.setdiff1d(changes, here, assume_unique=True)
+            if len(inside):
+                raise UnknownLayout(
+                    f"{key} changes within an episode, at row {a + int(inside[0]):,}; a column of the episode table "
+                    "has one value.",
+                    hint=f"leave out --map episode/{name}={key}: it is kept as a field of the steps",
+                )
+            found += [scalar(v) for v in values[here]]
+            before = values[-1:]
+    return found
+
+
+def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
+    if plan.facts["ordered"]:
+        return join(plan.archive, [first, *(survey(plan.archive, p) for p in plan.archive.files[1:])]).view
+    derived = tuple(dict.fromkeys((*first.keys.values(), *first.by.keys)))
+    stops = part.args["stops"]
+    fill = plan.facts["read"] == "episodes"
+    return TableView(plan.archive.files, tuple(plan.facts["counts"]), derived, stops, fill=fill)
+
+
+def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
+    found = replace(first.layout, rows=sum(plan.facts["counts"]))
+    keys = dict(first.keys)
+    if plan.facts["late"] and found.timeouts_field and found.timeouts:
+        keys[found.timeouts_field.name] = found.timeouts
+    fields = tuple(f for f in plan.schema if f.name not in FLAGS)
+    cuts = plan.facts["next_observations"] == FINAL and found.recorded
+    stops = part.args["stops"]
+    kind = "flags" if plan.episodes_by == "flags" else "field"
+    return Stretch(
+        path=first.path,
+        name=plan.archive.name_of(0),
+        source=0,
+        start=int(part.args["start"]),
+        stop=int(stops[-1]),
+        rule=Rule(kind, found, EPISODE_NUMBER),
+        fields=fields,
+        keys={f.name: keys[f.name] for f in fields},
+        finals=found.next_columns if found.recorded else {},
+        cuts=cuts,
+        max_cuts=max_cuts(int(stops[-1]) - int(part.args["start"]) - len(stops)) if cuts else None,
+    )
+
+
+def _metadata_flat(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Read columns without one value per row, and attributes; names begin with the file if there are several."""
+    several = len(plan.archive.files) > 1
+    for index, path in enumerate(plan.archive.files):
+        prefix = f"{plan.archive.name_of(index)}/" if several else ""
+        kept = set(plan.facts["per_episode"].values())
+        found = [k for k in survey(plan.archive, path).layout.metadata if k not in kept]
+        with open_flat(path, check=False, fill=True) as table, reading(path, "its metadata"):
+            yield from ((prefix + name, value) for name, value in table.constants(found))
+
+
+# -- episode by episode
+
+
+def _episodes(
+    plan: Plan, part: Part, first: FileSurvey, view: TableView, extra: Mapping[str, Sequence[Scalar]]
+) -> Iterator[EpisodeData]:
+    """Read the episodes of a part, with their final observations if the files hold them."""
+    keys = first.keys
+    observed = {n: k for n, k in keys.items() if is_observation(n)}
+    stepwise = {n: k for n, k in keys.items() if n not in observed}
+    longer = plan.facts["longer"]
+    finals = set(part.args["finals"].tolist())
+    missing = _missing_keys(plan, stepwise)
+    view = replace(view, derived=(*view.derived, *missing))
+    seen_at = view if not longer else replace(view, counts=_observation_counts(plan))
+    wanted = {*stepwise.values(), *missing}
+    with seen_at.rows(sorted(set(observed.values()))) as observations, view.rows(sorted(wanted)) as steps:
+        start = int(part.args["start"])
+        for k, stop in enumerate(part.args["stops"].tolist()):
+            length = stop - start - (k in finals)
+            shift = int(part.args["first"]) + k if longer else 0
+            o = observations.read(start + shift, stop + shift + longer)
+            s = steps.read(start, stop)
+            if length:
+                e = _episode(plan, first, view, (start, length), {n: o[c] for n, c in observed.items()}, s)
+                e.extra = {name: values[k] for name, values in extra.items()}
+                yield e
+            start = stop
+
+
+def _observation_counts(plan: Plan) -> tuple[int, ...]:
+    return tuple(survey(plan.archive, path).observations for path in plan.archive.files)
+
+
+def _missing_keys(plan: Plan, stepwise: Mapping[str, str]) -> set[str]:
+    """Return the ``missing:`` columns for the columns that may lack values."""
+    with open_flat(plan.archive.files[0], check=False, fill=True) as table:
+        return {MISSING + key for key in stepwise.values() if table.may_miss(key)}
+
+
+def _episode(
+    plan: Plan,
+    first: FileSurvey,
+    view: TableView,
+    rows: tuple[int, int],
+    observations: Mapping[str, Array],
+    steps: Mapping[str, Array],
+) -> EpisodeData:
+    start, length = rows
+    file, at = view.place(start)
+    place = f"the episode at row {at:,} of {plan.archive.name_of(file)}"
+    schema = {f.name: f for f in plan.schema}
+    for key, values in steps.items():
+        if key.startswith(MISSING) and values[:length].any():
+            row = int(np.argmax(values))
+            raise UnknownLayout(f"{place} has no {key.removeprefix(MISSING)} at step {row:,}.")
+    columns: dict[str, Any] = {}
+    for name, key in first.keys.items():
+        if name in FLAGS or name not in schema:
+            continue
+        f = schema[name]
+        values = observations[name] if name in observations else steps[key][:length]
+        columns[name] = shaped(values, f)
+    _join_next(columns, first, steps, length, place)
+    terminated, truncated = (_flag(steps, k, length) for k in (first.layout.terminals, first.layout.timeouts))
+    late = first.layout.timeouts_field
+    if plan.facts["late"] and late and first.layout.timeouts:
+        columns[late.name] = steps[first.layout.timeouts][:length].reshape(length, *late.shape).astype(late.dtype)
+    columns[FLAGS[0]] = terminated
+    columns[FLAGS[1]], end = ended(terminated, truncated)
+    return EpisodeData(columns, length, end, source=file, row=at)
+
+
+def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray:
+    """Read a flag of the steps [T]; a flag in the row of the final observation counts for the last step."""
+    if key is None:
+        return np.zeros(length, bool)
+    whole_column = is_set(steps, key, len(steps[key]))
+    flag = whole_column[:length].copy()
+    flag[-1] |= bool(whole_column[length:].any())
+    return flag
+
+
+def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, Array], length: int, place: str) -> None:
+    """Add final observations from the columns of next observations."""
+    for name, key in first.layout.next_columns.items():
+        now, after = columns[name], steps[key][:length]
+        if isinstance(now, list) or now.shape[1:] != after.shape[1:]:
+            continue
+        hint = "leave it out: --map next/observation=KEY names another"
+        columns[name] = with_final(now, after, length, f"{place}: {key} is not {name} of the row after.", hint)
+
+
+# -- tracing
+
+
+def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
+    """Look up the values of one step and the next; steps in another file are left out."""
+    archive = Archive(place.root, (place.file,), fields=place.fields)
+    found = survey(archive, place.file)
+    with open_flat(place.file, check=False, fill=True) as table:
+        table.derive([*found.keys.values(), *found.by.keys])
+        row, after = _rows_of(table, found, place)
+        if row is None:
+            return
+        keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
+        seen = _read_rows(table, set(keys.values()), row, after)
+    for name, key in keys.items():
+        yield ArchivedValue(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+        if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
+            yield ArchivedValue(f"next/{name}", f"{key}[{after}]", seen[key][1])
+
+
+def _rows_of(table: Table, found: FileSurvey, place: ArchivedStep) -> tuple[int | None, int | None]:
+    """Find the rows of a step and of the next step, each None if it is in another file."""
+    row, last = place.first + place.step, place.first + place.length
+    if not place.facts["ordered"] or found.by.ids is None or found.by.steps is None:
+        has_after = not place.is_last or (place.facts["read"] == "episodes" and last < found.rows)
+        return (row, row + 1 if has_after and row + 1 < found.rows else None) if row < found.rows else (None, None)
+    with table.rows([found.by.ids, found.by.steps]) as rows:
+        seen = rows.read(0, found.rows)
+    ids, steps = seen[found.by.ids].reshape(-1), seen[found.by.steps].reshape(-1)
+    at = [np.flatnonzero((ids == ids[place.first]) & (steps == steps[place.first] + place.step + k)) for k in (0, 1)]
+    return tuple(int(a[0]) if len(a) else None for a in at)  # type: ignore[return-value]
+
+
+def _read_rows(table: Table, keys: set[str], row: int, after: int | None) -> dict[str, Array]:
+    """Read one or two rows of some columns."""
+    wanted = [row] if after is None else [row, after]
+    pieces = []
+    for at in wanted:
+        with table.rows(keys) as rows:
+            pieces.append(rows.read(at, at + 1))
+    return {k: np.concatenate([p[k] for p in pieces]) for k in keys}

@@ -25,7 +25,7 @@ from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.formats.tables import ENDS, MISSING, Readable, Table
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray
+from rlds_cli.ted import FLAGS, Array, BoolArray, IntArray
 from rlds_cli.text import natural
 
 SCAN_ROWS = 1 << 18
@@ -35,6 +35,7 @@ FREE_MARKS, MARKS_RATIO = 256 << 20, 64  # bytes of the columns that mark episod
 FREE_EPISODES = 8 << 20  # and one for each byte of the files
 ID_KINDS = "iufbOS"  # of dtypes
 DECIDE = "say which column is right: --episodes-by field:KEY, steps:KEY, starts:KEY or flags"
+RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,53 +138,6 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
                 hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
     return found
-
-
-def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
-    """Refuse rewards that are no numbers, and observations and actions that are texts of lists.
-
-    Raises
-    ------
-    UnknownLayout
-        One is not; the message names the first such row.
-    """
-    for name, key in fields.items():
-        if table[key].dtype.kind not in "OS" or not table[key].shape or not table[key].shape[0]:
-            continue
-        if name == REWARD:
-            at, value = _first(table, key, lambda v: not _is_number(v)) or _first(table, key, lambda _: True) or (0, "")
-            says = "is no number"
-        elif name.partition("/")[0] in ("observation", "action") and (
-            found := _first(table, key, lambda v: str(v).startswith(("[", "(")))
-        ):
-            at, value = found
-            says = 'is a text, and no list of numbers as JSON has it, "[1.0, 2.0]"'
-        else:
-            continue
-        raise UnknownLayout(
-            f"{key} {says}: row {at:,} of {table.path.name} holds {value[:40]!r}.",
-            hint=f"write numbers, or name another column: --map {name.removeprefix('next/')}=KEY",
-        )
-
-
-def _first(table: Table, key: str, test: Callable[[str], bool]) -> tuple[int, str] | None:
-    """Find the first row of a column of texts that passes a test, and its text."""
-    rows = table[key].shape[0]
-    with table.rows([key]) as reader:
-        for start in range(0, rows, SCAN_ROWS):
-            for i, value in enumerate(reader.read(start, min(start + SCAN_ROWS, rows))[key].reshape(-1)):
-                text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-                if test(text):
-                    return start + i, text
-    return None
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_list(table: Table, key: str, told: int, rows: int) -> None:
@@ -395,7 +349,7 @@ def _order(seen: dict[str, Array], by: BoundaryColumns, rows: int, place: Callab
     if steps is None:
         assert again is not None
         raise UnknownLayout(
-            f"episode {_label(ids[begins[again]])} comes back in {place(int(begins[again]))}, after other episodes.",
+            f"episode {_label(ids[begins[again]])} appears again in {place(int(begins[again]))}, after other episodes.",
             hint="name the column that counts steps, to sort the rows: --map step=KEY; or " + DECIDE,
         )
     return _sorted(ids, steps, by, place)
@@ -437,7 +391,7 @@ def _sorted(ids: Array, steps: Array, by: BoundaryColumns, place: Callable[[int]
             f"episode {_label(ids[a])} has step {steps[a]!s} in {place(int(a))} and "
             f"{there if steps[a] != steps[b] else f'again in {place(int(b))}'}.",
             hint=f"{by.ids} and {by.steps} contradict each other: --episodes-by field:{by.ids} takes the rows as they "
-            f"stand, --episodes-by steps:{by.steps} goes by the steps",
+            f"stand, --episodes-by steps:{by.steps} uses the steps",
         )
     return order
 
@@ -569,7 +523,7 @@ def _check_flags(
         wrong = np.flatnonzero(is_set(seen, key, rows) & ~last)
         if len(wrong):
             raise UnknownLayout(
-                f"{place(wrong[0])} is {_shown(key)}, but its episode goes on in the next row.", hint=DECIDE
+                f"{place(wrong[0])} is {_shown(key)}, but its episode continues in the next row.", hint=DECIDE
             )
     if by.done is None or by.terminated is None or by.truncated is None:
         return
@@ -584,9 +538,6 @@ def _check_flags(
 
 def _shown(key: str | None) -> str:
     return str(key).partition(" without ")[0]
-
-
-RULES = {"field": "ids", "steps": "steps", "starts": "starts", "lasts": "lasts"}
 
 
 def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
@@ -609,7 +560,7 @@ def by_rule(by: BoundaryColumns, rule: str, table: Table) -> BoundaryColumns:
     key = key or (getattr(by, RULES[kind]) if kind in RULES and kind != "field" else None) or ""
     if kind not in RULES:
         raise UnknownLayout(
-            f'"{rule}" is no rule for where episodes end.',
+            f'"{rule}" is not a rule for the ends of episodes.',
             hint="one of flags, timeouts, jumps, field:KEY, steps:KEY, starts:KEY, file",
         )
     table.derive([key])

@@ -19,18 +19,22 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, skipped_file
 from rlds_cli.archives.d4rl.ends import differs, is_set
-from rlds_cli.archives.fields import differences, free_name, is_observation, row_field
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
     Meaning,
+    check_numbers,
+    differences,
     episode_column,
     flags_of,
+    free_name,
     has_essentials,
+    is_observation,
     meaning,
+    row_field,
     scalar,
 )
-from rlds_cli.archives.plain.boundaries import check_numbers, is_count, signed
+from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, reading
@@ -45,8 +49,8 @@ from rlds_cli.ted import (
     Field,
     Note,
     Scalar,
+    chunks,
 )
-from rlds_cli.ted import episodes as whole
 from rlds_cli.text import is_below
 
 PART_BYTES = 64 << 20
@@ -339,7 +343,7 @@ def _joint(schema: dict[str, Field], fields: dict[str, Field], where: str, first
         found = "; ".join(differences(joint.values(), known.values()))
         raise UnknownLayout(
             f"{where} and {first} do not hold the same fields: {found}.",
-            hint="import them one by one, under names of their own, or choose the fields with --map",
+            hint="import them one by one, each with its own name, or choose the fields with --map",
         )
     return known | joint
 
@@ -400,7 +404,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     UnknownLayout
         A flag, an id or a step shows that a file or group holds more than one episode.
     """
-    yield from whole.chunks(_read_all(plan, part), plan.schema)
+    yield from chunks(plan.schema, _read_all(plan, part))
 
 
 def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
@@ -469,7 +473,7 @@ def _check_alone(e: _GroupEpisode, seen: Mapping[str, Array]) -> None:
         if len(wrong):
             raise UnknownLayout(
                 f"{e.where}: {key} {says} at row {int(wrong[0]):,}, so it holds more than one episode.",
-                hint="if it is one episode all the same: --episodes-by file",
+                hint="if it is one episode nevertheless: --episodes-by file",
             )
 
 

@@ -1,44 +1,47 @@
 """The contents of files: the meaning of flat columns, several files as one table, and groups that are episodes.
 
-An episode goes on in the next file if its id and its steps do. Files are read forward only. Rows out of order are
-therefore copied once, in file order, to an array that can be read in any order: in memory if it is small, else in a
-temporary file that is mapped.
+An episode goes on in the next file if its id and its steps do.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlds_cli import text
 from rlds_cli.archives import Archive
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, differs, is_set
-from rlds_cli.archives.fields import is_observation
-from rlds_cli.archives.names import Meaning, flags_of, has_essentials, meaning
+from rlds_cli.archives.names import (
+    Meaning,
+    check_numbers,
+    episode_column,
+    flags_of,
+    has_essentials,
+    is_observation,
+    meaning,
+)
 from rlds_cli.archives.plain.boundaries import (
     SCAN_ROWS,
     Boundaries,
     BoundaryColumns,
     boundary_columns,
     by_rule,
-    check_numbers,
     find,
 )
-from rlds_cli.errors import NoSpace, UnknownLayout
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.tables import Table, TableColumn, TableRows, open_flat
+from rlds_cli.formats.tables import Table, TableColumn, TableView, open_flat
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note, Text
 from rlds_cli.text import natural
+
+GROUP_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
         raise UnknownLayout(
-            f'{table.path.name} has no "{missing}" by any name that is known. It holds {_held(table)}.',
-            hint=f"say which column it is: --map {missing}=KEY",
+            f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
+            hint=f"name the column: --map {missing}=KEY",
         )
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
@@ -121,176 +124,6 @@ def _held(table: Table) -> str:
     return ", ".join(shown) + (", ..." if len(table.own) > len(shown) else "") if shown else "nothing"
 
 
-EPISODE_NUMBER = "#episode"  # the number of the episode that a row belongs to
-MEMORY_BYTES = 256 << 20
-COPY_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The rows of several files: one file after the other, or in ``order``.
-
-    Parameters
-    ----------
-    paths, counts : tuple
-        The files, and how many rows of each are read.
-    derived : tuple of str
-        Derived columns, which are added to every file.
-    stops : int array [E]
-        The row after the last one of each episode, in the order of reading.
-    order : int array or None
-        Rows, counted through all files, in the order of reading; None reads them as they stand.
-    fill : bool
-        Read rows without a value as 0.
-    """
-
-    paths: tuple[Path, ...]
-    counts: tuple[int, ...]
-    derived: tuple[str, ...]
-    stops: IntArray
-    order: IntArray | None = None
-    fill: bool = False
-
-    def rows(self, keys: Collection[str]) -> TableRows:
-        """Read the rows of some columns, forward; ``EPISODE_NUMBER`` may be one of them."""
-        joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
-        inner: TableRows = joined if self.order is None else _OrderedRows(joined, self.order)
-        return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
-
-    def place(self, row: int) -> tuple[int, int]:
-        """Find the file, and the row in it, of a row in the order of reading."""
-        file, at = self.places(np.array([row]))
-        return int(file[0]), int(at[0])
-
-    def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Find the files, and the rows in them, of rows in the order of reading."""
-        at = rows if self.order is None else self.order[rows]
-        starts = np.cumsum([0, *self.counts])
-        file = np.searchsorted(starts, at, "right") - 1
-        return file, at - starts[file]
-
-
-class _FileRows:
-    """Rows of one file after the other; a file is open while its rows are read."""
-
-    def __init__(self, view: View, keys: Sequence[str]) -> None:
-        self._view, self._keys = view, keys
-        self._starts = np.cumsum([0, *view.counts]).tolist()
-        self._at, self._stack = -1, ExitStack()
-        self._rows: TableRows | None = None
-
-    def __enter__(self) -> _FileRows:
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._stack.close()
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        first = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        pieces: list[Mapping[str, Array]] = []
-        for file in range(first, len(self._view.paths)):
-            a, b = max(start, self._starts[file]), min(stop, self._starts[file + 1])
-            if a < b or (not pieces and file == len(self._view.paths) - 1):
-                pieces.append(self._read(file, a - self._starts[file], max(a, b) - self._starts[file]))
-            if stop <= self._starts[file + 1]:
-                break
-        if len(pieces) == 1:
-            return dict(pieces[0])
-        return {k: np.concatenate([p[k] for p in pieces]) for k in self._keys}
-
-    def _read(self, file: int, start: int, stop: int) -> Mapping[str, Array]:
-        if file != self._at:
-            self._stack.close()
-            table = self._stack.enter_context(open_flat(self._view.paths[file], check=False, fill=self._view.fill))
-            table.derive(self._view.derived)
-            self._rows, self._at = self._stack.enter_context(table.rows(self._keys)), file
-        assert self._rows is not None
-        return self._rows.read(start, stop)
-
-    @property
-    def num_rows(self) -> int:
-        return int(self._starts[-1])
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row, by the first file; texts count as pointers."""
-        with open_flat(self._view.paths[0], check=False, fill=self._view.fill) as table:
-            table.derive(self._view.derived)
-            return sum(_row_bytes(table, k) for k in self._keys)
-
-
-def _row_bytes(table: Table, key: str) -> int:
-    c = table[key]
-    return int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize
-
-
-class _OrderedRows:
-    """Rows of all files in another order."""
-
-    def __init__(self, joined: _FileRows, order: IntArray) -> None:
-        self._joined, self._order = joined, order
-        self._stack = ExitStack()
-        self._columns: dict[str, Array] = {}
-
-    def __enter__(self) -> _OrderedRows:
-        try:
-            self._copy()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._columns = {}
-        self._stack.close()
-
-    def _copy(self) -> None:
-        n, width = self._joined.num_rows, self._joined.width
-        in_memory = n * width <= MEMORY_BYTES
-        if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
-            raise NoSpace(
-                f"Sorting the rows by time needs {text.size_of(n * width)} in {tempfile.gettempdir()}, which has less.",
-                hint="set TMPDIR to a directory with more room, or sort the rows yourself",
-            )
-        size = max(1, COPY_BYTES // max(width, 1))
-        with self._joined as rows:
-            for start in range(0, n, size):
-                stop = min(start + size, n)
-                for key, values in rows.read(start, stop).items():
-                    if key not in self._columns:
-                        self._columns[key] = self._empty((n, *values.shape[1:]), values.dtype, in_memory)
-                    self._columns[key][start:stop] = values
-
-    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], in_memory: bool) -> Array:
-        if in_memory or dtype.kind == "O" or 0 in shape:
-            return np.empty(shape, dtype)
-        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed by the stack)
-        file.truncate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        return np.memmap(file, dtype, "r+", shape=shape)
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        chosen = self._order[start:stop]
-        return {k: np.asarray(v[chosen]) for k, v in self._columns.items()}
-
-
-class _NumberedRows:
-    """Rows with the number of the episode that each belongs to."""
-
-    def __init__(self, inner: TableRows, stops: IntArray, rows: int) -> None:
-        self._inner, self._stops, self._rows = inner, stops, rows
-
-    def __enter__(self) -> _NumberedRows:
-        self._inner.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._inner.__exit__(*exc)
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        numbers = np.searchsorted(self._stops, np.arange(start, min(stop, self._rows)), side="right")
-        return {**self._inner.read(start, stop), EPISODE_NUMBER: numbers}
-
-
 @dataclass(frozen=True, slots=True)
 class JoinedFiles:
     """All files as one table, with the boundaries of its episodes.
@@ -298,7 +131,7 @@ class JoinedFiles:
     ``finals`` [E] says whether the last row of an episode holds its final observation, and no step.
     """
 
-    view: View
+    view: TableView
     finals: BoolArray
     rule: str
     late: bool
@@ -316,7 +149,9 @@ def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
         The columns of a file contradict each other.
     """
     derived = tuple(dict.fromkeys(k for s in seen for k in (*s.keys.values(), *s.by.keys)))
-    view = View(tuple(s.path for s in seen), tuple(s.rows for s in seen), derived, np.zeros(0, np.int64), fill=True)
+    view = TableView(
+        tuple(s.path for s in seen), tuple(s.rows for s in seen), derived, np.zeros(0, np.int64), fill=True
+    )
 
     def place(row: int) -> str:
         file, at = view.place(row)
@@ -340,7 +175,7 @@ def join(archive: Archive, seen: Sequence[FileSurvey]) -> JoinedFiles:
     return JoinedFiles(view, finals, found[0].rule, late, tuple(notes), counts if alone else None, ends)
 
 
-def _find_in_all(seen: Sequence[FileSurvey], view: View, place: Callable[[int], str]) -> list[Boundaries]:
+def _find_in_all(seen: Sequence[FileSurvey], view: TableView, place: Callable[[int], str]) -> list[Boundaries]:
     """Find the boundaries of each file, or of all rows as one table if a single file contradicts itself."""
     starts = np.cumsum([0, *view.counts]).tolist()
     found = []
@@ -359,7 +194,7 @@ def _find_in_all(seen: Sequence[FileSurvey], view: View, place: Callable[[int], 
     return found
 
 
-def _stored(view: View) -> int:
+def _stored(view: TableView) -> int:
     return sum(path.stat().st_size for path in view.paths)
 
 
@@ -368,7 +203,7 @@ def _shifted(place: Callable[[int], str], start: int, row: int) -> str:
 
 
 def _end_to_end(
-    seen: Sequence[FileSurvey], found: Sequence[Boundaries], view: View
+    seen: Sequence[FileSurvey], found: Sequence[Boundaries], view: TableView
 ) -> tuple[IntArray, BoolArray, IntArray | None]:
     starts = np.cumsum([0, *view.counts])
     edges = [_edges(s, f, replace(view, paths=(s.path,), counts=(s.rows,))) for s, f in zip(seen, found, strict=True)]
@@ -395,7 +230,7 @@ class _FileEdges:
     steps: bool
 
 
-def _edges(s: FileSurvey, found: Boundaries, view: View) -> _FileEdges | None:
+def _edges(s: FileSurvey, found: Boundaries, view: TableView) -> _FileEdges | None:
     if s.by.ids is None or s.by.explicit or not s.rows:
         return None
     flags = [k for k in (s.by.terminated, s.by.truncated, s.by.done) if k]
@@ -427,9 +262,57 @@ def _goes_on(before: _FileEdges | None, after: _FileEdges | None) -> bool:
     return len(before.ids | after.ids) > 1 and before.ids & after.ids == {after.first[0]}
 
 
-# -- groups that are episodes
+def are_longer(archive: Archive, seen: Sequence[FileSurvey], joined: JoinedFiles) -> bool:
+    """Tell whether observations have one row per episode more than actions.
 
-GROUP_DEPTH = 3
+    Raises
+    ------
+    UnknownLayout
+        Observations have neither as many rows as actions nor one more per episode.
+    """
+    if all(s.observations == s.rows for s in seen):
+        return False
+    starts = np.cumsum([0, *joined.view.counts])
+    for i, (s, (a, b)) in enumerate(zip(seen, pairwise(starts.tolist()), strict=True)):
+        episodes = int(np.searchsorted(joined.view.stops, b, "right") - np.searchsorted(joined.view.stops, a, "right"))
+        if s.observations != s.rows + episodes or joined.view.order is not None or joined.finals.any():
+            raise UnknownLayout(
+                f"{archive.name_of(i)}: columns have different numbers of rows: {s.observations:,} observations and "
+                f"{s.rows:,} actions in {episodes:,} episodes ({joined.rule}).",
+                hint="observations have as many rows as actions, or one more for each episode",
+            )
+    return True
+
+
+def columns_per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict[str, str]:
+    """Find the columns of the episode table: columns that the user named, and lists with one value per episode.
+
+    Raises
+    ------
+    UnknownLayout
+        A column that the user named has neither one value per row nor one per episode.
+    """
+    found = {}
+    for name, key in seen[0].meaning.per_episode.items():
+        for i, s in enumerate(seen):
+            rows = s.lists.get(key, (0,))[0]
+            if rows != s.rows and (joined.episodes is None or rows != joined.episodes[i]):
+                raise UnknownLayout(
+                    f"{s.path.name}: {key} has {rows:,} values; there are {s.rows:,} rows and "
+                    f"{len(joined.view.stops):,} episodes."
+                )
+        found[name] = key
+    if joined.episodes is None:
+        return found
+    for key in seen[0].lists:
+        counts = [s.lists.get(key, (0,))[0] for s in seen]
+        named = {s.meaning.lists for s in seen} | set(found.values())
+        if tuple(counts) == joined.episodes and counts != [s.rows for s in seen] and key not in named:
+            found[episode_column(key)] = key
+    return found
+
+
+# -- groups that are episodes
 
 
 def groups_of(table: Table, chosen: Mapping[str, str]) -> tuple[str, dict[str, dict[str, str]]] | None:

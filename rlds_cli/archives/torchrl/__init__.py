@@ -29,8 +29,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.fields import differences, free_name, is_observation
-from rlds_cli.archives.layouter import chunks
+from rlds_cli.archives.names import differences, free_name, is_observation
 from rlds_cli.archives.torchrl import stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
@@ -57,7 +56,7 @@ from rlds_cli.archives.torchrl.stores import (
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import open_file
-from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement
+from rlds_cli.ted import FLAGS, REWARD, Array, Chunk, Field, Note, Placement, chunks
 
 VERSION = 1
 choose = every_file
@@ -68,6 +67,9 @@ MOST_PARTS = 64  # each part finds the episodes again
 SAMPLED, SAMPLED_STEPS, SAMPLED_BYTES = 64, 256, 64 << 20
 COMPRESSED = "data_indices.json"
 SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
+_SLICE = re.compile(r"\[([^\]]*)\]")
+_OBSERVED = re.compile(r" observed from (\d+)$")
+INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -191,7 +193,7 @@ def _refuse_pickles(archive: Archive) -> None:
         if name.endswith(".tdz"):
             raise UnknownLayout(f"{name} is a TensorDict in one file.", hint=f"unzip {name} -d DIR; rlds import DIR")
         raise UnsafeArchive(
-            f"{name} is a pickle of torch.save, which may execute anything when it is opened.",
+            f"{name} is a pickle of torch.save, which can run any code when it is opened.",
             hint="if you trust it: torch.load it yourself, write it with TensorDict.memmap(DIR), and import DIR",
         )
     if any(p.name == COMPRESSED for p in archive.files) and not any(p.name == stores.STORAGE for p in archive.files):
@@ -228,8 +230,8 @@ def _trim(lanes: Lanes) -> None:
         if not any(lane.steps for lane in lanes.lanes):
             raise CorruptArchive(f"{lanes.store.name} has no rows.")
         raise CorruptArchive(
-            f"{lanes.store.name} holds nothing but zeros, as TorchRL 0.11 to 0.14 wrote of Minari's datasets.",
-            hint="rlds download minari/NAME fetches the dataset itself",
+            f"{lanes.store.name} holds only zeros: TorchRL 0.11 to 0.14 wrote such files for Minari's datasets.",
+            hint="rlds download minari/NAME downloads the original dataset",
         )
     pairs = zip(lanes.lanes, lengths, strict=True)
     lanes.lanes = [
@@ -334,7 +336,7 @@ def _check_same(found: Sequence[TensorStore], layouts: Sequence[TensorDictLayout
             raise CorruptArchive(
                 f"{store.name} and {found[0].name} do not hold the same fields: "
                 + "; ".join(differences(made.fields, layouts[0].fields)),
-                hint="import them one by one, under names of their own",
+                hint="import them one by one, each with its own name",
             )
 
 
@@ -353,7 +355,7 @@ def _remarks(
         yield Note("left-out", text, len(made.left_out), store.name)
     rows = sum(lane.steps for lane in lanes.lanes)
     if not store.is_buffer and not store.is_compact and rows < (total := int(np.prod(store.tree.batch))):
-        yield Note("unwritten-rows", "rows of zeros behind the last step were left out", total - rows, store.name)
+        yield Note("unwritten-rows", "rows of zeros after the last step were left out", total - rows, store.name)
     if store.is_buffer and not store.has_writer and not store.is_compact and store.written == store.tree.batch[0]:
         text = "no file says where the ring of a full buffer begins: its rows are read in the order of storage"
         yield Note("no-writer", text, 1, "import the directory that holds writer/metadata.json")
@@ -375,10 +377,6 @@ def _hint(roles: KeyRoles) -> str:
 def _is_jpeg(lanes: Lanes, key: str) -> bool:
     lane: Lane | None = next((x for x in lanes.lanes if x.steps), None)
     return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]
-
-
-_SLICE = re.compile(r"\[([^\]]*)\]")
-_OBSERVED = re.compile(r" observed from (\d+)$")
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -450,9 +448,6 @@ def _value(leaf: TensorLeaf, index: tuple[int, ...]) -> Array:
     if leaf.dtype == BFLOAT16:
         return (value.astype(np.uint32) << 16).view(np.float32)
     return value
-
-
-INDEX = "index"  # the row's place in the buffer, added by its writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlds_cli.archives.layouter import LazyColumn, LazyEpisode
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, LaneWindow, block_steps
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, Field, Note, Text
+from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, EpisodeData, Field, LazyColumn, Note
 
 RULES = ("flags", "timeouts", "field:KEY", "file")
 NUMBERS = ("collector/traj_ids", "traj_ids", "episode", "episode_id", "episode_index", "trajectory_id", "traj_id")
@@ -93,7 +92,7 @@ def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
     """
     kind, _, key = (rule or "").partition(":")
     if rule is not None and (kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field")):
-        raise UnknownLayout(f'"{rule}" is no rule for where episodes end.', hint=f"one of {', '.join(RULES)}")
+        raise UnknownLayout(f'"{rule}" is not a rule for the ends of episodes.', hint=f"one of {', '.join(RULES)}")
     if key and (key not in lanes.keys or np.prod(lanes.keys[key].shape, dtype=int) != 1 or lanes.keys[key].observed):
         raise UnknownLayout(
             f"{lanes.store.name} has no column {key} of one value a row.", hint=f"it has {', '.join(lanes.keys)}"
@@ -143,7 +142,7 @@ def _chosen(lanes: Lanes, roles: KeyRoles, kind: str, key: str) -> _BoundaryKeys
     alone = len(lanes.lanes) == 1 and not len(lanes.lanes[0].ends)
     if alone and not (flags or numbers or roles.starts):
         raise UnknownLayout(
-            f"{lanes.store.name}: nothing marks ends of episodes: there is no next/done and no collector/traj_ids.",
+            f"{lanes.store.name}: the ends of episodes are not marked: no next/done, no collector/traj_ids.",
             hint="--episodes-by field:KEY, or --episodes-by file if all of it is one episode",
         )
     return chosen
@@ -339,7 +338,7 @@ class EpisodeReading:
     forgiving: bool
 
 
-def wholes(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[LazyEpisode]:
+def wholes(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[EpisodeData]:
     """Read the episodes; they are divided where a next observation is not the observation of the row after.
 
     Raises
@@ -438,7 +437,7 @@ def _is_filler(how: EpisodeReading, lane: Lane, start: int, stop: int) -> BoolAr
     return np.asarray(zero & np.any([x.reshape(len(x), -1).any(axis=1) for x in now], axis=0))
 
 
-def _whole(how: EpisodeReading, episode: LaneEpisode, *, unflagged: bool) -> LazyEpisode:
+def _whole(how: EpisodeReading, episode: LaneEpisode, *, unflagged: bool) -> EpisodeData:
     length = episode.steps
     terminated, truncated, done = _flags(how, episode)
     observed, notes = _final(how, episode, done=done)
@@ -452,20 +451,26 @@ def _whole(how: EpisodeReading, episode: LaneEpisode, *, unflagged: bool) -> Laz
         notes.append(_note(how, episode, "unflagged-end", text))
     last = np.zeros(length, bool)
     last[-1] = truncated[-1] or end != TERMINATED
-    columns: dict[str, Array | Text | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last}
+    columns: dict[str, Array | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last}
     for f in how.fields:
         if f.name not in columns:
             columns[f.name] = _column(how, f, episode, observed=observed)
     first = next(episode.lane.rows(*episode.runs[0]))[0]
-    return LazyEpisode(
-        columns, length, end, observed, how.source, place(how.lanes, episode), notes=tuple(notes), row=first
+    return EpisodeData(
+        columns,
+        length,
+        end,
+        source=how.source,
+        row=first,
+        group=place(how.lanes, episode),
+        observed=observed,
+        notes=tuple(notes),
     )
 
 
-def _column(how: EpisodeReading, f: Field, episode: LaneEpisode, *, observed: bool) -> LazyColumn | Text:
+def _column(how: EpisodeReading, f: Field, episode: LaneEpisode, *, observed: bool) -> LazyColumn:
     final = observed and f.placement == "both"
-    steps = Steps(how.lanes, how.keys[f.name], episode, f.shape, final=final)
-    return steps.cut(0, len(steps)).tolist() if f.kind == "text" else steps
+    return Steps(how.lanes, how.keys[f.name], episode, f.shape, final=final)
 
 
 def _flags(how: EpisodeReading, episode: LaneEpisode) -> tuple[BoolArray, BoolArray, bool]:

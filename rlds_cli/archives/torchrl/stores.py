@@ -44,6 +44,12 @@ H5_MARKS = ("_storage_shape", "is_full")
 FLAT_MARKS = ("is_full", "shift", "_storage_shape")
 HDF5 = (".h5", ".hdf5")
 PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
+META = "meta.json"
+MAX_DEPTH, MAX_ENTRIES = 32, 4096
+LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
+BFLOAT16 = "bfloat16"
+KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
+_UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(slots=True)
@@ -238,13 +244,7 @@ def unread(files: Sequence[Path]) -> list[str]:
     return [p.name for p in files if p.suffix in PICKLES]
 
 
-META = "meta.json"
-MAX_DEPTH, MAX_ENTRIES = 32, 4096
-LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
-BFLOAT16 = "bfloat16"
-KNOWN = {f"torch.{n}": n for n in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")}
 KNOWN |= {f"torch.{n}": n for n in ("uint16", "uint32", "uint64", "complex64", "complex128", BFLOAT16)}
-_UNSAFE = frozenset('/<>:"|?*\\ %') | {chr(i) for i in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,7 @@ def from_shapes(directory: Path, shapes: Mapping[str, Any], root: Path) -> Tenso
         parts = [p.replace("_<dot>_", ".") for p in name.split(".")]
         file = directory.joinpath(*parts[:-1], parts[-1] + ".memmap")
         if ".." in parts or not isinstance(about, dict):
-            raise UnsafeArchive(f"{directory.name}: {name!r} is no name of a tensor.")
+            raise UnsafeArchive(f"{directory.name}: {name!r} is not a valid name of a tensor.")
         _leaf(tree, tuple(parts), about, file, root)
     rows = {leaf.shape[0] for leaf in tree.leaves.values() if leaf.shape}
     tree.batch = (rows.pop(),) if len(rows) == 1 else ()
@@ -357,7 +357,7 @@ def within(path: Path, root: Path) -> Path:
         A link leads out of it.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise UnsafeArchive(f"{path} is a link that leads out of {root}.", hint="copy its target, and import the copy")
+        raise UnsafeArchive(f"{path} is a link to a place outside {root}.", hint="copy its target, and import the copy")
     return path
 
 
@@ -425,12 +425,12 @@ def _leaf(tree: TensorTree, parts: tuple[str, ...], about: Mapping[str, Any], pa
     name = "/".join(parts)
     dtype = about.get("dtype")
     if not isinstance(dtype, str) or dtype not in KNOWN:
-        tree.left_out.append(f"{name} ({str(dtype)[:40]}, which no field can hold)")
+        tree.left_out.append(f"{name} ({str(dtype)[:40]}, which a field cannot hold)")
         return
     if len(tree.leaves) >= MAX_ENTRIES:
         raise UnsafeArchive(f"{tree.directory} describes more than {MAX_ENTRIES:,} entries.")
     if name in tree.leaves:
-        raise CorruptArchive(f"{tree.directory}: two entries make the name {name}.")
+        raise CorruptArchive(f"{tree.directory}: two entries have the name {name}.")
     shape = _shape(about.get("shape"), path)
     leaf = TensorLeaf(name, path, KNOWN[dtype], shape)
     if about.get("is_nested"):

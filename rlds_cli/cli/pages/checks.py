@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rlds_cli import text, visible
 from rlds_cli.checks.findings import CheckReport, Finding, Severity
-from rlds_cli.cli.pages.layout import line, plain
+from rlds_cli.cli.pages import line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table

@@ -9,14 +9,15 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 
 from rlds_cli import text
-from rlds_cli.cli.figures import figure, number
-from rlds_cli.cli.pages.layout import fitting, grid, line, plain
+from rlds_cli.cli.out import figure, number
+from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.files.hashing import short
+from rlds_cli.report.columns import Distribution
 from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
-from rlds_cli.report.histograms import Distribution
 
 _STYLES = {"same": "dim", "content": "yellow", "type": "bold yellow", "added": "green", "removed": "red"}
 _FAR = 0.1  # standard deviations
+_MATCHED_BY = {"origin": "place in the archive", "content": "first, middle and last step"}
 
 
 class DifferencePage:
@@ -114,6 +115,3 @@ def _episodes(e: EpisodesDifference) -> Iterator[str]:
     for n, what, which in ((e.num_removed, "only in a", e.removed), (e.num_added, "only in b", e.added)):
         if n:
             yield f"{n:,} {what}: {', '.join(f'{k:,}' for k in which)}{', ...' if n > len(which) else ''}"
-
-
-_MATCHED_BY = {"origin": "place in the archive", "content": "first, middle and last step"}

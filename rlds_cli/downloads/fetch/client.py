@@ -23,12 +23,21 @@ import urllib3
 
 from rlds_cli import __version__, text
 from rlds_cli.downloads.fetch import connections
-from rlds_cli.downloads.fetch.connections import Adapter, DeadlineWatch, Exchange, during
-from rlds_cli.downloads.fetch.policy import Budget, Permanent, Retryable, StallDetector, Stopped, quoted, reason
+from rlds_cli.downloads.fetch.connections import (
+    Adapter,
+    Budget,
+    DeadlineWatch,
+    Exchange,
+    Permanent,
+    Retryable,
+    StallDetector,
+    Stopped,
+    during,
+    quoted,
+    reason,
+)
 from rlds_cli.files import json as documents
 from rlds_cli.settings import Settings
-
-__all__ = ["Retryable", "JsonPage", "Client", "RetryPolicy", "Permanent", "Stopped", "Parallelism", "authorities"]
 
 T = TypeVar("T")
 

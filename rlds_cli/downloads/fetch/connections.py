@@ -1,4 +1,4 @@
-"""Connections with deadlines that hold whatever the server does; redirects, and the credentials sent along them.
+"""Connections with deadlines that hold whatever the server does; redirects, credentials, failures and budgets.
 
 The timeout of a socket restarts with every byte, so a server that sends one now and then never times out. Here a
 thread shuts the socket down: a thread that waits in a handshake, for headers or for the size of a chunk, wakes up.
@@ -8,26 +8,173 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import SWITCHING_PROTOCOLS, HTTPResponse
 from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_netrc_auth, requote_uri
 from urllib3.util.response import assert_header_parsing
 
-from rlds_cli.downloads.fetch.policy import Permanent
+from rlds_cli import text, visible
+from rlds_cli.errors import RldsError
 from rlds_cli.settings import Settings
 
 _ROUND = 0.1  # seconds between two looks at the clock
 _LONG_NAME = 253  # characters; no host has a longer name
+MOST = 10  # redirects of one request
+_SMALL = 16 << 10  # bytes of a body that are read so that its connection can be used again
+_SECURE = ("https", "http")
+_LONGEST = 200  # characters of a server's words
+
+
+class Permanent(Exception):
+    """A failure that another attempt would not change.
+
+    ``error`` is raised if no other source has the file either. ``late`` is True if the retries ended with waiting for
+    a server, ``silent`` if the server did not begin an answer.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        status: int = 0,
+        headers: Mapping[str, str] | None = None,
+        *,
+        error: RldsError | None = None,
+        late: bool = False,
+        silent: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+        self.headers = headers or {}
+        self.error = error
+        self.late = late
+        self.silent = silent
+
+
+class Retryable(Exception):
+    """A failure after which another attempt may succeed.
+
+    ``wait`` is the delay in seconds that the server asked for. ``late`` is True if time was spent waiting for the
+    server, ``silent`` if it did not begin an answer.
+    """
+
+    def __init__(self, reason: str, wait: float = 0.0, *, late: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.wait = wait
+        self.late = late
+        self.silent = False
+
+
+class Stopped(Exception):
+    """Another file failed, or the user interrupted."""
+
+
+def quoted(text: str) -> str:
+    """Return text from a server as one printable line."""
+    return visible.quoted(visible.line(text[:_LONGEST].strip()))
+
+
+def reason(exc: BaseException) -> str:
+    """Return why a request failed, in a few words without URLs and headers."""
+    if isinstance(exc, requests.Timeout | urllib3.exceptions.TimeoutError):
+        return "timed out"
+    if isinstance(exc, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(exc):
+        why = re.search(r"certificate verify failed: ([^(\"']*)", str(exc))
+        return f"its certificate is not trusted ({quoted(why[1]) if why else 'unknown reason'})"
+    root = _root(exc)
+    if isinstance(root, TimeoutError):
+        return "timed out"
+    if isinstance(root, OSError) and root.strerror:
+        return quoted(str(root.strerror))
+    known = {
+        "IncompleteRead": "the connection closed early",
+        "RemoteDisconnected": "the server closed the connection",
+        "InvalidSchema": "leads to an address that is not HTTP",
+        "InvalidURL": "the address cannot be read",
+        "LocationParseError": "the address cannot be read",
+        "UnicodeError": "the host has no valid name",
+        "BadStatusLine": "the answer is not HTTP",
+        "HeaderParsingError": "the answer has headers that cannot be read",
+        "LineTooLong": "the answer has headers that are too long",
+    }
+    return known.get(type(root).__name__, f"the answer cannot be read ({type(root).__name__})")
+
+
+def _root(exc: BaseException) -> BaseException:
+    """Return the innermost cause of an exception of the HTTP libraries."""
+    root = exc
+    for _ in range(10):
+        causes = (getattr(root, "reason", None), *root.args, root.__cause__, root.__context__)
+        inner = next((c for c in causes if isinstance(c, BaseException)), None)
+        if inner is None:
+            break
+        root = inner
+    return root
+
+
+class StallDetector:
+    """Detects that a connection brings fewer than ``least`` bytes in ``window`` seconds of waiting for it."""
+
+    def __init__(self, least: int, window: float) -> None:
+        self._least, self._window = least, window
+        self._waited, self._came = 0.0, 0
+
+    @property
+    def left(self) -> float:
+        """Seconds that the next wait may take."""
+        return self._window - self._waited + (self._window if self._came >= self._least else 0.0)
+
+    def add(self, size: int, waited: float) -> str | None:
+        """Count ``size`` bytes that came after ``waited`` seconds; returns a reason if the connection has stalled."""
+        self._waited, self._came = self._waited + waited, self._came + size
+        if self._waited < self._window:
+            return None
+        came, self._waited, self._came = self._came, 0.0, 0
+        return None if came >= self._least else self._said(came)
+
+    def over(self) -> str:
+        """Return the reason for a connection that was cut after too long a wait."""
+        return self._said(self._came)
+
+    def _said(self, came: int) -> str:
+        return f"stalled: {text.size_of(came)} in {self._window:.3g} s" if came else "timed out"
+
+
+class Budget:
+    """Number of requests that a task may make: a constant, and one more for every MiB that was kept.
+
+    Bytes that were kept, dropped and fetched again count once.
+    """
+
+    def __init__(self, requests: int, kept: Callable[[], int] = lambda: 0) -> None:
+        self._requests, self._kept = requests, kept
+        self._most = self._spent = 0
+        self._lock = threading.Lock()
+
+    def spend(self) -> bool:
+        """Count a request and return whether it may be made."""
+        with self._lock:
+            self._most = max(self._most, self._kept())
+            self._spent += 1
+            return self._spent <= self.requests
+
+    @property
+    def requests(self) -> int:
+        """Number of requests allowed so far."""
+        return self._requests + (self._most >> 20)
 
 
 class _Handle:
@@ -246,11 +393,6 @@ def _dial(host: str, port: int, seconds: float | None, options: Any) -> socket.s
         else:
             return dialled
     raise problem
-
-
-MOST = 10  # redirects of one request
-_SMALL = 16 << 10  # bytes of a body that are read so that its connection can be used again
-_SECURE = ("https", "http")
 
 
 def following(here: str, location: str) -> str:

@@ -21,11 +21,9 @@ import requests
 from rlds_cli import text
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.client import Client, authorities
-from rlds_cli.downloads.fetch.connections import Exchange
-from rlds_cli.downloads.fetch.part import Part
-from rlds_cli.downloads.fetch.policy import Budget, Permanent, Retryable, Stopped, quoted
-from rlds_cli.downloads.fetch.sidecars import PartOrigin, changed, check_plain, disagree, is_chunked, range_of, size_of
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
+from rlds_cli.downloads.fetch.parts import PartFile, PartOrigin, sendable
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
@@ -35,15 +33,21 @@ UNFRAMED = "comes without a length, a size or a hash: a missing end would not be
 UNSIZED = "its size is not known"
 AUTHORITIES = "the server's certificate was verified with the authorities"
 ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # notes that are given for the first file only
+_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.ASCII)
+_UNSATISFIED = re.compile(r"bytes\s+\*/([0-9]{1,18})", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 _HEAD = 512  # bytes that tell a web page
 _WATCH = 64 << 20  # bytes between two checks of the free space
+_ROUND = 0.1  # seconds between two checks of the other connections
+_PATIENCE = 1.0  # seconds to wait for a thread to end
 
 
 def pull(
     client: Client,
     url: str,
     file: RemoteFile,
-    part: Part,
+    part: PartFile,
     *,
     budget: Budget,
     told: Callable[[], None],
@@ -80,7 +84,7 @@ class _Download:
         client: Client,
         url: str,
         file: RemoteFile,
-        part: Part,
+        part: PartFile,
         ranges: Ranges,
         budget: Budget,
         told: Callable[[], None],
@@ -180,7 +184,7 @@ class _Download:
 
     def _origin(self, response: requests.Response) -> PartOrigin:
         """Parse an answer, with the size that earlier answers gave for the same content."""
-        file, seen, now = self._file, self._seen, PartOrigin.of(response, self._url)
+        file, seen, now = self._file, self._seen, origin_of(response, self._url)
         if disagree(file.size, now.size):
             raise Permanent(f"offers {now.size:,} B; {file.size:,} B expected")
         if response.status_code == 206:
@@ -288,14 +292,10 @@ def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteF
     return chain([head] if head else [], blocks)
 
 
-_ROUND = 0.1  # seconds between two checks of the other connections
-_PATIENCE = 1.0  # seconds to wait for a thread to end
-
-
 class Ranges:
     """The further connections of one file from one URL; used and closed by the thread of the first one."""
 
-    def __init__(self, client: Client, url: str, part: Part, budget: Budget, told: Callable[[], None]) -> None:
+    def __init__(self, client: Client, url: str, part: PartFile, budget: Budget, told: Callable[[], None]) -> None:
         self._client, self._url, self._part, self._budget, self._told = client, url, part, budget, told
         self._width = client.width
         self._condition = Condition()
@@ -462,7 +462,7 @@ class Ranges:
     def _check(self, response: requests.Response, first: int, end: int) -> None:
         assert self._origin is not None
         check_plain(response, self._part.target.name)
-        answered, now = range_of(response), PartOrigin.of(response, self._url)
+        answered, now = range_of(response), origin_of(response, self._url)
         if response.status_code != 206 or answered is None or answered[0] != first or answered[1] >= end:
             raise Permanent("not the range that was requested", response.status_code)
         if changed(self._origin, now) or disagree(self._origin.size, now.size):
@@ -482,3 +482,63 @@ class Ranges:
                     raise Stopped
                 if start + sizes[start] >= end:
                     return
+
+
+# -- headers of an answer
+
+
+def origin_of(response: requests.Response, url: str) -> PartOrigin:
+    """Parse the headers of an answer; raises Permanent if its lengths are not valid."""
+    headers = response.headers
+    size: int | None = None
+    if response.status_code == 206:
+        answered = range_of(response)
+        size = answered[2] if answered else None
+    elif not is_chunked(response) and (said := headers.get("Content-Length")) is not None:
+        lengths = {length.strip() for length in said.split(",")}  # the same header twice
+        if len(lengths) != 1 or not _NUMBER.fullmatch(length := lengths.pop()):
+            raise Permanent("has a length that is not a number")
+        size = int(length)
+    etag, modified = (sendable(headers.get(k)) for k in ("ETag", "Last-Modified"))
+    return PartOrigin(names.shown(url), etag, modified, size)
+
+
+def range_of(response: requests.Response) -> tuple[int, int, int | None] | None:
+    """Parse Content-Range of a 206: first byte, last byte and size of the file; None if it is not valid."""
+    match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+    if match is None or response.headers.get("Content-Type", "").lower().startswith("multipart/"):
+        return None
+    first, last, size = int(match[1]), int(match[2]), None if match[3] == "*" else int(match[3])
+    return (first, last, size) if first <= last and (size is None or last < size) else None
+
+
+def size_of(response: requests.Response) -> int | None:
+    """Parse the size of the file from Content-Range of a 416."""
+    match = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", "").strip())
+    return int(match[1]) if match else None
+
+
+def is_chunked(response: requests.Response) -> bool:
+    """Return whether a body has chunked encoding, which marks its own end."""
+    return "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+
+
+def check_plain(response: requests.Response, path: str) -> None:
+    """Refuse a compressed answer, except for files that are compressed themselves: servers label those so too."""
+    if response.headers.get("Transfer-Encoding", "chunked").strip().lower() not in ("chunked", "identity"):
+        raise Permanent("answered in a transfer encoding that was not requested")
+    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed not in ("", "identity") and not path.lower().endswith(_PACKED):
+        raise Permanent(f"answered {quoted(packed)} where plain bytes were requested")
+
+
+def changed(known: PartOrigin, now: PartOrigin) -> bool:
+    """Return whether the ETags or dates of two answers from one URL differ."""
+    if known.etag and now.etag:
+        return known.etag.removeprefix("W/") != now.etag.removeprefix("W/")
+    return bool(known.last_modified and now.last_modified and known.last_modified != now.last_modified)
+
+
+def disagree(*sizes: int | None) -> bool:
+    """Return whether sizes stated for one file contradict each other."""
+    return len({size for size in sizes if size is not None}) > 1

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch import sidecars
-from rlds_cli.downloads.fetch.part import offset_of
-from rlds_cli.downloads.fetch.part import path_of as part_path
-from rlds_cli.downloads.fetch.sidecars import FileRecord
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import local_path
+from rlds_cli.downloads.fetch.parts import FileRecord, is_count, offset_of, part_path, record_path
+from rlds_cli.downloads.sources import local_path
+from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
@@ -78,6 +75,11 @@ class FetchPlan:
     def finished(self) -> bool:
         """True if all files are there and recorded."""
         return all(s.action == "reuse" for s in self.steps)
+
+    @property
+    def holds(self) -> bool:
+        """True unless a file to reuse is gone. All other steps are planned again before they run."""
+        return all(s.target.is_file() for s in self.steps if s.action == "reuse")
 
     @property
     def to_fetch(self) -> int:
@@ -180,21 +182,18 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
         return False
 
 
-def remember(plan: FetchPlan) -> None:
-    """Save the listing, so that the source need not be asked again."""
-    sidecars.write_json(plan.destination / _LISTING, _listing(plan), lines=False)
-
-
-def check_listing(plan: FetchPlan) -> None:
-    """Raise RldsError, before anything is fetched, if the listing is too long to be saved."""
-    documents.dumps(_listing(plan), f"the list of {len(plan.listed or plan.steps):,} files", lines=False)
-
-
-def _listing(plan: FetchPlan) -> dict[str, Any]:
+def listing_of(plan: FetchPlan) -> str:
+    """Return the listing as it is saved; raises RldsError if it is too long to be read back."""
     files = plan.listed or [s.file for s in plan.steps]
     known = [f.name for f in fields(RemoteFile)]
     listed = ({name: getattr(f, name) for name in known} for f in files)
-    return {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
+    values = {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
+    return documents.dumps(values, f"the list of {len(files):,} files", lines=False)
+
+
+def remember(plan: FetchPlan, listing: str) -> None:
+    """Save the listing, so that the source need not be asked again."""
+    safe_files.replace_text(plan.destination / _LISTING, listing, mode=0o600)  # its addresses are the owner's
 
 
 def forget(plan: FetchPlan) -> None:
@@ -210,7 +209,7 @@ def forget(plan: FetchPlan) -> None:
     for directory in {(top / f.path).parent for f in listed}:
         safe_files.check_directories(directory, top.parent)
     for path in [top / _LISTING, *(top / f.path for f in listed)]:
-        for beside in (path, sidecars.path_of(path), part_path(path), sidecars.path_of(part_path(path))):
+        for beside in (path, record_path(path), part_path(path), record_path(part_path(path))):
             beside.unlink(missing_ok=True)
     for directory in sorted({d for f in listed for d in (top / f.path).parents if d.is_relative_to(top)}, reverse=True):
         with suppress(OSError):  # it holds something else
@@ -228,7 +227,7 @@ def recorded(destination: Path) -> tuple[RemoteFile, ...] | None:
 
 def remembered(destination: Path) -> tuple[RemoteFile, ...] | None:
     """Return the saved listing of an archive, or None. Needs no network."""
-    values = sidecars.read_json(destination / _LISTING)
+    values = documents.load_own(destination / _LISTING)
     listed = values.get("files") if values else None
     if not isinstance(listed, list) or not all(map(_is_listed, listed)):
         return None
@@ -250,7 +249,7 @@ def _is_listed(values: object) -> bool:
         isinstance(urls, list)
         and len(urls) > 0
         and all(isinstance(url, str) for url in urls)
-        and (size is None or sidecars.is_count(size))
+        and (size is None or is_count(size))
         and all(isinstance(values.get(name), str | None) for name in texts)
         and isinstance(values.get("key", ""), str)
     )

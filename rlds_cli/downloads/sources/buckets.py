@@ -15,7 +15,9 @@ Pages of ListObjectsV2 are untrusted XML: read without a tree, document types an
         <Contents><Key>a/b.h5</Key><Size>5</Size><ETag>"..."</ETag></Contents>
         <NextContinuationToken>...</NextContinuationToken>
 
-Private buckets are listed with the user's credentials and fetched by signed URLs, both with ``obstore``. No file and no
+Public buckets are not listed with ``obstore``: it reads a page of any length (3 GB in 10 s from a server that does not
+end it), and tells neither crc32c nor generation nor encoding of a file in GCS, by which downloads are checked. Private
+buckets are listed with the user's credentials and fetched by signed URLs, both with ``obstore``. No file and no
 error holds a credential: a private file has the address ``signed-s3://<region>@<bucket>/<path>`` or
 ``signed-gs://<bucket>/<path>``, which is signed just before the request.
 """
@@ -32,11 +34,9 @@ from urllib.parse import quote, urlencode
 from xml.parsers import expat
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent
-from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.limits import ListingLimits
-from rlds_cli.downloads.sources.protocol import FileSource
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.client import Client
+from rlds_cli.downloads.fetch.connections import Permanent
+from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.files import json as documents
 from rlds_cli.settings import Settings
@@ -49,6 +49,19 @@ _LONG = 64  # characters of a generation; it has twenty
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CREDENTIALS = {"s3": "AWS_ACCESS_KEY_ID or AWS_PROFILE", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}
 _FIELDS = "items(name,size,md5Hash,crc32c,generation,contentEncoding),nextPageToken"
+_ROOT, _OBJECT, _NEXT = "ListBucketResult", "Contents", "NextContinuationToken"
+_LONGEST = 8192  # characters of a value
+_TAGS = ("Key", "Size", "ETag")
+_SIGNED_URL = re.compile(
+    r"signed-(?P<scheme>gs|s3)://(?:(?P<region>[a-z0-9-]+)@)?(?P<bucket>[^/@]+)/(?P<path>.+)", re.DOTALL
+)
+_VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
+_DEFAULT_REGION = "us-east-1"
+_CLOSED, _NONE = "they do not open it", "there is no such bucket"
+_SAID = {
+    **dict.fromkeys(("401", "403", "UnauthenticatedError", "PermissionDeniedError"), _CLOSED),
+    **dict.fromkeys(("404", "NotFoundError"), _NONE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +198,7 @@ def _gcs(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object
     page: str | None = ""
     while page is not None and limit.ask(page):
         query = {"prefix": prefix, "fields": _FIELDS, "maxResults": 1000} | ({"pageToken": page} if page else {})
-        answer = _json(limit.read(limits.body(client, f"{root}?{urlencode(query)}")))
+        answer = _json(limit.read(client.document(f"{root}?{urlencode(query)}")[0]))
         for item in answer.get("items") or ():
             if not limit.take(item["name"]).endswith("/"):
                 yield _gcs_object(item)
@@ -233,7 +246,7 @@ def _s3(place: BucketLocation, prefix: str, client: Client) -> Iterator[_Object]
     page: str | None = ""
     while page is not None and limit.ask(page):
         query = {"list-type": 2, "prefix": prefix} | ({"continuation-token": page} if page else {})
-        found, page = objects(limit.read(limits.body(client, f"{root}/?{urlencode(query)}")))
+        found, page = objects(limit.read(client.document(f"{root}/?{urlencode(query)}")[0]))
         for said in found:
             if not limit.take(said.get("Key", "/")).endswith("/"):
                 yield _s3_object(place, said)
@@ -248,20 +261,15 @@ def _s3_object(place: BucketLocation, found: dict[str, str]) -> _Object:
 
 def _not_listed(place: BucketLocation, exc: Permanent) -> DownloadFailed:
     bucket = f"{place.scheme}://{place.bucket}"
-    elsewhere = "--from DIR|URL takes the files from somewhere else"
+    elsewhere = "--from DIR|URL takes the files from another source"
     if exc.status in (401, 403):
         return DownloadFailed(
-            f"{bucket} is closed: it does not show its files to everybody (HTTP {exc.status}). Nothing was written.",
+            f"{bucket} is closed: it does not list its files publicly (HTTP {exc.status}). Nothing was written.",
             hint=f"{elsewhere}; credentials open a private bucket ({_CREDENTIALS[place.scheme]})",
         )
     if exc.status == 404:
         return DownloadFailed(f"There is no bucket {bucket} (HTTP 404). Nothing was written.", hint=elsewhere)
     return DownloadFailed(f"{bucket} does not list its files: {exc.reason}. Nothing was written.", hint=elsewhere)
-
-
-_ROOT, _OBJECT, _NEXT = "ListBucketResult", "Contents", "NextContinuationToken"
-_LONGEST = 8192  # characters of a value
-_TAGS = ("Key", "Size", "ETag")
 
 
 def objects(body: bytes) -> tuple[list[dict[str, str]], str | None]:
@@ -311,18 +319,6 @@ def _longer(text: str, more: str) -> str:
     if len(text) > _LONGEST:
         raise Permanent(f"the answer has a value of more than {_LONGEST:,} characters")
     return text + more
-
-
-_SIGNED_URL = re.compile(
-    r"signed-(?P<scheme>gs|s3)://(?:(?P<region>[a-z0-9-]+)@)?(?P<bucket>[^/@]+)/(?P<path>.+)", re.DOTALL
-)
-_VALID = timedelta(hours=12)  # longer than any download of one file; S3 allows a week
-_DEFAULT_REGION = "us-east-1"
-_CLOSED, _NONE = "they do not open it", "there is no such bucket"
-_SAID = {
-    **dict.fromkeys(("401", "403", "UnauthenticatedError", "PermissionDeniedError"), _CLOSED),
-    **dict.fromkeys(("404", "NotFoundError"), _NONE),
-}
 
 
 def has_credentials(scheme: str, where: Settings) -> bool:

@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent
-from rlds_cli.downloads.sources.limits import ListingLimits
-from rlds_cli.downloads.sources.protocol import FileSource, Unanswered
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.client import Client
+from rlds_cli.downloads.fetch.connections import Permanent
+from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile, Unanswered
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
 
@@ -71,7 +70,7 @@ def list_hub(url: str, client: Client, *, endpoint: str | None = None) -> tuple[
             f"{endpoint} does not list {asked.repo} at {asked.revision}: {exc.reason}. Nothing was written.",
             hint=f"{endpoint}/datasets/{asked.repo} says who may read it; HF_TOKEN holds the token"
             if exc.status in (401, 403)
-            else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from somewhere else",
+            else "HF_ENDPOINT names another hub; --from DIR|URL takes the files from another source",
         ) from exc
     chosen = names.selected(entries, place.path)
     if not chosen:

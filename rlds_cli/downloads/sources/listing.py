@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent, Retryable, RetryPolicy, Stopped
-from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.protocol import FileSource, Unanswered
-from rlds_cli.downloads.sources.remote import RemoteFile
-from rlds_cli.downloads.sources.table import local_path, lookup, request_url, single_file, source_of
+from rlds_cli.downloads.fetch.client import Client, RetryPolicy
+from rlds_cli.downloads.fetch.connections import Permanent, Retryable, Stopped
+from rlds_cli.downloads.sources import local_path, lookup, request_url, single_file, source_of
+from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile, Unanswered
 from rlds_cli.downloads.sources.web import WEB
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.settings import Settings
@@ -47,7 +46,7 @@ def list_source(url: str, where: Settings, *, policy: RetryPolicy | None = None)
     DownloadFailed
         The source does not answer, or has nothing of that name.
     Offline
-        A request is needed, and the network is forbidden.
+        A request is needed, and network access is off.
     UnsafeArchive
         The source lists a name that leaves its directory.
     """
@@ -131,7 +130,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
     DownloadFailed
         No place has it, or it has more than 64 MiB.
     Offline
-        It is not on this machine, and the network is forbidden.
+        It is not on this machine, and network access is off.
     """
     remote = []
     for url in file.urls:
@@ -146,7 +145,7 @@ def read(file: RemoteFile, where: Settings, *, policy: RetryPolicy | None = None
     with Client(where, policy=policy) as client:
         for url in (request_url(u, where) for u in remote):
             try:
-                return limits.body(client, url)
+                return client.document(url)[0]
             except Permanent as exc:
                 failures.append(f"{names.shown(url)}: {exc.reason}")
     raise DownloadFailed(f"{file.path} could not be read. {'; '.join(failures)}. Nothing was written.")
@@ -164,14 +163,14 @@ def answering(url: str) -> Iterator[None]:
         why = exc.reason if isinstance(exc, Permanent | Retryable) else unreadable
         raise DownloadFailed(
             f"{names.shown(url)} does not list its files: {why}. Nothing was written.",
-            hint="--from DIR|URL takes the files from somewhere else",
+            hint="--from DIR|URL takes the files from another source",
         ) from exc
 
 
 def offline(url: str) -> Offline:
-    """Return the error of a source that needs a request while the network is forbidden."""
+    """Return the error of a source that needs a request while network access is off."""
     return Offline(
-        f"The network is forbidden (RLDS_OFFLINE or --offline), and {url} must be asked for its files.",
+        f"Network access is off (RLDS_OFFLINE or --offline), and {url} must be asked for its files.",
         hint="--from DIR takes them from a local copy",
     )
 
@@ -252,7 +251,7 @@ def list_copy(
         raise unsafe
     looked = ", ".join(dict.fromkeys(t.rpartition("/")[2] for t in tried))
     raise DownloadFailed(
-        f"{source} does not hold the files wanted (looked for {looked}, and below the directories of their source).",
+        f"{source} does not hold the requested files (looked for {looked}, and below the directories of their source).",
         hint="give the file itself, or the directory that it is in",
     )
 

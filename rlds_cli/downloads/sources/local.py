@@ -11,9 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli import settings
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch import sidecars
-from rlds_cli.downloads.sources.protocol import FileSource
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.parts import FileRecord
+from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.files import trees
 
@@ -82,7 +81,7 @@ def _is_record(path: Path) -> bool:
     return (
         path.suffix == ".json"
         and path.with_suffix("").is_file()
-        and (sidecars.FileRecord.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
+        and (FileRecord.read(path.with_suffix("")) is not None or not os.access(path, os.R_OK))
     )
 
 

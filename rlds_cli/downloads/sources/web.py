@@ -11,11 +11,9 @@ from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, Permanent, Retryable, RetryPolicy
-from rlds_cli.downloads.sources import limits
-from rlds_cli.downloads.sources.limits import ListingLimits
-from rlds_cli.downloads.sources.protocol import FileSource
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads.fetch.client import Client, RetryPolicy
+from rlds_cli.downloads.fetch.connections import Permanent, Retryable
+from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.settings import Settings
 
@@ -42,8 +40,8 @@ def list_index(url: str, client: Client) -> tuple[RemoteFile, ...]:
         found = set(_below(root, f"{start}/" if start else "", query, client))
     except Permanent as exc:
         raise DownloadFailed(
-            f"{names.shown(url)} does not show its files: {exc.reason}. Nothing was written.",
-            hint="--from DIR|URL takes the files from somewhere else",
+            f"{names.shown(url)} does not list its files: {exc.reason}. Nothing was written.",
+            hint="--from DIR|URL takes the files from another source",
         ) from exc
     chosen = names.selected(found, wanted)
     if not chosen:
@@ -61,7 +59,7 @@ def _below(root: str, start: str, query: str, client: Client) -> Iterator[str]:
     while waiting:
         here = waiting.pop()
         limit.ask(here)
-        found = links(limit.read(limits.body(client, root + quote(here) + query)))
+        found = links(limit.read(client.document(root + quote(here) + query)[0]))
         if here == start and not found:
             raise Permanent("the answer is not a page of links")
         for name in _names(found, root, here):

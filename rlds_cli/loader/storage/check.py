@@ -16,8 +16,8 @@ from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
 from rlds_cli.store import arrays
-from rlds_cli.store.check import Problem
-from rlds_cli.store.ranges import read_range
+from rlds_cli.store.compression import read_range
+from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import Array
 
 _ULPS = 16  # sums of another processor may differ by so much

@@ -1,26 +1,118 @@
-"""Built-in functions that select, rename, join, cast and normalise fields.
+"""Built-in functions that select episodes and fields, and rename, join, cast and normalise fields.
 
-Fields that are only kept, dropped or renamed are not read, and share the files of the source.
+Selected episodes are copied in their stored form, so frames stay encoded. Fields that are only kept, dropped or renamed
+are not read, and share the files of the source.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Mode, Normalize
-from rlds_cli.errors import InvalidArgument
-from rlds_cli.preprocess.traits import Prepared, builtin
+from rlds_cli.errors import InvalidArgument, NoReward
+from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.ted import FLAGS, Array, join_name
 from rlds_cli.text import is_below, natural
 
+Names = str | Sequence[str]
 
-def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | None) -> Prepared:
+
+def _prepare_select_episodes(dataset: Dataset, *, where: str | None, split: str | None) -> Prepared:
+    if where is None and split is None:
+        raise InvalidArgument(
+            "select_episodes needs where or split.", hint='where="total_reward > 3000 and length >= 500"'
+        )
+    chosen = dataset.select(where=where, split=split)
+    if chosen.num_episodes == 0:
+        raise InvalidArgument(
+            f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} matches."
+        )
+    return Prepared(chosen, reads=())
+
+
+@builtin(version=1, prepare=_prepare_select_episodes, loader="Loader(ds.select(where=...))")
+def select_episodes(episode: Batch, *, where: str | None = None, split: str | None = None) -> Any:
+    """Keep the episodes that match an expression of their columns, such as ``total_reward > 3000``.
+
+    The expressions are those of ``Dataset.select``, which selects without a copy and whose result a loader accepts.
+
+    Parameters
+    ----------
+    episode : Batch
+    where : str
+        Comparisons of episode columns: ``"total_reward > 3000 and length >= 500"``.
+    split : str
+        A named split of the archive.
+
+    Raises
+    ------
+    InvalidExpression
+        ``where`` is not a valid expression, or names an unknown column.
+    InvalidArgument
+        No episode matches.
+    """
+    return episode
+
+
+def _prepare_top(dataset: Dataset, *, percent: float, by: str, of: str) -> Prepared:
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent <= 100:
+        raise InvalidArgument(f"top_episodes: percent={percent!r} is not in (0, 100].")
+    if of not in ("episodes", "steps"):
+        raise InvalidArgument(f'top_episodes: of={of!r} is neither "episodes" nor "steps".')
+    if by == "total_reward" and by not in dataset.episodes:
+        raise NoReward(f"{dataset.id} has no rewards: its episodes have no returns.", hint="by=COLUMN ranks by another")
+    values = np.asarray(dataset.episodes[by])
+    if values.dtype.kind not in "biuf":
+        raise InvalidArgument(f'top_episodes: by="{by}" is text; episodes are ranked by numbers.')
+    best = np.argsort(-values.astype(np.float64), kind="stable")
+    count = math.floor(len(best) * percent / 100)
+    if of == "steps":
+        length = dataset.episodes["length"][best]
+        count = int(np.searchsorted(np.cumsum(length), length.sum() * percent / 100, "right"))
+    return Prepared(dataset.select(episodes=np.sort(best[: max(1, count)])), reads=())
+
+
+@builtin(version=1, prepare=_prepare_top, loader="Loader(ds.select(episodes=...))")
+def top_episodes(
+    episode: Batch,
+    *,
+    percent: float = 10.0,
+    by: str = "total_reward",
+    of: Literal["episodes", "steps"] = "episodes",
+) -> Any:
+    """Keep the episodes with the highest returns, as for behaviour cloning on the top x %.
+
+    Keeps at most ``percent`` of all, but at least one episode; the earlier of equal ones. Their order stays.
+    `Dataset.select` selects without a copy.
+
+    Parameters
+    ----------
+    episode : Batch
+    percent : float
+        In (0, 100].
+    by : str
+        The episode column to rank by, largest first.
+    of : {"episodes", "steps"}
+        The total that ``percent`` refers to. Decision Transformer (Chen et al. 2021) counts steps.
+
+    Raises
+    ------
+    NoReward
+        The dataset has no rewards.
+    InvalidArgument
+        ``percent`` is out of range, or the column is not numeric.
+    """
+    return episode
+
+
+def _prepare_select_fields(dataset: Dataset, *, fields: Names | None, drop: Names | None) -> Prepared:
     if (fields is None) == (drop is None):
         raise InvalidArgument("select_fields takes either fields, to keep, or drop.")
     if fields is not None:
@@ -36,7 +128,7 @@ def _prepare_select(dataset: Dataset, *, fields: Names | None, drop: Names | Non
     return Prepared(dataset, reads=(), carried={n: n for n in dataset.schema if n in kept})
 
 
-@builtin(version=1, prepare=_prepare_select, loader="Loader(ds, fields=...)")
+@builtin(version=1, prepare=_prepare_select_fields, loader="Loader(ds, fields=...)")
 def select_fields(episode: Batch, *, fields: Names | None = None, drop: Names | None = None) -> Any:
     """Keep some of the fields, or drop some.
 
@@ -180,9 +272,6 @@ def concatenate(episode: Batch, *, fields: Names, into: str = "observation", kee
     return episode
 
 
-Names = str | Sequence[str]
-
-
 def listed(names: Names) -> tuple[str, ...]:
     """Return ``"a,b"`` or ``["a", "b"]`` as a tuple.
 
@@ -240,7 +329,7 @@ def dtype_of(name: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _prepare(dataset: Dataset, *, fields: Names, dtype: str) -> Prepared:
+def _prepare_cast(dataset: Dataset, *, fields: Names, dtype: str) -> Prepared:
     dtype_of(dtype)
     names = stored(dataset, fields)
     for name in names:
@@ -251,7 +340,7 @@ def _prepare(dataset: Dataset, *, fields: Names, dtype: str) -> Prepared:
     return Prepared(dataset, reads=names)
 
 
-@builtin(version=1, prepare=_prepare, loader="Loader(ds, dtype=...) casts floats")
+@builtin(version=1, prepare=_prepare_cast, loader="Loader(ds, dtype=...) casts floats")
 def cast(episode: Batch, *, fields: Names, dtype: str) -> Any:
     """Change the dtype of fields without losing a value: floats may be rounded, but not overflow.
 
@@ -295,7 +384,7 @@ def converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
     return made
 
 
-def _prepare_scaling(dataset: Dataset, *, fields: Names, mode: Mode, eps: float) -> Prepared:
+def _prepare_normalise(dataset: Dataset, *, fields: Names, mode: Mode, eps: float) -> Prepared:
     _normalizer(dataset, listed(fields), mode, eps)
     return Prepared(dataset, reads=stored(dataset, fields))
 
@@ -305,7 +394,7 @@ def _normalizer(source: Dataset, fields: tuple[str, ...], mode: Mode, eps: float
     return Normalize(source, fields, mode=mode, eps=eps)
 
 
-@builtin(version=1, prepare=_prepare_scaling, loader="Loader(ds, transform=Normalize(ds))")
+@builtin(version=1, prepare=_prepare_normalise, loader="Loader(ds, transform=Normalize(ds))")
 def normalise(
     episode: Batch, *, source: Dataset, fields: Names = "observation", mode: Mode = "std", eps: float = 1e-3
 ) -> Any:

@@ -14,11 +14,10 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
-from rlds_cli.dataset.images import MOST_CHANNELS, Resize
-from rlds_cli.dataset.transforms import stands_for
+from rlds_cli.dataset.transforms import MOST_CHANNELS, Resize, stands_for
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import Names, listed, stored
-from rlds_cli.preprocess.traits import Prepared, builtin
 from rlds_cli.store.frames import Codec, encode_frames
 from rlds_cli.ted import Array, Field
 

@@ -1,22 +1,41 @@
-"""Built-in functions for rewards: scaled, sparse, summed to returns to go, or computed from goals."""
+"""Built-in functions for rewards: scaled, sparse, summed to returns to go, or computed from goals and OGBench's tasks.
+
+``registry/ogbench_tasks.json`` holds the goal positions of OGBench 1.2.2. Elements of ``qpos``, as its
+``relabel_utils`` reads them::
+
+    mazes      x y of the robot at 0; of the ball, in soccer, at 15           reached within 0.5 (point: 1.0)
+    cubes      x y z of cube k at 14 + 7 k                                    each within 0.04
+    scene      one cube at 14; after its 7 elements and two buttons: drawer, window; each within 0.04, and the buttons
+    puzzles    button_states alone
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli import registry
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.returns import check_returns, sum_from_ends
 from rlds_cli.errors import InvalidArgument
+from rlds_cli.preprocess.builtin import Prepared, builtin
 from rlds_cli.preprocess.builtin.fields import dtype_of
-from rlds_cli.preprocess.traits import Prepared, builtin
-from rlds_cli.ted import FLAGS, REWARD, Array
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray
+
+ACHIEVED, DESIRED, FINAL = "observation/achieved_goal", "observation/desired_goal", "final"
+Goal = str | Sequence[float]
+QPOS, BUTTONS = "info/qpos", "info/button_states"
+CUBES_AT, CUBE_WIDTH, NEAR = 14, 7, 0.04
+SCENE_BUTTONS = 2
 
 
 def _floating(reward: Array) -> Array:
@@ -100,7 +119,7 @@ def sparsify_reward(episode: Batch, *, how: Literal["end", "threshold"] = "end",
     return episode
 
 
-def _prepare(
+def _prepare_returns(
     dataset: Dataset, *, gamma: float, scale: float, through_terminals: bool, dtype: str, into: str
 ) -> Prepared:
     check_returns(gamma, scale)
@@ -111,7 +130,7 @@ def _prepare(
     return Prepared(dataset, reads=(dataset.field(REWARD).name,))
 
 
-@builtin(version=1, prepare=_prepare, loader="Loader(ds, extra=ReturnToGo())")
+@builtin(version=1, prepare=_prepare_returns, loader="Loader(ds, extra=ReturnToGo())")
 def return_to_go(
     episode: Batch,
     *,
@@ -161,10 +180,6 @@ def return_to_go(
     sum_from_ends(sums, stop, float(gamma))
     episode[into] = (sums[:-1] * scale).astype(dtype)
     return episode
-
-
-ACHIEVED, DESIRED, FINAL = "observation/achieved_goal", "observation/desired_goal", "final"
-Goal = str | Sequence[float]
 
 
 def _prepare_goals(
@@ -284,3 +299,100 @@ def _wanted(episode: Batch, goal: Goal, reached: Array, steps: int, elements: Se
         return _picked(episode[goal], elements)[:steps]
     values = np.asarray(goal, np.float64)
     return values if elements is None or len(values) == len(elements) else _picked(values, elements)
+
+
+@cache
+def _tasks() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((registry.directory() / "ogbench_tasks.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _prepare_task(dataset: Dataset, *, task: int | None, env: str | None) -> Prepared:
+    known = _known(dataset, env)
+    _task(known, task)
+    needed = [n for n in (QPOS, BUTTONS) if n in _needs(known["kind"])]
+    reads = [dataset.field(n).name for n in needed]
+    return Prepared(dataset, reads=(*reads, *FLAGS, *([REWARD] if REWARD in dataset.schema else [])))
+
+
+def _needs(kind: str) -> tuple[str, ...]:
+    return {"buttons": (BUTTONS,), "scene": (QPOS, BUTTONS)}.get(kind, (QPOS,))
+
+
+def _known(dataset: Dataset, env: str | None) -> Mapping[str, Any]:
+    name = env or str(dataset.manifest.env.get("id", ""))
+    key = re.sub(r"-v\d+$", "", name).removeprefix("visual-")
+    if key not in _tasks():
+        raise InvalidArgument(
+            f'ogbench_task: no tasks are known for the environment "{name}".',
+            hint=f"env=pointmaze-medium-v0, say; those with tasks: {', '.join(_tasks())}",
+        )
+    found: Mapping[str, Any] = _tasks()[key]
+    return found
+
+
+def _task(known: Mapping[str, Any], task: int | None) -> Any:
+    number = known["default"] if task is None else task
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= len(known["tasks"]):
+        raise InvalidArgument(f"ogbench_task: task={task!r}; there are 1 to {len(known['tasks'])}.")
+    return known["tasks"][number - 1]
+
+
+@builtin(version=1, prepare=_prepare_task)
+def ogbench_task(episode: Batch, source: Dataset, *, task: int | None = None, env: str | None = None) -> Any:
+    """Compute rewards and flags of one of OGBench's tasks, as in its ``singletask`` datasets.
+
+    As OGBench does since 1.2.0, the reward of step t is that of the state *before* the action. In a maze it
+    is 0 at the goal, else -1; in cubes, scenes and puzzles minus the number of parts that are not in place. Steps with
+    everything in place are flagged as terminated, so that nothing is bootstrapped from them (OGBench's ``masks``); the
+    episode continues.
+
+    Parameters
+    ----------
+    episode : Batch
+    source : Dataset
+        Passed by rlds; its manifest names the environment.
+    task : int, optional
+        1 to 5; by default OGBench's default for the environment.
+    env : str, optional
+        The environment, if the dataset does not name it: ``cube-single-v0``.
+
+    Returns
+    -------
+    Batch
+        With ``next/reward`` float32 [T].
+
+    Raises
+    ------
+    UnknownField, InvalidArgument
+        ``info/qpos`` or ``info/button_states`` is missing, the environment has no tasks, or the number is unknown.
+    """
+    known = _known(source, env)
+    steps = len(episode[FLAGS[0]])
+    parts = _in_place(known, _task(known, task), {n: episode[n][:steps] for n in _needs(known["kind"])})
+    episode[REWARD] = (parts.sum(axis=-1) - parts.shape[-1]).astype(np.float32)
+    episode[FLAGS[0]] = episode[FLAGS[0]] | parts.all(axis=-1)
+    return episode
+
+
+def _in_place(known: Mapping[str, Any], goal: Any, state: Mapping[str, Array]) -> BoolArray:
+    """Return which parts of the goal are reached in each row, bool [T, parts]."""
+    kind = known["kind"]
+    if kind == "position":
+        at = known["at"]
+        distance = np.linalg.norm(state[QPOS][:, at : at + 2] - np.array(goal), axis=-1)
+        return np.asarray(distance <= known["tolerance"])[:, None]
+    if kind == "buttons":
+        return np.asarray(state[BUTTONS] == np.array(goal))
+    if kind == "cubes":
+        return _cubes(state[QPOS], np.array(goal))
+    cubes = np.array(goal["cubes"])
+    drawer = CUBES_AT + len(cubes) * CUBE_WIDTH + SCENE_BUTTONS
+    moved = np.abs(state[QPOS][:, drawer : drawer + 2] - np.array([goal["drawer"], goal["window"]])) <= NEAR
+    return np.concatenate([_cubes(state[QPOS], cubes), state[BUTTONS] == np.array(goal["buttons"]), moved], axis=-1)
+
+
+def _cubes(qpos: Array, goals: Array) -> BoolArray:
+    starts = CUBES_AT + CUBE_WIDTH * np.arange(len(goals))
+    places = qpos[:, starts[:, None] + np.arange(3)]
+    return np.asarray(np.linalg.norm(goals - places, axis=-1) <= NEAR)

@@ -1,13 +1,231 @@
-"""A report on a dataset as one HTML file without network access: distributions, findings, episodes, a viewer.
+"""A report on a dataset as one HTML document, which fetches nothing and runs only its own script.
 
 ::
 
-    content.gather      the content of the page: checks, histograms of a sample, some episodes
-    writing.render      the content as HTML with inline SVG, one style sheet and one script (static/)
-    writing.write_page  the file, written completely or not at all
+    content.gather    the content of the page: histograms of a sample, the list of episodes, some episodes to view
+    render            the content as HTML with inline SVG, one style sheet and one script (static/)
+    write_page        the file, written completely or not at all; a file of another kind is not replaced
 """
 
-from rlds_cli.report.html.writing import PageReport as PageReport
-from rlds_cli.report.html.writing import write_page as write_page
+from __future__ import annotations
 
-__all__ = ["PageReport", "write_page"]
+import base64
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import BinaryIO
+
+from rlds_cli import __version__
+from rlds_cli.checks.run import check
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files.disk import is_full
+from rlds_cli.progress import Progress
+from rlds_cli.report.html import episodes, sections
+from rlds_cli.report.html.content import PageContent, gather
+from rlds_cli.report.html.markup import Markup, data, join, tag, text
+from rlds_cli.report.summary import summarise
+from rlds_cli.settings import StrPath
+
+_HEAD = 1024  # bytes at the start of a file that contain the generator of a report
+GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
+_STYLES = ("page.css", "parts.css")
+_SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
+_SECTIONS = (
+    ("summary", "Summary"),
+    ("integrity", "Integrity"),
+    ("distributions", "Distributions"),
+    ("fields", "Fields"),
+    ("episodes", "Episodes"),
+    ("viewer", "Viewer"),
+)
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232f6fb3' "
+    "d='M1 9h3v6H1zM6 4h3v11H6zM11 1h3v14h-3z'/%3E%3C/svg%3E"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageReport:
+    """Result of `write_page`; ``path`` is None for a stream.
+
+    ``episodes_listed`` and ``episodes_viewed`` count those in the table and in the viewer, of ``episodes``.
+    """
+
+    id: str
+    path: Path | None
+    bytes: int
+    episodes: int
+    episodes_listed: int
+    episodes_viewed: int
+    errors: int
+    warnings: int
+    notes: int
+
+
+def write_page(
+    ref: str | os.PathLike[str] | Dataset,
+    to: StrPath | BinaryIO,
+    *,
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> PageReport:
+    """Write a report on a dataset as one HTML file that needs neither network nor server.
+
+    The checks read every row once, in bounded memory. Histograms are of at most 65,536 steps, the viewer has at most 32
+    episodes, the table 10,000. The page marks samples.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        An id, the directory of a dataset, or an open one (always as a whole).
+    to : path or binary stream
+        An existing report at the path is replaced.
+    force : bool
+        Also replace a file that is not a report.
+
+    Raises
+    ------
+    NameTaken
+        ``to`` is a file of another kind.
+    NoPermission, NoSpace
+        The file cannot be written; an existing one is unchanged.
+    RldsError
+        ``to`` is a directory, or its directory does not exist.
+    DatasetNotFound, DamagedDataset, NewerFormat
+        As of ``open_dataset``.
+    """
+    path = Path(to).expanduser() if isinstance(to, str | os.PathLike) else None
+    if path is not None:
+        check_target(path, force=force)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = Dataset(ds.store)
+    content = gather(ds, summarise(ds), check(ds, progress=progress))
+    page = render(content).encode("utf-8", "replace")
+    if isinstance(to, str | os.PathLike):
+        _write(Path(to).expanduser(), page)
+    else:
+        to.write(page)
+    return _report(content, path, len(page))
+
+
+def check_target(path: Path, *, force: bool = False) -> None:
+    """Check before anything is read that a report can be written to ``path``.
+
+    Raises
+    ------
+    NameTaken, NoPermission, RldsError
+    """
+    if path.is_dir():
+        raise RldsError(f"{path} is a directory.", hint=f"--html {path / 'report.html'}")
+    if not path.parent.is_dir():
+        raise RldsError(f"There is no directory {path.parent}.", hint=f"mkdir -p {path.parent}")
+    if path.is_file() and path.stat().st_size and not force and not is_report(path):
+        raise NameTaken(f"{path} exists and is not a report of rlds.", hint="--force replaces it")
+
+
+def is_report(path: Path) -> bool:
+    """Recognise a report by its generator tag.
+
+    Raises
+    ------
+    NoPermission
+        It may not be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return f'<meta name="generator" content="{GENERATOR}'.encode() in file.read(_HEAD)
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be read.") from e
+
+
+def _write(path: Path, page: bytes) -> None:
+    try:
+        target = safe_files.followed(path)  # a link stays one
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            target.write_bytes(page)  # a pipe or a device
+            return
+        with safe_files.replacing(target) as file:
+            file.write(page)
+    except PermissionError as e:
+        raise NoPermission(f"{path} may not be written: {e.strerror}.") from e
+    except OSError as e:
+        if is_full(e):
+            raise NoSpace(f"The disk of {path} is full. Nothing was written.") from e
+        raise RldsError(f"{path} cannot be written: {e.strerror}.") from e
+
+
+def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
+    return PageReport(
+        id=c.summary.id,
+        path=path,
+        bytes=size,
+        episodes=c.summary.counts.episodes,
+        episodes_listed=len(c.listing.number),
+        episodes_viewed=len(c.viewing.episodes),
+        errors=c.check.errors,
+        warnings=c.check.warnings,
+        notes=c.check.notes,
+    )
+
+
+# -- the document
+
+
+def render(c: PageContent) -> str:
+    """Render the document."""
+    style, script = _joined(_STYLES), _joined(_SCRIPTS)
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="generator", content=f"{GENERATOR} {__version__}"),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{c.summary.id} · dataset report"),
+        tag("link", rel="icon", href=_ICON),
+        tag("style", Markup(style)),
+    )
+    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{_body(c, script)}\n</body>\n</html>\n'
+
+
+def _body(c: PageContent, script: str) -> Markup:
+    links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in _SECTIONS)
+    return join(
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        sections.head(c),
+        tag("nav", tag("ul", links), class_="sections", aria_label="Sections"),
+        tag(
+            "main",
+            sections.about(c),
+            sections.findings(c),
+            sections.over_episodes(c),
+            sections.over_steps(c),
+            episodes.table(c),
+            episodes.viewer(c),
+            id="content",
+            tabindex=-1,
+        ),
+        tag("footer", tag("p", f"Made by rlds {__version__} from {c.summary.fingerprint}")),
+        tag("script", data(episodes.script_data(c)), type="application/json", id="data"),
+        tag("script", Markup(script)),
+    )
+
+
+@cache
+def _joined(names: tuple[str, ...]) -> str:
+    static = files("rlds_cli.report.html") / "static"
+    return "\n".join((static / name).read_text("utf-8") for name in names)
+
+
+def _digest(source: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"

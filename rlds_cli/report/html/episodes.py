@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.report.html.content import PageContent
-from rlds_cli.report.html.listing import Listing
 from rlds_cli.report.html.markup import Markup, join, tag
-from rlds_cli.report.html.viewing import Viewed, Viewing
-from rlds_cli.report.svg import tick
+from rlds_cli.report.plots import tick
+
+if TYPE_CHECKING:
+    from rlds_cli.report.html.content import Listing, PageContent, Viewed, Viewing
 
 PAGE_ROWS = 25
 _OWN = "own/"  # before the names of the user's own columns

@@ -6,24 +6,31 @@ Places of findings are links into the viewer if it has the episode.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.checks.findings import Finding, Place
 from rlds_cli.files.hashing import short
-from rlds_cli.registry.records import link
-from rlds_cli.report import svg
-from rlds_cli.report.columns import FieldSummary
-from rlds_cli.report.histograms import Distribution
+from rlds_cli.registry import link
+from rlds_cli.report import plots
 from rlds_cli.report.html.content import MOST_DOTS, Dot, PageContent
 from rlds_cli.report.html.markup import Markup, join, tag
-from rlds_cli.report.html.spreads import Spread, Spreads
-from rlds_cli.report.summary import Summary
-from rlds_cli.report.svg import Scale, tick, ticks
+from rlds_cli.report.plots import Scale, tick, ticks
 from rlds_cli.ted import END_NAMES
+
+if TYPE_CHECKING:
+    from rlds_cli.checks.findings import Finding, Place
+    from rlds_cli.report.columns import Distribution
+    from rlds_cli.report.html.spreads import Spread, Spreads
+    from rlds_cli.report.summary import FieldSummary, Summary
 
 _LINKS = ("https://", "http://")
 _LONGEST = 2000  # characters of a description
+_WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
+_HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min", "Max", "Remarks")
+_FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
+_WIDTH, _HEIGHT = 240, 60
+CHART = (460, 280)  # width and height of the charts over episodes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44  # as of the charts in `svg`
 
 
 def head(c: PageContent) -> Markup:
@@ -88,7 +95,7 @@ def _dataset(s: Summary) -> Iterator[tuple[str, Markup | str]]:
     if a.algorithm:
         yield "Behaviour", a.algorithm
     if a.ref_min_score is not None and a.ref_max_score is not None:
-        yield "Score", f"0 is a return of {tick(a.ref_min_score)}, 100 one of {tick(a.ref_max_score)}"
+        yield "Score", f"0 for a return of {tick(a.ref_min_score)}, 100 for {tick(a.ref_max_score)}"
     known, of = s.counts.final_observations, s.counts.episodes
     yield "Final observations", "recorded" if known == of else f"recorded for {known:,} of {of:,} episodes"
     if s.splits:
@@ -166,8 +173,6 @@ def _made(step: Mapping[str, Any]) -> Markup:
 
 # -- findings
 
-_WORDS = {"error": "Error", "warning": "Warning", "note": "Note"}
-
 
 def findings(c: PageContent) -> Markup:
     """The section on findings."""
@@ -222,9 +227,6 @@ def _place(p: Place, viewed: Collection[int]) -> Markup | str:
 
 # -- distributions over episodes and steps
 
-_HEADINGS = ("Field", "Placed", "Type", "Shape", "On disk", "Mean", "Std", "Min", "Max", "Remarks")
-_FIGURES = (4, 5, 6, 7, 8)  # columns of numbers
-
 
 def over_episodes(c: PageContent) -> Markup:
     """The section on returns and lengths."""
@@ -240,8 +242,8 @@ def _distribution(title: str, x: str, d: Distribution | None, c: PageContent) ->
     if d is None:
         return None
     wide, high = CHART
-    chart = svg.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
-    said = f"Least {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, greatest {tick(d.max)}."
+    chart = plots.bars(d.histogram, title=title, x=x, y="episodes", width=wide, height=high, standalone=False)
+    said = f"Minimum {tick(d.min)}, median {tick(d.median)}, mean {tick(d.mean)}, maximum {tick(d.max)}."
     s = c.summary.scores
     if x == "return" and s:
         said += f" As scores: {s.min:.1f}, {s.median:.1f}, {s.mean:.1f}, {s.max:.1f}."
@@ -324,10 +326,6 @@ def _element(s: Spreads, e: Spread) -> Markup:
 
 
 # -- charts
-
-_WIDTH, _HEIGHT = 240, 60
-CHART = (460, 280)  # width and height of the charts over episodes
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 36, 44  # as of the charts in `svg`
 
 
 def small(s: Spread, says: str) -> Markup:

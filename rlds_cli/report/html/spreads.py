@@ -1,6 +1,6 @@
 """Histograms of every element of a row, from one pass over a bounded sample of the steps.
 
-DatasetRows are read a few at a time from datasets of either encoding: memory does not grow with the dataset.
+Rows are read a few at a time from datasets of either encoding: memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -8,25 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.report.columns import is_image, places
-from rlds_cli.report.histograms import Histogram
+from rlds_cli.report.columns import Histogram, is_image, places
+from rlds_cli.store.compression import read_range
 from rlds_cli.store.frames import decode_frame
-from rlds_cli.store.manifest import Stats
-from rlds_cli.store.ranges import read_range
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+    from rlds_cli.store.manifest import Stats
 
 BINS = 32
 MOST_ELEMENTS = 64  # of one field
 _MOST_WHOLE = 64  # integer values that get a bar each
 _TAIL = 6.0  # tails are cut off if the range is wider than this many times the range from 1 % to 99 %
 FloatArray = npt.NDArray[np.float64]
+SAMPLE_STEPS = 1 << 16  # most steps of a histogram
+SAMPLE_BYTES = 64 << 20  # most bytes of one field, for wide rows
+_TILE_BYTES = 1 << 20
+_DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
+_BLOCKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +171,6 @@ class _Count:
 
 # -- reading rows
 
-SAMPLE_STEPS = 1 << 16  # most steps of a histogram
-SAMPLE_BYTES = 64 << 20  # most bytes of one field, for wide rows
-_TILE_BYTES = 1 << 20
-_DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
-_BLOCKS = 256
-
 
 @dataclass(frozen=True)
 class DatasetRows:
@@ -185,7 +185,7 @@ class DatasetRows:
 
     @cached_property
     def final(self) -> IntArray:
-        """DatasetRows of the final observations [episodes], which are not steps."""
+        """Rows of the final observations [episodes], which are not steps."""
         return np.asarray(self.start + self.ds.episodes["length"], np.int64)
 
     def sampled(self, f: Field) -> bool:

@@ -1,42 +1,179 @@
-"""A partial download: its beginning in ``<name>.part``, its origin in ``<name>.part.json``.
+"""Files of a download on the disk: the record beside a file, and a partial file with its origin and its pieces.
 
-Other connections write pieces ahead of it, beside it. Bytes are hashed and synced in threads of their own.
+::
+
+    x.h5                  a complete file
+    x.h5.json             its record: source, size, hashes
+    x.h5.part             the beginning of a partial download, without a gap
+    x.h5.part.json        the answer that its bytes come from
+    x.h5.part.67108864    a piece that another connection fetches ahead: the bytes from this one on
+    x.h5.part.lock        held while a process works on the file
+
+A part and a piece only grow, so that their sizes say how much is there, whenever the process ends. Bytes are hashed and
+synced in threads of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any, Self
 
 from rlds_cli import text
-from rlds_cli.downloads.fetch import sidecars
-from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.sidecars import FileRecord, PartOrigin
-from rlds_cli.downloads.sources.remote import RemoteFile
+from rlds_cli.downloads import names
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk, hashing
+from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
 from rlds_cli.files.locks import FileLock, LockHeld
-from rlds_cli.files.parts import Pieces
+
+if TYPE_CHECKING:
+    from rlds_cli.downloads.sources.protocol import RemoteFile
+
+_VALIDATOR = re.compile(r"[\x20-\x7e]{1,1000}")  # what may be sent back in a header
+_INLINE = 8 << 20  # bytes that are hashed without threads
+_WAITING = 4  # blocks in the queue: few enough to be in the CPU cache when they are hashed
+_SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
 
 
-def path_of(target: Path) -> Path:
+# -- records
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """The source, size and hashes of a file when it was fetched.
+
+    ``size`` is in bytes, ``fetched_at`` an ISO-8601 UTC time. Another ``mtime_ns`` means that the file was changed.
+    """
+
+    url: str
+    revision: str | None
+    size: int
+    etag: str | None
+    last_modified: str | None
+    sha256: str
+    git_sha1: str | None
+    fetched_at: str
+    mtime_ns: int
+    md5: str | None = None
+    crc32c: str | None = None
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """Return the record beside ``file``; None if there is none that is valid."""
+        values = documents.load_own(record_path(file))
+        if values is None or not all(is_count(values.get(k)) for k in ("size", "mtime_ns")):
+            return None
+        known: dict[str, Any] = {f.name: values.get(f.name) for f in fields(cls)}
+        if not all(isinstance(known[k], str) for k in ("url", "sha256", "fetched_at")):
+            return None
+        optional = ("revision", "etag", "last_modified", "git_sha1", "md5", "crc32c")
+        return cls(**known) if all(isinstance(known[k], str | None) for k in optional) else None
+
+    @classmethod
+    def of(
+        cls,
+        file: Path,
+        *,
+        url: str,
+        sha256: str,
+        promised: str | None = None,
+        other: str | None = None,
+        revision: str | None = None,
+        etag: str | None = None,
+        last_modified: str | None = None,
+    ) -> Self:
+        """Create the record of a file on the disk, with the kind of hash that its source publishes.
+
+        ``other`` is the hash of that kind, if it is known already.
+        """
+        status = file.stat()
+        kinds = {promised: other or hashing.hash_of(promised, file)} if promised not in (None, "sha256") else {}
+        return cls(
+            url=url,
+            revision=revision,
+            size=status.st_size,
+            etag=etag,
+            last_modified=last_modified,
+            sha256=sha256,
+            git_sha1=kinds.get("git_sha1"),
+            md5=kinds.get("md5"),
+            crc32c=kinds.get("crc32c"),
+            fetched_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            mtime_ns=status.st_mtime_ns,
+        )
+
+    def write(self, file: Path) -> None:
+        """Write the record beside ``file``, in one step."""
+        documents.save_own(record_path(file), asdict(self) | {"url": names.shown(self.url)})
+
+
+def record_path(file: Path) -> Path:
+    """Return the path of the record of ``file``."""
+    return file.with_name(file.name + ".json")
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value of untrusted JSON is a valid number of bytes or nanoseconds."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class PartOrigin:
+    """The answer that the bytes of a part come from."""
+
+    url: str
+    etag: str | None = None
+    last_modified: str | None = None
+    size: int | None = None
+
+    @classmethod
+    def read(cls, part: Path) -> Self | None:
+        """Return the origin recorded beside a part; None if it is missing or not valid."""
+        values = documents.load_own(record_path(part))
+        if values is None or not isinstance(values.get("url"), str):
+            return None
+        etag, modified, size = (values.get(k) for k in ("etag", "last_modified", "size"))
+        if any(v is not None and sendable(v) is None for v in (etag, modified)):
+            return None
+        if size is not None and not is_count(size):
+            return None
+        return cls(values["url"], etag, modified, size)
+
+    @property
+    def validator(self) -> str | None:
+        """Value for ``If-Range``: a strong ETag, else the date."""
+        weak = self.etag is None or self.etag.startswith("W/")
+        return self.last_modified if weak else self.etag
+
+
+def sendable(value: object) -> str | None:
+    """Return an ETag or a date that may be sent back in a header, else None."""
+    return value if isinstance(value, str) and _VALIDATOR.fullmatch(value) else None
+
+
+# -- partial files
+
+
+def part_path(target: Path) -> Path:
     """Return the path of the part of ``target``."""
     return target.with_name(target.name + ".part")
 
 
 def offset_of(target: Path) -> int:
     """Return the bytes of ``target`` that an earlier download has left and that can be resumed."""
-    part = path_of(target)
+    part = part_path(target)
     try:
         size = part.lstat().st_size if safe_files.is_own_file(part) and PartOrigin.read(part) else 0
     except OSError:
@@ -48,12 +185,12 @@ def offset_of(target: Path) -> int:
     return size + ahead.beyond(size)
 
 
-class Part:
+class PartFile:
     """The bytes of a file so far, hashed as they arrive. `opened` creates it."""
 
     def __init__(self, target: Path, descriptor: int, file: RemoteFile) -> None:
         self.target = target
-        self.path = path_of(target)
+        self.path = part_path(target)
         self.offset = 0
         self.resumed = 0  # offset at which the download was resumed
         self.joined = False  # True if it holds pieces of other connections
@@ -91,7 +228,7 @@ class Part:
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
         self.ahead.clear()
-        sidecars.path_of(self.path).unlink(missing_ok=True)
+        record_path(self.path).unlink(missing_ok=True)
         self.offset, self.resumed, self.joined, self.origin = 0, 0, False, None
         self._hash.finish()
         self._hash = self._hasher()
@@ -99,7 +236,7 @@ class Part:
     def begin(self, origin: PartOrigin) -> None:
         """Record the origin of the bytes on disk and of those to come."""
         if origin != self.origin:
-            sidecars.write_json(sidecars.path_of(self.path), asdict(origin))
+            documents.save_own(record_path(self.path), asdict(origin))
             self.origin = origin
 
     def append(self, block: bytes | memoryview) -> None:
@@ -158,20 +295,20 @@ class Part:
             os.fsync(self._fd)
             record.write(self.target)  # first: a record without its file is not believed
             self.path.replace(self.target)
-            sidecars.path_of(self.path).unlink(missing_ok=True)
+            record_path(self.path).unlink(missing_ok=True)
             sync_directory(self.target.parent)
         except OSError as exc:
             raise self._disk_error(exc) from exc
 
 
 @contextmanager
-def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
+def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
     """Open the part of ``target`` for writing; the caller holds `locked`."""
     try:
-        descriptor = safe_files.open_own(path_of(target), os.O_RDWR | os.O_CREAT)
+        descriptor = safe_files.open_own(part_path(target), os.O_RDWR | os.O_CREAT)
     except OSError as exc:
-        raise disk.disk_error(exc, path_of(target)) from exc
-    part = Part(target, descriptor, file)
+        raise disk.disk_error(exc, part_path(target)) from exc
+    part = PartFile(target, descriptor, file)
     try:
         part.take_up()
         yield part
@@ -184,21 +321,21 @@ def opened(target: Path, file: RemoteFile) -> Iterator[Part]:
 
 
 def _forget(target: Path) -> None:
-    part = path_of(target)
+    part = part_path(target)
     if safe_files.is_own_file(part) and not part.lstat().st_size:
         part.unlink()
-        sidecars.path_of(part).unlink(missing_ok=True)
+        record_path(part).unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(target: Path, destination: Path, client: Client) -> Iterator[None]:
-    """Hold the lock of ``target``, below ``destination``; other processes and threads wait."""
+def locked(target: Path, destination: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of ``target``, below ``destination``; others wait, and call ``check`` every second."""
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
         lock = FileLock(path)
         while True:
-            client.check()
+            check()
             try:
                 lock.acquire(timeout=1)
                 break
@@ -214,9 +351,61 @@ def locked(target: Path, destination: Path, client: Client) -> Iterator[None]:
         lock.release()
 
 
-_INLINE = 8 << 20  # bytes that are hashed without threads
-_WAITING = 4  # blocks in the queue: few enough to be in the CPU cache when they are hashed
-_SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
+class Pieces:
+    """The pieces ahead of a part: the first byte of each, and the number of bytes fetched."""
+
+    def __init__(self, part: Path) -> None:
+        self._part = part
+        self.sizes: dict[int, int] = {}
+
+    def look(self) -> None:
+        """Find the pieces that an earlier process has left."""
+        sizes = {start: _own_size(path) for start, path in pieces_of(self._part).items()}
+        self.sizes = {start: size for start, size in sizes.items() if size is not None}
+
+    def path(self, start: int) -> Path:
+        """Return the path of the piece from byte ``start`` on."""
+        return self._part.with_name(f"{self._part.name}.{start}")
+
+    def add(self, start: int) -> None:
+        """Begin a piece, unless there is one already."""
+        if start not in self.sizes:
+            self.path(start).unlink(missing_ok=True)  # an unknown piece belongs to another download
+            self.sizes[start] = 0
+
+    def remove(self, start: int) -> None:
+        """Forget a piece."""
+        self.path(start).unlink(missing_ok=True)
+        self.sizes.pop(start, None)
+
+    def clear(self) -> None:
+        """Forget all pieces."""
+        for start in list(self.sizes):
+            self.remove(start)
+
+    def first(self) -> int | None:
+        """Return the first byte of the first piece."""
+        return min(list(self.sizes), default=None)
+
+    def beyond(self, offset: int) -> int:
+        """Return the number of bytes in pieces from ``offset`` on."""
+        return sum(max(0, start + size - max(start, offset)) for start, size in list(self.sizes.items()))
+
+
+def pieces_of(part: Path) -> dict[int, Path]:
+    """Return the pieces ahead of a part by their first byte, in order."""
+    name = re.compile(re.escape(part.name) + r"\.(0|[1-9][0-9]{0,17})")
+    try:
+        entries = list(part.parent.iterdir())
+    except OSError:
+        return {}
+    matches = ((name.fullmatch(e.name), e) for e in entries)
+    return dict(sorted((int(m[1]), e) for m, e in matches if m))
+
+
+def _own_size(path: Path) -> int | None:
+    """Return the size of a piece; None if it is not a file of this user, and thus cannot be continued."""
+    return path.lstat().st_size if safe_files.is_own_file(path) else None
 
 
 class StreamHasher:

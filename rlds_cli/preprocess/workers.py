@@ -1,6 +1,6 @@
-"""Run the chunks of a task as Ray tasks on the nodes of a cluster.
+"""Choose the workers of a task: this process, several processes of this machine, or the nodes of a Ray cluster.
 
-::
+A cluster runs the chunks of a task as Ray tasks::
 
     this process  ── chunk 17 of the job ──►  a node reads the source, writes <work>/segments/17.9f3c51ab/
                   ◄── its hashes, lengths ──                                     (both on shared storage)
@@ -13,6 +13,7 @@ https://docs.ray.io/en/latest/ray-core/tasks.html
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 import secrets
@@ -32,10 +33,16 @@ from rlds_cli import __version__
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
+from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.functions import Function
-from rlds_cli.store.workers import WorkerDied
+from rlds_cli.preprocess.task import Task
+from rlds_cli.progress import Event, Progress
+from rlds_cli.settings import cores
+from rlds_cli.store.workers import Executor, Processes, WorkerDied
 
 R = TypeVar("R")
+
+_WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 PATIENCE = 30.0  # seconds to wait for the cluster's first answer
 _REACH = 5.0  # seconds to wait for a connection to its address
 _DEATHS = 2  # attempts at a chunk if its worker dies
@@ -43,7 +50,62 @@ _LOSSES = 10  # attempts at a chunk if its node is lost
 _AHEAD = 2  # tasks submitted per processor, so that none idles
 _START_ONE = "ray start --head starts a cluster on this machine; --address HOST:PORT or RAY_ADDRESS names another"
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
+_SHARED = "the home, the sources and the function's files must be on storage that all nodes see, under the same paths"
 _TRY = f"import sys, ray; ray.init(address=sys.argv[1], **{_QUIET}); ray.shutdown()"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPool:
+    """The workers of a task: a ``cluster``, or else ``jobs`` processes of this machine; None for as many as pay off.
+
+    ``in_place`` allows several processes to write to one file.
+    """
+
+    task: Task
+    jobs: int | None
+    progress: Progress
+    cluster: Executor | None = None
+    in_place: bool = True
+
+    def executor(self, seconds: float, chunks: int) -> Executor | None:
+        """Return an executor for the chunks, which take ``seconds`` in one process; None to work in this process."""
+        if self.cluster is not None:
+            return self.cluster
+        count = min(process_count(self.jobs, seconds), chunks)
+        if count < 2:
+            return None
+        why = why_not_portable(self.task)
+        if why:
+            self.progress(Event(str(self.task.id), "note", note=f"working in this process: {why}"))
+            return None
+        return Processes(count, self.in_place)
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that hash in this process."""
+        return max(2, self.jobs if self.jobs is not None and self.cluster is None else cores())
+
+
+def why_not_portable(t: Task) -> str:
+    """Say why no other process can run the function; empty if one can."""
+    if not t.function.portable:
+        return f"{t.function.name} is in no module and cannot be pickled (pip install cloudpickle)"
+    script = functions.script()
+    if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
+        return "a program from standard input cannot be run again by workers"
+    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
+        return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
+    return ""
+
+
+def process_count(jobs: int | None, seconds: float) -> int:
+    """Return the number of processes: ``jobs``, or else as many as pay off for work of ``seconds``."""
+    if jobs is not None:
+        return jobs
+    return min(cores(), math.floor(seconds / _WORTH_A_WORKER))
+
+
+# -- the nodes of a Ray cluster
 
 
 @contextmanager
@@ -291,9 +353,6 @@ class _Submitter:
         if self._first is None or self._first[0] is not first:
             self._first = (first, self._ray.put(pickle.dumps(first)))
         return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._environment)
-
-
-_SHARED = "the home, the sources and the function's files must be on storage that all nodes see, under the same paths"
 
 
 @dataclass(frozen=True, slots=True)
