@@ -127,12 +127,10 @@ _gather = _KERNEL.rlds_gather
 
 def address(array: Array) -> int:
     """Return the address of an array's first byte; it holds while the array is kept."""
+    flags = array.flags
+    if flags.writeable and flags.c_contiguous and array.size:  # in a third of the time
+        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return int(array.__array_interface__["data"][0])
-
-
-def _written(array: Array) -> int:
-    """Return the address of a new, contiguous array: a third of the time of `address`."""
-    return ctypes.addressof(c_char.from_buffer(array)) if array.size else 0  # type: ignore[arg-type]
 
 
 # -- random numbers
@@ -281,7 +279,7 @@ class SumTree:
     def find(self, u: Floats) -> IntArray:
         """Return the number that each draw ``u`` [K], in [0, 1), falls on."""
         u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
-        _KERNEL.rlds_tree_find(byref(self._tree), address(u), len(u), _written(out))
+        _KERNEL.rlds_tree_find(byref(self._tree), address(u), len(u), address(out))
         return out
 
     def weigh(self, numbers: IntArray, beta: float) -> tuple[Floats, Floats]:
@@ -529,7 +527,7 @@ class Bound:
         lead, empty = (n, *self._lead), np.empty
         arrays: list[Any] = [empty(lead + shape, dtype) for dtype, shape in self._made]
         made: list[Any] = arrays if wrap is None else [wrap(x) for x in arrays]
-        out = self._lists(*([_written(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
+        out = self._lists(*([address(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
         samples, skip = self._samples, 8 * first
         samples.episode, samples.number = self._episode + skip, self._number + skip
         if self._span:
