@@ -21,7 +21,6 @@ def rlds() -> Builders:
 
     return {
         "raw": lambda: Case(batches(data.raw_frames(), SIZE)),
-        "raw, views": lambda: Case(batches(data.raw_frames(), SIZE, views=True)),
         "JPEG, 2 threads": lambda: encoded(THREADS),
         "JPEG, no threads": lambda: encoded(0),
     }

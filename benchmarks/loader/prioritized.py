@@ -91,8 +91,8 @@ GROUP = Group(
     {"rlds": rlds, "torchrl": torchrl, "cpprb": cpprb, "tianshou": tianshou},
     (
         Row("prioritised, sample and update", OURS, None, 260, "at most"),
-        Row("", OURS, "cpprb: PrioritizedReplayBuffer", 1),
-        Row("", OURS, "tianshou: PrioritizedReplayBuffer", 0.8),
+        Row("", OURS, "cpprb: PrioritizedReplayBuffer", 2.8),
+        Row("", OURS, "tianshou: PrioritizedReplayBuffer", 1.8),
         Row("", OURS, "torchrl: PrioritizedSampler", None),
         Row("with lag 8", "rlds: sample and update, lag 8", "cpprb: PrioritizedReplayBuffer", None),
     ),

@@ -52,9 +52,9 @@ GROUP = Group(
     "batches of 32 slices of 64",
     {"rlds": rlds, "torchrl": torchrl, "rlox": rlox, "limit": limit},
     (
-        Row("slices", OURS, "torchrl: SliceSampler, cached", 15),
+        Row("slices", OURS, "torchrl: SliceSampler, cached", 20),
         Row("", OURS, "torchrl: SliceSampler", None),
-        Row("", OURS, "rlox: sample_trajectories", 1),
+        Row("", OURS, "rlox: sample_trajectories", 1.1),
         Row("", OURS, "limit: C memcpy", 1.3, "at most"),
         Row("", OURS, "limit: C memcpy, outputs used again", None, "at most"),
         Row("slices, padded", "rlds: slices, padded", "torchrl: SliceSampler, cached", None),

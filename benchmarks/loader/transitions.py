@@ -14,7 +14,6 @@ def rlds() -> Builders:
     ds = data.halfcheetah()
     return {
         "contiguous": lambda: Case(batches(ds, SIZE)),
-        "views": lambda: Case(batches(ds, SIZE, views=True)),
         "NumPy arrays": lambda: Case(batches(ds, SIZE, backend="numpy")),
         "normalised": lambda: Case(_normalised()),
     }
@@ -94,7 +93,7 @@ def limit() -> Builders:
     }
 
 
-CONTIGUOUS, VIEWS = "rlds: contiguous", "rlds: views"
+CONTIGUOUS = "rlds: contiguous"
 GROUP = Group(
     "batches of 256 transitions, uniform",
     {
@@ -108,19 +107,13 @@ GROUP = Group(
         "limit": limit,
     },
     (
-        Row("transitions, contiguous", CONTIGUOUS, "torchrl: memmap", 9),
+        Row("transitions, contiguous", CONTIGUOUS, "torchrl: memmap", 12),
         Row("", CONTIGUOUS, "tensordict: memmap, indexed", None),
         Row("", CONTIGUOUS, "cpprb: ReplayBuffer", 2.7),
         Row("", CONTIGUOUS, "tianshou: ReplayBuffer", 2.7),
-        Row("", CONTIGUOUS, "rlox: OfflineDatasetBuffer", 1),
+        Row("", CONTIGUOUS, "rlox: OfflineDatasetBuffer", 1.1),
         Row("", CONTIGUOUS, "by hand: NumPy dict, take", 1),
-        Row("", CONTIGUOUS, "limit: packed take", 2, "at most"),
+        Row("", CONTIGUOUS, "limit: packed take", 1.4, "at most"),
         Row("", CONTIGUOUS, "limit: C, columns, 56 batches a call", None, "at most"),
-        Row("transitions, views", VIEWS, "torchrl: memmap", 12),
-        Row("", VIEWS, "cpprb: ReplayBuffer", 3.5),
-        Row("", VIEWS, "tianshou: ReplayBuffer", 3.5),
-        Row("", VIEWS, "rlox: OfflineDatasetBuffer", 1),
-        Row("", VIEWS, "by hand: NumPy dict, take", 1),
-        Row("", VIEWS, "limit: packed take", 2, "at most"),
     ),
 )
