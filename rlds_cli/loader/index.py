@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.loader.kernel import EpisodeTable, PrefixTable, SampleNumbers
+from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.ted import Array, IntArray
 
@@ -64,11 +64,6 @@ class EpisodeIndex:
     def index(self) -> IntArray:
         """Number of each episode's first transition, made on demand."""
         return np.cumsum(self.transitions) - self.transitions if self._index is None else self._index
-
-    def windows(self, stride: int, offset: int) -> EpisodeTable:
-        """Return the columns for windows that start at the steps ``number * stride + offset``."""
-        columns = (self.start, self.steps, self.transitions, self.observed, self.index)
-        return EpisodeTable(*columns, stride=stride, offset=offset)
 
     def where(self, chosen: Array) -> EpisodeIndex:
         """Return the episodes that ``chosen`` marks (bool), or lists (int), in that order."""
@@ -125,7 +120,7 @@ PROBABILITY, WEIGHT, WINDOW, INDEX = "probability", "weight", "window", "index"
 FloatArray = npt.NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WindowIndex:
     """All windows of a dataset.
 
@@ -150,6 +145,12 @@ class WindowIndex:
     starts: tuple[int, int]
     bucket: int | None = None
     in_mixture: bool = False
+
+    @cached_property
+    def windows(self) -> WindowTable:
+        """The table that the kernel reads."""
+        t = self.table
+        return WindowTable(t.start, t.steps, t.transitions, t.observed, self.starts)
 
     @property
     def longest(self) -> int:

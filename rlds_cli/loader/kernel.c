@@ -171,7 +171,7 @@ API void rlds_fall(const double *ends, i64 count, const int32_t *guide, i64 slic
 
 typedef struct {
   i64 episodes, stride, offset;                              /* a window starts at step number * stride + offset */
-  const i64 *start, *steps, *transitions, *observed, *index; /* [episodes] */
+  const i64 *start, *steps, *transitions, *observed; /* [episodes] */
 } Windows;
 
 /* Where a column's rows are. */
@@ -364,7 +364,7 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
   }
   switch (c->value) {
     case STEP: memcpy(out, step, (size_t)n * 8); break;
-    case INDEX: EACH number[i] = step[i] < w->transitions[e[i]] ? w->index[e[i]] + step[i] : -1; break;
+    case INDEX: EACH number[i] = step[i] < w->transitions[e[i]] ? ((const i64 *)base)[e[i]] + step[i] : -1; break;
     case OBSERVED: EACH out[i] = step[i] + span[i] < w->observed[e[i]]; break;
     case INSIDE: EACH out[i] = (char)is_inside(p, t, c, from + i); break;
     case ZERO: memset(out, 0, (size_t)(n * c->size)); break;
@@ -457,9 +457,8 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
 }
 
 /* How many steps each n-step transition sums: to the first done, the episode's last transition, or most. */
-API i64 rlds_spans(const Plan *p, const Samples *s, i64 n, i64 most, const byte *terminated, const byte *truncated,
+API i64 rlds_spans(const Windows *w, const Samples *s, i64 n, i64 most, const byte *terminated, const byte *truncated,
                    i64 stride, i64 *out) {
-  const Windows *w = &p->windows;
   EACH {
     const i64 e = s->episode[i], step = s->number[i] * w->stride + w->offset;
     if ((u64)e >= (u64)w->episodes || (u64)step >= (u64)w->transitions[e]) return i;
@@ -492,8 +491,7 @@ static inline double part_of(double u, double first, double share) { /* draws of
 }
 
 /* Rows of goals [n], and their steps in the sample's own episode, -1 for one of another; `u` [n] in [0, 1). */
-API i64 rlds_goals(const Goals *g, const Plan *p, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
-  const Windows *w = &p->windows;
+API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
   EACH {
     const i64 e = s->episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;

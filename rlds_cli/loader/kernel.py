@@ -8,7 +8,7 @@ a call, so that other threads run.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
@@ -44,7 +44,7 @@ class _Prefix(Structure):
 
 class _Windows(Structure):
     _fields_ = [(n, c_int64) for n in ("episodes", "stride", "offset")] + [
-        (n, c_void_p) for n in ("start", "steps", "transitions", "observed", "index")
+        (n, c_void_p) for n in ("start", "steps", "transitions", "observed")
     ]
 
 
@@ -397,20 +397,41 @@ def cast(stored: np.dtype[Any], wanted: str | None) -> tuple[Value, np.dtype[Any
     return value, stored if value is Value.COPY else np.dtype(wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeTable:
-    """Columns over episodes, int64 [episodes] each, and the steps that windows start at.
+class WindowTable:
+    """The episodes of windows, int64 [episodes] each; window ``number`` starts at step ``number * stride + offset``.
 
-    Window ``number`` of an episode starts at its step ``number * stride + offset``.
+    Attributes
+    ----------
+    rows : int
+        Rows that the episodes take: each has its steps and one row more.
+
+    Raises
+    ------
+    DamagedDataset
+        An episode is not possible.
     """
 
-    start: IntArray
-    steps: IntArray
-    transitions: IntArray
-    observed: IntArray
-    index: IntArray
-    stride: int
-    offset: int
+    def __init__(
+        self, start: IntArray, steps: IntArray, transitions: IntArray, observed: IntArray, starts: tuple[int, int]
+    ) -> None:
+        sound = (start >= 0) & (start < 1 << 60) & (steps >= 0) & (steps < 1 << 60)
+        sound &= (transitions >= 0) & (transitions <= steps) & (observed >= 0) & (observed <= steps + 1)
+        if not sound.all():
+            raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
+        self._kept = [np.ascontiguousarray(x, np.int64) for x in (start, steps, transitions, observed)]
+        self.struct = _Windows(len(start), *starts, *map(address, self._kept))
+        self.rows = int((start + steps + 1).max(initial=0))
+
+    def spans(self, episode: IntArray, number: IntArray, most: int, flags: Sequence[Array]) -> IntArray:
+        """Return the steps that n-step transitions sum [n]: up to the first done, the last transition or ``most``."""
+        terminated, truncated = flags
+        stride = terminated.strides[0]
+        assert min(len(terminated), len(truncated)) >= self.rows and stride == truncated.strides[0]
+        samples, _kept = _samples(episode, number, None, (), 0)
+        out = np.empty(len(episode), np.int64)
+        places = address(terminated), address(truncated), stride, address(out)
+        _checked(_KERNEL.rlds_spans(byref(self.struct), byref(samples), len(out), most, *places))
+        return out
 
 
 class Plan:
@@ -418,7 +439,7 @@ class Plan:
 
     Parameters
     ----------
-    table : EpisodeTable
+    windows : WindowTable
     outputs : sequence of Output
 
     Raises
@@ -427,21 +448,17 @@ class Plan:
         An episode lies outside a column.
     """
 
-    def __init__(self, table: EpisodeTable, outputs: Sequence[Output]) -> None:
-        self.outputs = outputs
-        self._kept: list[Any] = []
-        self._rows = _check(table)
-        columns = [getattr(table, n) for n in ("start", "steps", "transitions", "observed", "index")]
-        windows = _Windows(len(table.start), table.stride, table.offset, *map(self._keep, columns))
+    def __init__(self, windows: WindowTable, outputs: Sequence[Output]) -> None:
+        self.outputs, self._rows = outputs, windows.rows
+        self._kept: list[Any] = [windows]
         self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
         described = [self._column(o) for o in outputs]
         fetches = _fetches(described, outputs)
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
-        plan = _Plan(
-            windows, len(outputs), len(fetches), ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
-        )
-        self._plan, self.at = plan, ctypes.addressof(plan)
+        places = ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
+        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places)
+        self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.lists = c_void_p * max(1, len(outputs))
 
@@ -479,24 +496,6 @@ class Plan:
         self._kept.append(source)
         stride = source.strides[0] if len(source) > 1 else o.size
         return address(source) + o.shift * stride, stride
-
-    def bind(
-        self, episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
-    ) -> Bound:
-        """Return the samples [n] that the plan is to be applied to; ``length`` is L, 0 for single steps."""
-        return Bound(self, episode, number, span, given, length)
-
-    def spans(self, episode: IntArray, number: IntArray, most: int, flags: Sequence[Array]) -> IntArray:
-        """Return the steps that n-step transitions sum [n]: up to the first done, the last transition or ``most``."""
-        terminated, truncated = flags
-        assert min(len(terminated), len(truncated)) >= self._rows
-        samples, _kept = _samples(episode, number, None, (), 0)
-        out = np.empty(len(episode), np.int64)
-        stride = terminated.strides[0]
-        assert stride == truncated.strides[0]
-        places = address(terminated), address(truncated), stride, address(out)
-        _checked(_KERNEL.rlds_spans(self.at, byref(samples), len(out), most, *places))
-        return out
 
 
 class Bound:
@@ -550,16 +549,6 @@ def _samples(
     return _Samples(address(episode), address(number), None, None, length), tuple(arrays)
 
 
-def _check(table: EpisodeTable) -> int:
-    """Return the rows that the episodes take, after checking the table."""
-    start, steps = table.start, table.steps
-    sound = (start >= 0) & (steps >= 0) & (table.transitions >= 0) & (table.transitions <= steps)
-    sound &= (table.observed <= steps + 1) & (start < 1 << 60) & (steps < 1 << 60)
-    if not sound.all():
-        raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
-    return int((start + steps + 1).max(initial=0))
-
-
 def _checked(bad: int) -> None:
     if bad >= 0:
         raise IndexError(f"sample {bad} names no step of an episode")
@@ -594,49 +583,42 @@ def _fetches(columns: Iterable[_Column], outputs: Iterable[Output]) -> list[_Fet
 # -- goals
 
 
-@dataclass(frozen=True, slots=True)
-class GoalRule:
-    """How goals are drawn, see `rlds_cli.loader.Goals`; ``horizon`` is 0 to 3 for its names, 4 for ``steps``."""
-
-    current: float
-    future: float
-    random: float
-    log_gamma: float
-    horizon: int
-    steps: int
-
-
 class GoalTable:
-    """Draws goals.
+    """Draws goals, see `rlds_cli.loader.Goals`.
 
     Parameters
     ----------
-    rule : GoalRule
+    shares : (float, float, float)
+        Chances of the current, a future and a random goal.
+    horizon : (int, int, float)
+        0 to 3 for the names of horizons, 4 for a number of steps; that number; the logarithm of gamma.
+    windows : WindowTable
     limit : int64 array [episodes]
         Rows of each episode that can be goals, at most its steps and one.
     anywhere : PrefixTable or None
         Of these rows, for random goals.
     """
 
-    def __init__(self, rule: GoalRule, limit: IntArray, anywhere: PrefixTable | None) -> None:
-        self._limit, self._anywhere = np.ascontiguousarray(limit, np.int64), anywhere
-        numbers = rule.current, rule.future, rule.random, rule.log_gamma, rule.horizon, rule.steps
-        self._struct = _Goals(*numbers, address(self._limit), anywhere.struct if anywhere else _Prefix())
+    def __init__(
+        self,
+        shares: tuple[float, float, float],
+        horizon: tuple[int, int, float],
+        windows: WindowTable,
+        limit: IntArray,
+        anywhere: PrefixTable | None,
+    ) -> None:
+        kept = np.ascontiguousarray(limit, np.int64)
+        self._kept = kept, windows, anywhere
+        which, steps, log_gamma = horizon
+        random = anywhere.struct if anywhere else _Prefix()
+        self._struct = _Goals(*shares, log_gamma, which, steps, address(kept), random)
+        self._windows = byref(windows.struct)
 
-    def find(
-        self, plan: Plan, episode: IntArray, number: IntArray, length: int, u: Floats
-    ) -> tuple[IntArray, IntArray]:
+    def find(self, episode: IntArray, number: IntArray, length: int, u: Floats) -> tuple[IntArray, IntArray]:
         """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
         samples, _kept = _samples(episode, number, None, (), length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)
         places = address(u), address(row), address(step)
-        _checked(_KERNEL.rlds_goals(byref(self._struct), plan.at, byref(samples), len(episode), *places))
+        _checked(_KERNEL.rlds_goals(byref(self._struct), self._windows, byref(samples), len(episode), *places))
         return row, step
-
-
-def version() -> Mapping[str, str]:
-    """Return the compiler and the flags that the kernel was built with, where they are recorded."""
-    record = LIBRARY.with_suffix(".txt")
-    compiler, _, flags = record.read_text().strip().partition("\n") if record.exists() else ("unknown", "", "")
-    return {"compiler": compiler, "flags": flags}

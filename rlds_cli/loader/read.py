@@ -50,7 +50,6 @@ class SampleLocator:
     pool: WindowIndex
     draw: Draw
     window: Window
-    plan: Plan
     flags: tuple[ColumnRows, ColumnRows] | None = None
 
     def locate(self, order: Order, positions: SampleNumbers, batch: range | None = None, longest: int = 0) -> Located:
@@ -66,7 +65,7 @@ class SampleLocator:
         span = None
         if self.flags is not None:
             flags = [rows.values for rows in self.flags]
-            span = self.plan.spans(drawn.episode, drawn.number, self.window.n_step, flags)
+            span = self.pool.windows.spans(drawn.episode, drawn.number, self.window.n_step, flags)
         return Located(table, drawn, length, span)
 
 
@@ -240,7 +239,7 @@ class CompiledColumns:
             if late:
                 self._inside.append((name, len(outputs)))
                 outputs.append(c.inside())
-        self._plan = Plan(pool.table.windows(*pool.starts), outputs)
+        self._plan = Plan(pool.windows, outputs)
         self._plain = not self._finished and not self._inside
 
     def is_final(self, floats: str | None) -> bool:
@@ -266,7 +265,7 @@ class CompiledColumns:
 
     def _bound(self, located: Located) -> Bound:
         given = [located.once(make, partial(make, located)) for make in self._plan.givens]
-        return self._plan.bind(located.drawn.episode, located.drawn.number, located.span, given, located.length)
+        return Bound(self._plan, located.drawn.episode, located.drawn.number, located.span, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of files that `read` will make, about."""
@@ -397,7 +396,9 @@ class BatchReader:
         self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
         left = any(transforms.left(name) for name in source.names if name not in source.summed)
         self._compiled: CompiledColumns | None = None  # where batches are what it reads
-        if self._apart and not left and arrays.dtype == arrays.working and isinstance(source, DatasetSource):
+        whole = isinstance(source, DatasetSource) and not source.resident
+        if whole and self._apart and not left and arrays.dtype == arrays.working:
+            assert isinstance(source, DatasetSource)
             self._compiled = source.compiled if source.compiled.is_final(arrays.working) else None
         self.read_ahead = ReadAhead()
         keep_freed()

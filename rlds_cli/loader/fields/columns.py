@@ -208,9 +208,12 @@ def of_episode(numbers: IntArray) -> BatchColumn:
     return _plain(Output(Value.COPY, INT64, place=Place.EPISODE, source=np.ascontiguousarray(numbers, np.int64)))
 
 
-def index() -> BatchColumn:
-    """``index``: i of ``ds[i]``; -1 for a step that is no transition, since its next observation is not known."""
-    return _plain(Output(Value.INDEX, INT64))
+def index(first: IntArray) -> BatchColumn:
+    """``index``: i of ``ds[i]``; -1 for a step that is no transition, since its next observation is not known.
+
+    ``first`` [episodes] are the numbers of the first transitions.
+    """
+    return _plain(Output(Value.INDEX, INT64, place=Place.EPISODE, source=np.ascontiguousarray(first, np.int64)))
 
 
 def mask() -> BatchColumn:

@@ -34,7 +34,6 @@ USUAL = ("observation", "action", NEXT_OBSERVATION, REWARD, DONE, *FLAGS)
 
 _PLAIN: dict[str, Callable[[], BatchColumn]] = {
     "step": columns.step,
-    "index": columns.index,
     **dict.fromkeys(ROOT_FLAGS, columns.root_flag),
 }
 
@@ -276,6 +275,7 @@ class Fields:
         found: dict[str, Callable[[], BatchColumn]] = dict(_PLAIN)
         found |= {
             "episode": lambda: columns.of_episode(table.number),
+            "index": lambda: columns.index(table.index),
             PROBABILITY: lambda: columns.probability(self.floats),
             OBSERVED: lambda: columns.observed(self._mask),
         }

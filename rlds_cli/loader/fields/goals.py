@@ -33,7 +33,7 @@ from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward
 from rlds_cli.loader.index import Located, PrefixIndex
-from rlds_cli.loader.kernel import OF_WINDOW, GoalRule, GoalTable, Output, Place, Plan, Value
+from rlds_cli.loader.kernel import OF_WINDOW, GoalTable, Output, Place, Value
 from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
@@ -175,17 +175,11 @@ class GoalSampler:
     """
 
     def __init__(self, goals: Goals, fields: Fields, limit: IntArray) -> None:
-        named = isinstance(goals.horizon, str)
-        rule = GoalRule(
-            current=goals.current,
-            future=goals.future,
-            random=goals.random,
-            log_gamma=math.log(goals.gamma),
-            horizon=_HORIZONS.index(goals.horizon) if named else len(_HORIZONS),
-            steps=0 if named else int(goals.horizon),
-        )
-        self._table = GoalTable(rule, limit, PrefixIndex(limit).table if goals.random else None)
-        self._plan = Plan(fields.table.windows(*fields.window.starts), ())
+        horizon, steps = (4, goals.horizon) if isinstance(goals.horizon, int) else (_HORIZONS.index(goals.horizon), 0)
+        shares = goals.current, goals.future, goals.random
+        anywhere = PrefixIndex(limit).table if goals.random else None
+        reach = horizon, steps, math.log(goals.gamma)
+        self._table = GoalTable(shares, reach, fields.pool.windows, limit, anywhere)
         # other extras must not change the draws, whatever their order: so the name tells the streams apart
         self._salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
 
@@ -203,7 +197,7 @@ class GoalSampler:
         def found() -> tuple[IntArray, IntArray]:
             drawn = located.drawn
             u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
-            return self._table.find(self._plan, drawn.episode, drawn.number, located.length, u)
+            return self._table.find(drawn.episode, drawn.number, located.length, u)
 
         return located.once(self, found)
 
