@@ -563,7 +563,9 @@ def _fetches(columns: Iterable[_Column], outputs: Iterable[Output]) -> list[_Fet
         size = o.source.itemsize * prod(o.source.shape[1:])
         if o.place is Place.OFFSETS:
             first, last = min(o.offsets), max(o.offsets)
-            read.append(((c.stride, Place.HERE, 0, -1), c.base + first * c.stride, (last - first) * c.stride + size))
+            if max(-first, last) < _NEAR:
+                where = (c.stride, Place.HERE, 0, -1)
+                read.append((where, c.base + first * c.stride, (last - first) * c.stride + size))
             continue
         amount = c.amount if o.place is Place.NEIGHBOUR else 0
         where = (c.stride, c.place, amount, c.given)
