@@ -33,7 +33,7 @@ from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.fields.columns import INT64, BatchColumn, Decoding, Memo, values_of
 from rlds_cli.loader.fields.fields import Fields, no_reward
 from rlds_cli.loader.index import Located, PrefixIndex
-from rlds_cli.loader.kernel import OF_WINDOW, GoalRule, GoalTable, Output, Place, Plan, Value
+from rlds_cli.loader.kernel import OF_WINDOW, GoalRule, GoalTable, Output, Place, Value
 from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
@@ -184,8 +184,8 @@ class GoalSampler:
             horizon=_HORIZONS.index(goals.horizon) if named else len(_HORIZONS),
             steps=0 if named else int(goals.horizon),
         )
-        self._table = GoalTable(rule, limit, PrefixIndex(limit).table if goals.random else None)
-        self._plan = Plan(fields.table.windows(*fields.window.starts), ())
+        anywhere = PrefixIndex(limit).table if goals.random else None
+        self._table = GoalTable(rule, limit, anywhere, fields.table.windows(*fields.window.starts))
         # other extras must not change the draws, whatever their order: so the name tells the streams apart
         self._salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
 
@@ -203,7 +203,7 @@ class GoalSampler:
         def found() -> tuple[IntArray, IntArray]:
             drawn = located.drawn
             u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
-            return self._table.find(self._plan, drawn.episode, drawn.number, located.length, u)
+            return self._table.find(drawn.episode, drawn.number, located.length, u)
 
         return located.once(self, found)
 
