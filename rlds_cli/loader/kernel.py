@@ -176,7 +176,7 @@ def permute(positions: SampleNumbers, total: int, sides: tuple[int, int], keys: 
     IndexError
         A position is not below the total.
     """
-    if not (0 < total <= sides[0] * sides[1] and min(sides) > 0 and max(sides) < 1 << 31):
+    if not (0 < total <= sides[0] * sides[1] and min(sides) > 0 and max(sides) <= 1 << 31):
         raise ValueError(f"a permutation of {total} numbers with sides {sides}")
     out = np.empty(len(positions), np.int64)
     numbers, kept = _numbers(positions)
