@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loader_data import create, episode
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.loader import kernel
-from rlds_cli.loader.index import PrefixIndex
+from rlds_cli.loader import Goals, Loader, Offsets, Shuffled, Slice, Transition, kernel
+from rlds_cli.loader.index import EpisodeIndex, PrefixIndex
 from rlds_cli.loader.kernel import (
     OF_PLACE,
     OF_WINDOW,
@@ -656,3 +657,30 @@ def test_rows_that_lie_unevenly(aligned):
     output = Output(Value.NARROW, np.dtype(np.float32), (2,), source=source)
     (got,) = Plan(plain(), [output]).bind(np.array([1]), np.array([2]), None, (), 0).read(0, 1)
     assert got.tolist() == [[16.0, 17.0]]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Transition(3),
+        Slice(4, before=2, after=3, fill="zero"),
+        Offsets({"observation": (-1, 0, 1), "action": (0, 3)}),
+    ],
+)
+@pytest.mark.parametrize("column", ["start", "steps", "transitions", "observed"])
+def test_a_loader_of_a_dataset_with_damaged_episodes(home, window, column, monkeypatch):
+    """It refuses them, or reads rows that there are."""
+    ds = create([episode(0, 9), episode(1, 1), episode(2, 30)])
+    sound = EpisodeIndex.of(ds)
+    refused = 0
+    for number, at in itertools.product((-1, 31, 2**40, 2**60, 2**63 - 1), (0, 2)):
+        columns = {name: getattr(sound, name).copy() for name in ("start", "steps", "transitions", "observed")}
+        columns[column][at] = number
+        monkeypatch.setattr(EpisodeIndex, "of", classmethod(lambda cls, dataset, c=columns: EpisodeIndex(**c)))
+        extra = ("step", Goals("goal", future=0.5, random=0.5), "previous/action")
+        try:
+            for batch in Loader(ds, 4, window=window, sampler=Shuffled(), extra=extra, backend="numpy"):
+                assert np.isfinite(batch["observation"]).all()
+        except (DamagedDataset, IndexError):
+            refused += 1
+    assert refused >= 4  # an episode of no window is left out
