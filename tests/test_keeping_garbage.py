@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.home.usage import usage
-from rlds_cli.loader.storage.blocks import open_block, stored_block
+from rlds_cli.loader.storage import blocks
 from rlds_cli.maintenance.gc import Collection, collect, plan
 from rlds_cli.maintenance.remove import remove
 
@@ -48,23 +48,25 @@ def test_nothing_yet(home: Path) -> None:
     assert not home.exists()
 
 
-def test_packed_rows(home: Path) -> None:
+def test_packed_rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    kinds = {"observation": np.dtype(np.float64)}
     ds = make()
-    block, held = open_block(ds, [stored_block(ds, "observation")], budget=0)
-    assert held.path is not None
-    size = on_disk(held.path)
+    columns, place = blocks.pack(ds, kinds, 0)
+    (path,) = (home / "packed").iterdir()
+    size = on_disk(path)
     assert usage().packed == size
     planned = plan()
-    assert removed(planned) == [("packed", f"packed/{held.path.name}")]
+    assert removed(planned) == [("packed", f"packed/{path.name}")]
     assert planned.bytes == planned.removed[0].bytes == size > 0
-    assert held.path.exists()
+    assert path.exists()
     done = collect(planned)
     assert done == planned
     assert not (home / "packed").exists()
     assert usage().packed == 0
-    assert block is not None  # who has them mapped goes on
-    np.testing.assert_array_equal(block.take(np.arange(101)).row("observation"), ds.column("observation"))
-    assert open_block(ds, [stored_block(ds, "observation")], budget=0)[1].where == "packed file"
+    # who has them mapped goes on
+    np.testing.assert_array_equal(columns["observation"].values, ds.column("observation"))
+    assert place == blocks.pack(ds, kinds, 0)[1] == f"packed rows of 32 B, {path}"
 
 
 def test_work_that_was_broken_off(home: Path) -> None:

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.loader.storage.blocks import BlockField, PackedBlock, RowLayout, obstacle, open_block, stored_block
+from rlds_cli.loader.kernel import Bound, Output, Plan, Value, WindowTable
+from rlds_cli.loader.storage import blocks, packed
+from rlds_cli.loader.storage.blocks import BlockField, RowLayout, stored_block
+from rlds_cli.loader.storage.memory import ColumnRows
+from rlds_cli.loader.storage.packed import PackedContent
 from rlds_cli.ted import Array
 
 ROWS = 10_000  # more than two tiles
@@ -27,13 +31,35 @@ def values(dtype: str, shape: tuple[int, ...], rows: int = ROWS) -> Array:
     return rng.integers(info.min, info.max, (rows, *shape), dtype, endpoint=True)
 
 
-def pack(columns: dict[str, Array], rows: int = ROWS) -> PackedBlock:
-    """A block in memory, from its tiles end to end."""
+def pack(columns: dict[str, Array], rows: int = ROWS) -> dict[str, ColumnRows]:
+    """The columns of a block in memory, made of its tiles end to end; those without a byte are not in it."""
     layout = RowLayout(BlockField(n, v.dtype, v.shape[1:], v) for n, v in columns.items())
-    tiles = [tile.copy() for tile in layout.tiles(rows)]
-    content = np.concatenate([t.ravel() for t in tiles])
+    content = np.concatenate([tile.ravel() for tile in map(np.copy, layout.tiles(rows))])
     assert content.size == rows * layout.row_bytes
-    return PackedBlock(layout, rows, content)
+    made = layout.columns(content, None)
+    assert set(made) == {name for name, v in columns.items() if v[:1].size}
+    return made
+
+
+def open_block(ds: Dataset, fields: list[BlockField], budget: int = 0) -> tuple[dict[str, ColumnRows], PackedContent]:
+    """The columns of a block in a file or in memory; none where there is neither."""
+    layout, rows = RowLayout(fields), ds.num_rows
+    size = rows * layout.row_bytes
+    held = packed.open_or_build(ds, layout.key(), size, lambda: layout.tiles(rows), kind="rows", budget=budget)
+    return ({} if held.array is None else layout.columns(held.array, None)), held
+
+
+def take(block: dict[str, ColumnRows], first: Array, length: int = 0, shift: int = 0) -> dict[str, Array]:
+    """The rows ``first`` [K] as the kernel reads them, or windows of ``length`` from there."""
+    rows = len(next(iter(block.values())))
+    none = np.zeros(1, np.int64)
+    steps = np.array([rows - 1])
+    table = WindowTable(none, steps, none, none, (1, 0))
+    read = {n: c.values for n, c in block.items()}
+    plan = Plan(table, [Output(Value.COPY, v.dtype, v.shape[1:], source=v, shift=shift) for v in read.values()])
+    first = np.asarray(first, np.int64)
+    made = Bound(plan, np.zeros(len(first), np.int64), first, None, (), length).read(0, len(first))
+    return dict(zip(read, made, strict=True))
 
 
 def dataset(episodes: int = 3, length: int = 40) -> Dataset:
@@ -60,80 +86,59 @@ def test_every_dtype_and_shape() -> None:
     columns = {f"{d}{i}": values(d, s) for d in DTYPES for i, s in enumerate([(), (3,), (2, 2), (0,)])}
     block = pack(columns)
     first = np.array([0, 1, 4094, 4095, 4096, ROWS - 2, ROWS - 2])
-    two = block.take(first, 2)
-    for name, column in columns.items():
-        for row in (0, 1):
-            for view in (False, True):
-                got = two.row(name, row, view=view)
-                assert got.dtype == column.dtype
-                np.testing.assert_array_equal(got, column[first + row])
-        np.testing.assert_array_equal(two.rows(name), np.stack([column[first], column[first + 1]], 1))
-    one = block.take(np.arange(ROWS))
-    for name, column in columns.items():
-        np.testing.assert_array_equal(one.row(name), column)
+    here, after, two = take(block, first), take(block, first, shift=1), take(block, first[:-2], 2)
+    everything = block.keys()
+    for name in everything:
+        column = columns[name]
+        for row, got in enumerate((here[name], after[name])):
+            assert got.dtype == column.dtype
+            np.testing.assert_array_equal(got, column[first + row])
+        np.testing.assert_array_equal(two[name], np.stack([column[first[:-2]], column[first[:-2] + 1]], 1))
+        np.testing.assert_array_equal(block[name].values, column)
+    whole = take(block, np.arange(ROWS - 1))
+    for name in everything:
+        np.testing.assert_array_equal(whole[name], columns[name][:-1])
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 3)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(1, 3)), min_size=1, max_size=6),
     st.integers(1, 8),
     st.data(),
 )
 def test_any_layout(kinds: list[tuple[str, int]], length: int, data: st.DataObject) -> None:
-    rows = data.draw(st.integers(length, 30))
+    rows = data.draw(st.integers(length + 1, 30))
     columns = {str(i): values(d, (w,), rows) for i, (d, w) in enumerate(kinds)}
-    first = np.array(data.draw(st.lists(st.integers(0, rows - length), max_size=5)), np.int64)
-    last = data.draw(st.sets(st.sampled_from(sorted(columns))))
-    windows = pack(columns, rows).take(first, length, last=last)
-    for name, column in columns.items():
-        whole = length if name in last else length - 1
-        for row in range(whole):
-            np.testing.assert_array_equal(windows.row(name, row), column[first + row])
-            np.testing.assert_array_equal(windows.row(name, row, view=True), column[first + row])
-        if name in last:
-            expected = column[first[:, None] + np.arange(length)]
-            np.testing.assert_array_equal(windows.rows(name), expected)
-            np.testing.assert_array_equal(windows.rows(name, view=True), expected)
+    first = np.array(data.draw(st.lists(st.integers(0, rows - 1 - length), max_size=5)), np.int64)
+    for shift in (0, 1):
+        windows = take(pack(columns, rows), first, length, shift)
+        for name, column in columns.items():
+            np.testing.assert_array_equal(windows[name], column[first[:, None] + np.arange(length) + shift])
 
 
 def test_outputs_are_writable_and_contiguous_and_overlap_nothing() -> None:
     columns = {"a": values("float32", (3,)), "b": values("float32", (2,)), "c": values("bool", ())}
     block = pack(columns)
     first = np.array([5, 5, 6])
-    windows = block.take(first, 2)
-    before = {name: windows.row(name).copy() for name in columns}
-    taken = [windows.row(name, row) for name in columns for row in (0, 1)]
-    for values_ in taken:
-        assert values_.flags.c_contiguous
-        assert values_.flags.aligned
-        values_[...] = 1
-    for name in columns:
-        np.testing.assert_array_equal(windows.row(name), before[name])
-        np.testing.assert_array_equal(block.take(first).row(name), before[name])
-
-
-def test_views_are_writable_and_of_the_gather_alone() -> None:
-    columns = {"a": values("float64", (3,)), "b": values("float32", (3,)), "c": values("bool", ())}
-    block = pack(columns)
-    first = np.array([5, 5, 6])
-    windows = block.take(first, 2, last=("b",))
-    view = windows.row("b", 1, view=True)
-    assert view.flags.aligned
-    assert not view.flags.c_contiguous
-    view[0] = 7
-    np.testing.assert_array_equal(windows.row("b", 1)[0], 7)
-    np.testing.assert_array_equal(windows.row("b", 1)[1:], columns["b"][[6, 7]])
-    np.testing.assert_array_equal(windows.row("a", 0), columns["a"][first])
-    np.testing.assert_array_equal(block.take(first, 2).row("b", 1), columns["b"][first + 1])
+    taken = [x for shift in (0, 1) for x in take(block, first, shift=shift).values()]
+    again = [x.copy() for x in taken]
+    for i, x in enumerate(taken):
+        assert x.flags.c_contiguous
+        assert x.flags.aligned
+        assert x.flags.owndata
+        x[...] = 1
+        for y, before in zip(taken[i + 1 :], again[i + 1 :], strict=True):
+            np.testing.assert_array_equal(y, before)
+    for name, column in columns.items():
+        np.testing.assert_array_equal(take(block, first)[name], column[first])
 
 
 def test_casts() -> None:
     wide = np.array([[1e300, -1e300, 0.1, np.nan, 65504.0]])
     layout = RowLayout([BlockField("x", np.dtype(np.float16), (5,), wide), BlockField("y", np.dtype("f4"), (5,), wide)])
-    content = next(layout.tiles(1)).ravel()
-    windows = PackedBlock(layout, 1, content).take(np.array([0]))
+    windows = {name: c.values for name, c in layout.columns(next(layout.tiles(1)).ravel(), None).items()}
     inf = np.inf
-    np.testing.assert_array_equal(windows.row("x"), np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float16))
-    np.testing.assert_array_equal(windows.row("y"), np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float32))
+    np.testing.assert_array_equal(windows["x"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float16))
+    np.testing.assert_array_equal(windows["y"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float32))
 
 
 def test_computed_fields_stand_beside_stored_ones() -> None:
@@ -147,9 +152,10 @@ def test_computed_fields_stand_beside_stored_ones() -> None:
     layout = RowLayout(
         [BlockField("x", plain.dtype, (2,), plain), BlockField("square", np.dtype(np.int64), (), squares, "squares")]
     )
-    block = PackedBlock(layout, ROWS, np.concatenate([t.ravel().copy() for t in layout.tiles(ROWS)]))
-    first = np.array([9_999, 0, 5000])
-    np.testing.assert_array_equal(block.take(first).row("square"), first**2)
+    block = layout.columns(np.concatenate([t.ravel().copy() for t in layout.tiles(ROWS)]), None)
+    first = np.array([9_998, 0, 5000])
+    np.testing.assert_array_equal(take(block, first)["square"], first**2)
+    np.testing.assert_array_equal(take(block, first, shift=1)["square"], (first + 1) ** 2)
     assert asked == [(0, 4096), (4096, 8192), (8192, 10_000)]
 
 
@@ -166,15 +172,23 @@ def test_rows_are_padded_to_the_widest_item_and_fields_in_any_order_are_one_bloc
     layout = RowLayout(fields)
     assert layout.offsets == {"empty": 0, "observation": 0, "action": 68, "flag": 92}
     assert layout.row_bytes == 96
-    assert layout.until(["observation"]) == 68
-    assert layout.until(["flag", "observation"]) == 96
-    assert layout.until([]) == 0
     assert RowLayout(fields[::-1]).key() == layout.key()
 
 
-@pytest.mark.parametrize(("row_bytes", "rows", "fits"), [(256, 8, True), (0, 1, True), (257, 1, False), (8, 9, False)])
-def test_what_is_packed(row_bytes: int, rows: int, fits: bool) -> None:
-    assert (obstacle(row_bytes, rows) is None) == fits
+@pytest.mark.parametrize(("width", "fits"), [(1, True), (128, True), (129, False)])
+def test_what_is_packed(width: int, fits: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [{"observation": np.ones((9, width), np.float32), "action": np.zeros((8, 0))}]
+    ds = rlds_cli.create("local/wide", made)
+    kind = {"observation": np.dtype(np.float32)}
+    assert blocks.pack(ds, kind, 0) == ({}, "")  # it is small
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    columns, place = blocks.pack(ds, kind, 0)
+    assert set(columns) == ({"observation"} if fits else set())
+    if fits:
+        (path,) = (home / "packed").iterdir()
+        assert place == f"packed rows of {4 * width} B, {path}"
+    else:
+        assert place == "no packed rows: 516 B a row (at most 512 are packed)"
 
 
 # -- of a dataset
@@ -184,33 +198,46 @@ def test_the_block_of_a_dataset(home: Path) -> None:
     ds = dataset()
     names = ["observation", "action", "info/count", "info/nothing", "next/reward", "next/terminated", "next/truncated"]
     fields = [stored_block(ds, n, "float32" if ds.schema[n].dtype == "float64" else None) for n in names]
-    block, held = open_block(ds, fields, budget=0)
-    assert block is not None
+    block, held = open_block(ds, fields)
     assert held.where == "packed file"
-    assert "observation" in block
-    assert "next/observation" not in block
+    assert set(block) == {*names} - {"info/nothing"}
     # float32 [5] + [2] + reward, int64 [1, 2] and two flags: 16 + 32 + 2, padded to 8
-    assert block.layout.row_bytes == 56
+    assert RowLayout(fields).row_bytes == 56
     assert held.path is not None
     rows = ds.num_rows
     assert rows * 56 < held.path.stat().st_size < rows * 56 + 2000
     first = np.array([0, 7, 39, rows - 2])
-    windows = block.take(first, 2, last=("observation",))
-    for name in names:
-        np.testing.assert_array_equal(windows.row(name), ds.column(name)[first].astype(windows.row(name).dtype))
-    np.testing.assert_array_equal(windows.row("observation", 1), ds.column("observation")[first + 1].astype("f4"))
-    again, held = open_block(ds, fields[::-1], budget=0)
-    assert again is not None
+    here = take(block, first)
+    for name, got in here.items():
+        np.testing.assert_array_equal(got, ds.column(name)[first].astype(got.dtype))
+    after = take(block, first, shift=1)["observation"]
+    np.testing.assert_array_equal(after, ds.column("observation")[first + 1].astype("f4"))
+    again, held = open_block(ds, fields[::-1])
+    assert set(again) == set(block)
     assert len(list((home / "packed").iterdir())) == 1
+
+
+def test_the_block_that_loaders_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    ds = dataset()
+    kinds = {"observation": np.dtype(np.float32), "action": np.dtype(np.float32), "info/nothing": np.dtype(np.float64)}
+    for names in (list(kinds), list(kinds)[::-1]):
+        columns, place = blocks.pack(ds, {name: kinds[name] for name in names}, 0)
+        (path,) = (home / "packed").iterdir()
+        assert place == f"packed rows of 28 B, {path}"
+        assert set(columns) == {"observation", "action"}
+        for name, column in columns.items():
+            assert (column.values.dtype, column.dtype) == (np.dtype(np.float32), ds.column(name).dtype)
+            assert column.packed
+            np.testing.assert_array_equal(column.values, ds.column(name).astype(np.float32))
 
 
 def test_other_casts_are_another_file(home: Path) -> None:
     ds = dataset()
     for dtype in ("float32", "float16", None):
-        block, _ = open_block(ds, [stored_block(ds, "observation", dtype)], budget=0)
-        assert block is not None
+        block, _ = open_block(ds, [stored_block(ds, "observation", dtype)])
         expected = ds.column("observation").astype(dtype or "float64")
-        np.testing.assert_array_equal(block.take(np.arange(ds.num_rows)).row("observation"), expected)
+        np.testing.assert_array_equal(block["observation"].values, expected)
     assert len(list((home / "packed").iterdir())) == 3
 
 
@@ -219,18 +246,25 @@ def test_computed_fields_are_kept_apart_by_what_they_are_made_of() -> None:
     for gamma in (0.5, 0.9):
         column = gamma * ds.column("next/reward")
         field = BlockField("sum", np.dtype(np.float64), (), column, made_of=f"gamma={gamma}")
-        block, _ = open_block(ds, [field], budget=0)
-        assert block is not None
-        np.testing.assert_array_equal(block.take(np.arange(ds.num_rows)).row("sum"), column)
+        block, _ = open_block(ds, [field])
+        np.testing.assert_array_equal(block["sum"].values, column)
 
 
-def test_nowhere_to_put_it(home: Path) -> None:
+def test_nowhere_to_put_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = dataset()
     (home / "packed").write_text("no directory")
-    block, held = open_block(ds, [stored_block(ds, "observation")], budget=0)
-    assert (block, held.where) == (None, None)
+    block, held = open_block(ds, [stored_block(ds, "observation")])
+    assert (block, held.where) == ({}, None)
     assert held.reason
     block, held = open_block(ds, [stored_block(ds, "observation")], budget=1 << 20)
-    assert block is not None
     assert held.where == "private memory"
-    np.testing.assert_array_equal(block.take(np.arange(ds.num_rows)).row("observation"), ds.column("observation"))
+    np.testing.assert_array_equal(block["observation"].values, ds.column("observation"))
+    kind = {"observation": np.dtype(np.float64)}
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    assert blocks.pack(ds, kind, 0) == (
+        {},
+        f"no packed rows: {open_block(ds, [stored_block(ds, 'observation')])[1].reason}",
+    )
+    columns, place = blocks.pack(ds, kind, 1 << 20)
+    assert place.startswith("packed rows of 40 B, private memory")
+    np.testing.assert_array_equal(columns["observation"].values, ds.column("observation"))

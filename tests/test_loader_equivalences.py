@@ -90,7 +90,7 @@ def test_every_setting_of_the_page_makes_a_loader(long):
         if "..." in text or "bucket=n" in text:
             continue
         made = expression(text, **names)
-        kind = "window" if hasattr(made, "place") else "sampler"
+        kind = "window" if hasattr(made, "extent") else "sampler"
         assert len(next(iter(Loader(ds, 4, **{kind: made})))["action"]) == 4, text
     assert len(found) > 50
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from loader_data import create, episode
 
-from rlds_cli.loader import Loader, Shuffled, Transition
+from rlds_cli.loader import Loader, Shuffled, Slice, Transition
 from rlds_cli.loader.storage import blocks
 
 EPISODES = [
@@ -30,10 +30,9 @@ def everything(ds, **options):
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16"])
-@pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("anchors", ["transitions", "steps"])
-def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, views, anchors):
-    loader, batches = everything(ds, dtype=dtype, views=views, anchors=anchors)
+def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, anchors):
+    loader, batches = everything(ds, dtype=dtype, anchors=anchors)
     assert ("packed rows" in loader.describe()) == (ds.encoding == "memmap")
     seen = 0
     for batch in batches:
@@ -51,33 +50,39 @@ def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, views, anchors
     assert seen == sum(e.length if anchors == "steps" else e.num_transitions for e in EPISODES)
 
 
-def test_fields_are_contiguous_and_overlap_nothing_unless_views_are_asked_for(home, packed):
-    ds = create(EPISODES)
-    _, batches = everything(ds)
+@pytest.mark.parametrize("window", [Transition(), Transition(3), Slice(4, after=3, fill="zero")])
+def test_batches_of_a_run_are_contiguous_and_share_no_memory(home, packed, window):
+    """Neither the fields of a batch nor the batches whose samples are drawn together."""
+    loader, batches = everything(create(EPISODES), window=window)
+    assert loader.reader.batches_at_once(8) > 3 and len(batches) > 3
     arrays = [x for batch in batches for _, x in batch.leaves()]
     assert all(x.flags.c_contiguous and x.flags.writeable for x in arrays)
     assert not any(np.shares_memory(x, y) for i, x in enumerate(arrays) for y in arrays[:i])
-    _, views = everything(ds, views=True)
-    assert not views[0]["observation"].flags.c_contiguous
-    assert np.may_share_memory(views[0]["observation"], views[0]["next/observation"])
-    for own, view in zip(batches, views, strict=True):
-        for name, x in own.leaves():
-            assert np.array_equal(x, view[name])
+    assert all(x.flags.owndata or (x.base.flags.owndata and x.base.nbytes == x.nbytes) for x in arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", None])
+def test_a_tensor_of_a_batch_has_its_memory_to_itself(home, packed, dtype):
+    """A batch that is kept keeps no other's memory."""
+    loader = Loader(create(EPISODES), 8, sampler=Shuffled(), dtype=dtype)
+    assert loader.reader.batches_at_once(8) > 3
+    tensors = [x for batch in loader for _, x in batch.leaves()]
+    assert all(x.is_contiguous() and x.untyped_storage().nbytes() == x.nbytes for x in tensors)
+    assert len({x.untyped_storage().data_ptr() for x in tensors}) == len(tensors)
 
 
 def test_tensors_may_be_changed_in_place(home, packed):
     ds = create(EPISODES)
-    for views in (False, True):
-        loader = Loader(ds, 8, sampler=Shuffled(), views=views)
-        first = [b["observation"].clone() for b in loader]
-        loader.set_epoch(0)
-        for batch, before in zip(loader, first, strict=True):
-            batch["observation"].mul_(2)
-            assert (batch["observation"] == 2 * before).all()
-            batch["next", "reward"].zero_()
-        loader.set_epoch(0)
-        for batch, before in zip(loader, first, strict=True):  # the dataset is as it was
-            assert (batch["observation"] == before).all()
+    loader = Loader(ds, 8, sampler=Shuffled())
+    first = [b["observation"].clone() for b in loader]
+    loader.set_epoch(0)
+    for batch, before in zip(loader, first, strict=True):
+        batch["observation"].mul_(2)
+        assert (batch["observation"] == 2 * before).all()
+        batch["next", "reward"].zero_()
+    loader.set_epoch(0)
+    for batch, before in zip(loader, first, strict=True):  # the dataset is as it was
+        assert (batch["observation"] == before).all()
 
 
 def test_only_some_fields_and_none_after(home, packed):

@@ -308,7 +308,7 @@ def test_the_rule_for_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_chosen(ds: rlds_cli.Dataset) -> None:
-    assert "at a gather, 5 gathers read ahead\n" in load(ds, prefetch=5).describe()
+    assert "drawn together, 5 runs read ahead\n" in load(ds, prefetch=5).describe()
     assert "read ahead" not in load(ds).describe()
     assert load(ds).prefetch == 0 and load(ds, prefetch=5).prefetch == 5
     assert load(film([5, 5])).prefetch >= 2 and load(film([5, 5]), fields=("action",)).prefetch == 0

@@ -2,16 +2,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_cli.loader.samplers.sum_tree import LEAST, MOST, SumTree
+
+from rlds_cli.loader.kernel import SumTree
+from rlds_cli.loader.samplers.prioritized import LEAST, MOST
 
 LAST = 1 - 2.0**-53  # the greatest float below 1
-SIZES = [1, 2, 3, 15, 16, 17, 255, 257, 4095, 4096, 4097, 4112, 4113, 65_535, 65_536, 65_537, 65_553, 100_000]
+SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 255, 257, 511, 512, 513, 4095, 4096, 4097, 4104, 4105, 32_769, 100_000]
 
 
 def tree_of(masses):
     tree = SumTree(len(masses), 1.0)
     tree.fill(masses)
     return tree
+
+
+def update(tree, numbers, masses):
+    """Set masses: the powers of priorities with alpha 1."""
+    assert tree.update(numbers, masses, eps=0.0, alpha=1.0, most=MOST) is None
 
 
 def find(tree, u):
@@ -49,7 +56,7 @@ def test_a_tree_that_was_updated_is_the_tree_of_its_masses(seed, count):
     for size in (1, 2, 7, 300):
         numbers, new = rng.integers(0, count, size), np.exp(20 * rng.standard_normal(size))
         numbers[: size // 4] = count - 1 - numbers[: size // 4] % min(count, 20)  # the last nodes are not full
-        tree.update(numbers, new)
+        update(tree, numbers, new)
         for number, mass in zip(numbers, new, strict=True):
             masses[number] = mass
     again, u = tree_of(masses), np.r_[0, rng.random(500), LAST]
@@ -72,7 +79,7 @@ def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
     assert (before <= u + 1e-11).all() and (u <= sums[found] + 1e-11).all()
 
 
-@pytest.mark.parametrize("before", [4096, 65_536])
+@pytest.mark.parametrize("before", [0, 8, 4096, 65_536])
 def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
     """(1 + c) + (b + d), the sum of the last node, is more than ((1 + b) + c) + d, where the draw is looked for."""
     masses = np.r_[np.full(before, 1e-280), 1.0, 2.0**-53, 2.0**-60, 2.0**-53]
@@ -83,7 +90,7 @@ def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
 def test_the_last_of_several_masses_counts():
     tree = SumTree(70_000, 1.0)
     numbers, masses = np.array([5, 69_999, 5, 5, 8, 69_999]), np.array([9.0, 8, 7, 6, 5, 4])
-    tree.update(numbers, masses)
+    update(tree, numbers, masses)
     assert [float(tree.masses[i]) for i in (5, 8, 69_999, 4)] == [6, 5, 4, 1]
     assert float(tree.total) == 70_000 - 3 + 15 and float(tree.least) == 1
 
@@ -101,5 +108,5 @@ def test_nothing_drawn_and_nothing_updated(count):
     tree = SumTree(count, 1.0)
     none = np.arange(0)
     assert find(tree, np.zeros(0)).shape == (0,)
-    tree.update(none, tree.masses[:0])
+    update(tree, none, tree.masses[:0])
     assert float(tree.total) == count

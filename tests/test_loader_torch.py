@@ -99,7 +99,7 @@ def test_the_batches_of_the_plain_iterator(ds: rlds_cli.Dataset, sampler: Any, w
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": None}, {"dtype": "float16", "views": True}])
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": None}, {"dtype": "float16"}])
 def test_any_dtype(ds: rlds_cli.Dataset, options: Any, workers: int) -> None:
     expected = load(ds, sampler=Shuffled(), **options)
     for a, b in zip(feed(load(ds, sampler=Shuffled(), **options), workers), expected, strict=True):

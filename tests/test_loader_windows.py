@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlds_cli.loader.windows.samples import ColumnRows, Points, Spans
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader import Slice, Transition
+from rlds_cli.loader.kernel import OF_WINDOW, Bound, Output, Plan, Value, WindowTable
 
 
 @st.composite
@@ -46,46 +46,68 @@ def test_transitions_are_one_per_step():
     assert Transition(5).counts(np.array([0, 1, 7])).tolist() == [0, 1, 7]
 
 
-COLUMN = np.arange(40, dtype=np.float32).reshape(20, 2)
+def table(starts, steps):
+    starts, steps = np.array(starts, np.int64), np.array(steps, np.int64)
+    return WindowTable(starts, steps, steps, steps + 1, (1, 0))
+
+
+def column(values, **options):
+    return Output(Value.COPY, values.dtype, values.shape[1:], source=values, **options)
+
+
+def read(plan, episode, first, length):
+    return Bound(plan, np.array(episode, np.int64), np.array(first, np.int64), None, (), length).read(0, len(episode))
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.data()), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 1))
-def test_spans_stop_at_the_ends_of_their_episode(episodes, length, shift):
+def test_windows_stop_at_the_ends_of_their_episode(episodes, length, shift):
     starts, firsts, steps, row = [], [], [], 0
     for count, data in episodes:
         starts.append(row)
         steps.append(count)
         firsts.append(data.draw(st.integers(1 - length, count - 1)))
         row += count + 1
-    column = np.random.default_rng(0).standard_normal((row, 3))
-    spans = Spans(np.array(starts), np.array(firsts), np.array(steps), length)
+    values = np.random.default_rng(0).standard_normal((row, 3))
     at = [[min(max(f + j, 0), n - 1) for j in range(length)] for f, n in zip(firsts, steps, strict=True)]
     real = [[0 <= f + j < n for j in range(length)] for f, n in zip(firsts, steps, strict=True)]
     rows = [[s + t for t in a] for s, a in zip(starts, at, strict=True)]
-    assert spans.step.tolist() == at and spans.mask.tolist() == real and spans.rows.tolist() == rows
-    taken = spans.take(ColumnRows(column), shift)
-    assert np.array_equal(taken, column[np.array(rows) + shift])
-    assert (taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata) or taken.base.flags.owndata
+    int64, flag = np.dtype(np.int64), np.dtype(bool)
+    outputs = [
+        Output(Value.STEP, int64),
+        Output(Value.INSIDE, flag, mask=OF_WINDOW),
+        Output(Value.ROW, int64),
+        column(values, shift=shift),
+        column(values, shift=shift, mask=OF_WINDOW, blank=True),
+    ]
+    plan = Plan(table(starts, steps), outputs)
+    step, mask, row, taken, zeroed = read(plan, np.arange(len(steps)), firsts, length)
+    assert step.tolist() == at and mask.tolist() == real and row.tolist() == rows
+    expected = values[np.array(rows) + shift]
+    assert np.array_equal(taken, expected)
+    assert np.array_equal(zeroed, np.where(np.array(real)[..., None], expected, 0))
+    assert taken.flags.c_contiguous and taken.flags.writeable and taken.flags.owndata
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (0,), (2, 0)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, bool, np.int64])
 def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
-    column = (np.random.default_rng(0).standard_normal((30, *shape)) * 9).astype(dtype)
-    column.flags.writeable = False
-    rows = np.array([3, 29, 0, 3])
-    points = Points(rows).take(ColumnRows(column))
-    spans = Spans(np.zeros(4, int), rows, np.full(4, 40), 1).take(ColumnRows(column))
-    assert points.dtype == spans.dtype == dtype
-    assert np.array_equal(points, column[rows]) and np.array_equal(spans[:, 0], column[rows])
-    assert points.flags.writeable and spans.flags.writeable
+    values = (np.random.default_rng(0).standard_normal((30, *shape)) * 9).astype(dtype)
+    values.flags.writeable = False
+    plan, rows = Plan(table([0], [29]), [column(values), column(values, shift=1)]), np.array([3, 28, 0, 3])
+    points = read(plan, [0] * 4, rows, 0)
+    windows = read(plan, [0] * 4, rows, 1)
+    for shift in (0, 1):
+        assert points[shift].dtype == windows[shift].dtype == dtype
+        assert np.array_equal(points[shift], values[rows + shift])
+        assert np.array_equal(windows[shift][:, 0], values[rows + shift])
+        assert points[shift].flags.writeable and windows[shift].flags.writeable
 
 
-def test_a_column_shorter_than_the_window_is_read_row_by_row():
-    column = np.arange(4)
-    spans = Spans(np.array([0]), np.array([-1]), np.array([3]), 6)
-    assert spans.take(ColumnRows(column)).tolist() == [[0, 0, 1, 2, 2, 2]]
-    assert spans.take(ColumnRows(column), 1).tolist() == [[1, 1, 2, 3, 3, 3]]
+def test_a_column_may_be_shorter_than_the_window():
+    values = np.arange(4)
+    now, after = read(Plan(table([0], [3]), [column(values), column(values, shift=1)]), [0], [-1], 6)
+    assert now.tolist() == [[0, 0, 1, 2, 2, 2]]
+    assert after.tolist() == [[1, 1, 2, 3, 3, 3]]
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def parse_window(text: str) -> Window:
     InvalidArgument
         The text is not a window, or has arguments that the window does not take.
     """
-    return cast(Window, _read("window", text, _known("place", Window)))
+    return cast(Window, _read("window", text, _known("extent", Window)))
 
 
 def parse_sampler(text: str) -> Sampler:

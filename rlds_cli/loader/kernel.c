@@ -20,7 +20,10 @@ typedef unsigned char byte;
 #define AHEAD 64 /* samples whose rows are fetched while others are copied: 16 are too few, 128 gain nothing */
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
-static inline i64 clip(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
+static inline i64 clip(i64 x, i64 low, i64 high) { /* low where the range is empty */
+  x = x > high ? high : x;
+  return x < low ? low : x;
+}
 
 /* -- random numbers: numpy.random.Philox(key=(seed, key), counter=(block, salt, 0, 0)), Salmon et al. 2011 -- */
 
@@ -61,7 +64,9 @@ typedef struct {
   i64 first, step;
 } Numbers;
 
-static inline i64 number_at(const Numbers *p, i64 i) { return p->list ? p->list[i] : p->first + i * p->step; }
+static inline i64 number_at(const Numbers *p, i64 i) {
+  return p->list ? p->list[i] : (i64)((u64)p->first + (u64)i * (u64)p->step);
+}
 
 /* Draws in [0, 1) times scale, for each sample number. */
 API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, double *out) {
@@ -78,7 +83,7 @@ API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, do
 API void rlds_below(const Stream *s, const Numbers *p, i64 n, i64 limit, i64 *out) {
   double drawn[TILE];
   for (i64 done = 0; done < n; done += TILE) {
-    Numbers part = {p->list ? p->list + done : p->list, p->first + done * p->step, p->step};
+    Numbers part = {p->list ? p->list + done : p->list, number_at(&(Numbers){0, p->first, p->step}, done), p->step};
     i64 m = least(TILE, n - done);
     rlds_uniform(s, &part, m, (double)limit, drawn);
     for (i64 i = 0; i < m; i++) out[done + i] = (i64)drawn[i];
@@ -97,10 +102,12 @@ static inline u32 add(u32 x, u32 f, u32 m, u64 inverse) { /* (x + f) mod m, x be
   return sum - (sum >= m ? m : 0);
 }
 
-API void rlds_permute(const Numbers *p, i64 n, i64 total, i64 a, i64 b, const u32 *keys, i64 rounds, i64 *out) {
+/* Positions must lie in [0, total), and total in [1, a * b]. Returns the place of one that does not, or -1. */
+API i64 rlds_permute(const Numbers *p, i64 n, i64 total, i64 a, i64 b, const u32 *keys, i64 rounds, i64 *out) {
   const u64 inverse_a = ~0ull / (u64)a + 1, inverse_b = ~0ull / (u64)b + 1;
   EACH {
     u64 x = (u64)number_at(p, i);
+    if (x >= (u64)total) return i; /* from there the way may never lead back */
     do {
       u32 left = (u32)(x / (u64)b), right = (u32)(x % (u64)b);
       for (i64 round = 0; round < rounds; round++) {
@@ -111,6 +118,7 @@ API void rlds_permute(const Numbers *p, i64 n, i64 total, i64 a, i64 b, const u3
     } while (x >= (u64)total);
     out[i] = (i64)x;
   }
+  return -1;
 }
 
 /* -- locate: the interval of a number, by the first interval of each equal slice of the range (a guide table) -- */
@@ -146,11 +154,16 @@ API i64 rlds_find(const Prefix *p, const i64 *number, i64 n, i64 *interval, i64 
   return -1;
 }
 
+static inline i64 slice_of(double u, i64 slices) {
+  const double at = u * (double)slices;
+  return at >= 0 && at < (double)slices ? (i64)at : slices - 1;
+}
+
 /* The item that each draw u [n] in [0, 1) falls on: ends [count] are running sums of weights, with a guide table. */
 API void rlds_fall(const double *ends, i64 count, const int32_t *guide, i64 slices, const double *u, i64 n, i64 *out) {
   const double total = ends[count - 1];
-  EACH __builtin_prefetch(guide + (i64)(u[i] * (double)slices));
-  EACH out[i] = guide[(i64)(u[i] * (double)slices)], __builtin_prefetch(ends + out[i]);
+  EACH __builtin_prefetch(guide + slice_of(u[i], slices));
+  EACH out[i] = clip(guide[slice_of(u[i], slices)], 0, count - 1), __builtin_prefetch(ends + out[i]);
   EACH {
     const double at = u[i] * total;
     i64 item = out[i];
@@ -173,6 +186,11 @@ typedef struct {
   i64 episodes, stride, offset;                              /* a window starts at step number * stride + offset */
   const i64 *start, *steps, *transitions, *observed; /* [episodes] */
 } Windows;
+
+/* The first step of window `number`. Kept so far from the ends of the numbers that sums with lengths fit. */
+static inline i64 first_step(const Windows *w, i64 number) {
+  return clip((i64)((u64)number * (u64)w->stride + (u64)w->offset), -(1ll << 61), 1ll << 61);
+}
 
 /* Where a column's rows are. */
 enum {
@@ -203,15 +221,18 @@ typedef struct {
 } Column;
 
 typedef struct {
-  const char *base;
+  u64 base; /* an address, which may lie before the column: nothing is read there */
   i64 stride, place, amount, given, size;
 } Fetch; /* bytes of every row that several columns read together */
+
+static inline void prefetch(u64 at) { __builtin_prefetch((const void *)(uintptr_t)at, 0, 2); } /* to the second cache */
 
 typedef struct {
   Windows windows;
   i64 columns, fetches;
   const Column *column;
   const Fetch *fetch;
+  i64 rows, most; /* rows of the columns; the largest span */
 } Plan;
 
 typedef struct {
@@ -253,9 +274,9 @@ static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 
     for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++) {
       const i64 *row = rows_of(p, s, t, f->place, f->amount, f->given, from, n, scratch);
       EACH {
-        const char *at = f->base + row[i] * f->stride;
-        for (i64 b = 0; b < f->size - 1; b += 64) __builtin_prefetch(at + b, 0, 2); /* into the second cache */
-        __builtin_prefetch(at + f->size - 1, 0, 2);
+        const u64 at = f->base + (u64)row[i] * (u64)f->stride;
+        for (i64 b = 0; b < f->size - 1; b += 64) prefetch(at + (u64)b);
+        prefetch(at + (u64)f->size - 1);
       }
     }
 }
@@ -391,12 +412,13 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
 /* Asks for the rows of a slice, before the one before it is copied. */
 static void fetch_slice(const Plan *p, const Samples *s, i64 k) {
   const Windows *w = &p->windows;
-  const i64 e = s->episode[k], first = s->number[k] * w->stride + w->offset;
+  const i64 e = s->episode[k], first = first_step(w, s->number[k]);
   const i64 low = clip(first, 0, w->steps[e] - 1), high = clip(first + least(s->length, TILE), low + 1, w->steps[e]);
   for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++)
     if (f->place == HERE) {
-      const char *at = f->base + (w->start[e] + low) * f->stride, *end = at + (high - low - 1) * f->stride + f->size;
-      for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+      const u64 at = f->base + (u64)(w->start[e] + low) * (u64)f->stride;
+      const i64 size = (high - low - 1) * f->stride + f->size;
+      for (i64 b = 0; b < size; b += 64) prefetch(at + (u64)b);
     }
 }
 
@@ -423,8 +445,12 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
   EACH {
     const i64 e = s->episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
-    if (!s->length && (u64)(s->number[i] * w->stride + w->offset) >= (u64)w->steps[e]) return i;
+    const i64 step = first_step(w, s->number[i]);
+    if (!s->length && (u64)step >= (u64)w->steps[e]) return i;
+    if (s->span && (s->span[i] < 1 || s->span[i] > least(p->most, w->steps[e] - step))) return i;
   }
+  for (const Column *c = p->column; c < p->column + p->columns; c++)
+    if (c->place == GIVEN) EACH if (((const u64 *)s->given[c->given])[i] >= (u64)p->rows) return i;
   if (!s->length) {
     t.lone = 0, t.low = 0, t.high = TILE;
     for (i64 done = 0; done < n; done += TILE) {
@@ -432,7 +458,7 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
       t.sample = done;
       for (i64 i = 0; i < m; i++) {
         t.episode[i] = s->episode[done + i], t.span[i] = s->span ? s->span[done + i] : 1;
-        t.step[i] = s->number[done + i] * w->stride + w->offset, t.row[i] = w->start[t.episode[i]] + t.step[i];
+        t.step[i] = first_step(w, s->number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
       }
       write(p, s, &t, m, done, out);
     }
@@ -440,7 +466,7 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
   }
   t.lone = 1;
   for (i64 k = 0; k < n; k++) {
-    const i64 e = s->episode[k], first = s->number[k] * w->stride + w->offset, T = w->steps[e];
+    const i64 e = s->episode[k], first = first_step(w, s->number[k]), T = w->steps[e];
     t.sample = k;
     if (k + 1 < n) fetch_slice(p, s, k + 1);
     for (i64 done = 0; done < s->length; done += TILE) {
@@ -460,13 +486,13 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
 API i64 rlds_spans(const Windows *w, const Samples *s, i64 n, i64 most, const byte *terminated, const byte *truncated,
                    i64 stride, i64 *out) {
   EACH {
-    const i64 e = s->episode[i], step = s->number[i] * w->stride + w->offset;
+    const i64 e = s->episode[i], step = first_step(w, s->number[i]);
     if ((u64)e >= (u64)w->episodes || (u64)step >= (u64)w->transitions[e]) return i;
     out[i] = w->start[e] + step;
     __builtin_prefetch(terminated + out[i] * stride), __builtin_prefetch(truncated + out[i] * stride);
   }
   EACH {
-    const i64 e = s->episode[i], left = w->transitions[e] - (s->number[i] * w->stride + w->offset);
+    const i64 e = s->episode[i], left = w->transitions[e] - first_step(w, s->number[i]);
     i64 span = 1;
     for (i64 at = out[i] * stride; span < least(left, most) && !(terminated[at] | truncated[at]); at += stride) span++;
     out[i] = span;
@@ -495,13 +521,14 @@ API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, co
   EACH {
     const i64 e = s->episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
-    const i64 first = s->number[i] * w->stride + w->offset;
+    const i64 first = first_step(w, s->number[i]);
     const i64 at = clip(s->length ? first + s->length - 1 : first, 0, w->steps[e] - 1); /* the last that is real */
     const i64 limit = g->limit[e], ahead = limit - 1 - at;
     goal[i] = at;
     if (g->random > 0 && u[i] >= g->current + g->future) {
       i64 number = (i64)(part_of(u[i], g->current + g->future, g->random) * (double)g->anywhere.total), other, there;
       if (rlds_find(&g->anywhere, &number, 1, &other, &there) >= 0) return i;
+      if (other >= w->episodes || there > w->steps[other]) return i;
       row[i] = w->start[other] + there, goal[i] = w->start[other] == w->start[e] ? there : -1;
       continue;
     }
@@ -560,6 +587,8 @@ API void rlds_tree_top(const Tree *t, double *total, double *smallest) {
 /* The number that each draw u [n] in [0, 1) falls on. All draws go down a level together: their misses overlap. */
 API void rlds_tree_find(const Tree *t, const double *u, i64 n, i64 *number) {
   double total, smallest, at[TILE];
+  i64 nodes[LEVELS + 1] = {t->count};
+  for (i64 level = 0; level < t->levels; level++) nodes[level + 1] = (nodes[level] + WIDE - 1) / WIDE;
   rlds_tree_top(t, &total, &smallest);
   for (i64 done = 0; done < n; done += TILE) {
     const i64 m = least(TILE, n - done);
@@ -573,7 +602,7 @@ API void rlds_tree_find(const Tree *t, const double *u, i64 n, i64 *number) {
         const double most = below[WIDE] * (1 - 0x1p-53), x = at[i] < most ? at[i] : most; /* never on the padding */
         i64 child = 0;
         for (i64 j = 1; j < WIDE; j++) child += below[j] <= x;
-        at[i] = x - below[child], node[i] = WIDE * node[i] + child;
+        at[i] = x - below[child], node[i] = least(WIDE * node[i] + child, nodes[level] - 1);
         if (level) __builtin_prefetch(t->sum[level - 1] + WIDE * node[i]);
       }
   }

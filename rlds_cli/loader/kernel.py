@@ -27,6 +27,7 @@ LIBRARY = Path(__file__).with_name("_kernel.so")
 SampleNumbers = range | IntArray  # numbers of samples
 Floats = npt.NDArray[np.float64]
 _NEAR = 64  # bytes: columns of a row that lie so close are fetched together
+_FAR = 64  # rows from a step; others are not fetched ahead
 _MOST_FETCHED = 512  # bytes of a row that are fetched ahead; the processor foresees the rest
 
 
@@ -58,7 +59,7 @@ class _Column(Structure):
 
 
 class _Fetch(Structure):
-    _fields_ = [("base", c_void_p), *((n, c_int64) for n in ("stride", "place", "amount", "given", "size"))]
+    _fields_ = [("base", c_uint64), *((n, c_int64) for n in ("stride", "place", "amount", "given", "size"))]
 
 
 class _Plan(Structure):
@@ -68,6 +69,8 @@ class _Plan(Structure):
         ("fetches", c_int64),
         ("column", c_void_p),
         ("fetch", c_void_p),
+        ("rows", c_int64),
+        ("most", c_int64),
     ]
 
 
@@ -104,7 +107,7 @@ def _load() -> ctypes.CDLL:
         ("words", (p, i, i, p), None),
         ("uniform", (p, p, i, d, p), None),
         ("below", (p, p, i, i, p), None),
-        ("permute", (p, i, i, i, i, p, i, p), None),
+        ("permute", (p, i, i, i, i, p, i, p), i),
         ("find", (p, p, i, p, p), i),
         ("fall", (p, i, p, i, p, i, p), None),
         ("gather", (p, p, i, p), i),
@@ -162,12 +165,24 @@ def below(seed: int, key: int, salt: int, positions: SampleNumbers, limit: int) 
 
 
 def permute(positions: SampleNumbers, total: int, sides: tuple[int, int], keys: npt.NDArray[np.uint32]) -> IntArray:
-    """Return where a keyed permutation of [0, total) takes ``positions`` [K], which must lie in it."""
+    """Return where a keyed permutation of [0, total) takes ``positions`` [K].
+
+    It is made of a permutation of Z_a x Z_b for the ``sides`` a and b, whose product is at least the total.
+
+    Raises
+    ------
+    IndexError
+        A position is not below the total.
+    """
+    if not (0 < total <= sides[0] * sides[1] and min(sides) > 0 and max(sides) <= 1 << 31):
+        raise ValueError(f"a permutation of {total} numbers with sides {sides}")
     out = np.empty(len(positions), np.int64)
     numbers, kept = _numbers(positions)
     keys = np.ascontiguousarray(keys, np.uint32)
-    _KERNEL.rlds_permute(byref(numbers), len(out), total, *sides, address(keys), len(keys), address(out))
+    bad = _KERNEL.rlds_permute(byref(numbers), len(out), total, *sides, address(keys), len(keys), address(out))
     del kept
+    if bad >= 0:
+        raise IndexError(f"number {positions[bad]} of {total}")
     return out
 
 
@@ -192,11 +207,21 @@ class PrefixTable:
     guide : int32 array
         First interval of each slice of ``2**shift`` numbers.
     shift : int
+
+    Raises
+    ------
+    DamagedDataset
+        Bounds that do not ascend, as those of episodes of negative length do.
     """
 
     def __init__(self, bounds: IntArray, guide: npt.NDArray[np.int32], shift: int) -> None:
+        bounds, guide = np.ascontiguousarray(bounds, np.int64), np.ascontiguousarray(guide, np.int32)
         self._kept = bounds, guide
         count, total = len(bounds) - 1, int(bounds[-1])
+        if bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
+            raise DamagedDataset("the numbers of steps of the episodes are not possible.")
+        if total and not (len(guide) > (total - 1) >> shift and guide.min() >= 0 and guide.max() < count):
+            raise ValueError(f"a guide table that does not fit {count:,} intervals")
         self.struct = _Prefix(count, total, shift, address(bounds), address(guide))
 
     def find(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
@@ -220,6 +245,7 @@ def fall(ends: Floats, guide: npt.NDArray[np.int32], u: Floats) -> IntArray:
 
     ``ends`` [n] are the running sums of the items' weights, ``guide`` [slices] the first item of each equal slice.
     """
+    assert len(ends) and len(guide) and ends.dtype == np.float64 and guide.dtype == np.int32
     u, out = np.ascontiguousarray(u, np.float64), np.empty(len(u), np.int64)
     _KERNEL.rlds_fall(address(ends), len(ends), address(guide), len(guide), address(u), len(u), address(out))
     return out
@@ -302,6 +328,8 @@ class SumTree:
             The place of a number or priority that is not possible; then nothing is changed.
         """
         numbers, priority = np.ascontiguousarray(numbers, np.int64), np.ascontiguousarray(priority, np.float64)
+        if len(numbers) != len(priority):
+            raise ValueError(f"{len(priority)} priorities for {len(numbers)} numbers")
         bad = _KERNEL.rlds_tree_update(
             byref(self._tree), address(numbers), address(priority), len(numbers), eps, alpha, most
         )
@@ -414,19 +442,30 @@ class WindowTable:
     def __init__(
         self, start: IntArray, steps: IntArray, transitions: IntArray, observed: IntArray, starts: tuple[int, int]
     ) -> None:
-        sound = (start >= 0) & (start < 1 << 60) & (steps >= 0) & (steps < 1 << 60)
-        sound &= (transitions >= 0) & (transitions <= steps) & (observed >= 0) & (observed <= steps + 1)
+        columns = start, steps, transitions, observed
+        if len({len(c) for c in columns}) > 1:
+            raise DamagedDataset(f"columns over episodes of {', '.join(str(len(c)) for c in columns)} rows.")
+        sound = (transitions <= steps) & (observed <= steps + 1)
+        for column in columns:
+            sound &= (column >= 0) & (column < _MOST_ROWS)
         if not sound.all():
             raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
-        self._kept = [np.ascontiguousarray(x, np.int64) for x in (start, steps, transitions, observed)]
+        self._kept = [np.ascontiguousarray(x, np.int64) for x in columns]
         self.struct = _Windows(len(start), *starts, *map(address, self._kept))
         self.rows = int((start + steps + 1).max(initial=0))
+
+    def check_limit(self, limit: IntArray) -> None:
+        """Refuse rows [episodes] that an episode does not have."""
+        steps = self._kept[1]
+        if len(limit) != len(steps) or not ((limit >= 0) & (limit <= steps + 1)).all():
+            raise DamagedDataset("episodes with other numbers of observations than of steps.")
 
     def spans(self, episode: IntArray, number: IntArray, most: int, flags: Sequence[Array]) -> IntArray:
         """Return the steps that n-step transitions sum [n]: up to the first done, the last transition or ``most``."""
         terminated, truncated = flags
         stride = terminated.strides[0]
-        assert min(len(terminated), len(truncated)) >= self.rows and stride == truncated.strides[0]
+        if min(len(terminated), len(truncated)) < self.rows or stride != truncated.strides[0]:
+            raise DamagedDataset(f"flags of {len(terminated):,} and {len(truncated):,} rows, not of {self.rows:,}.")
         samples, _kept = _samples(episode, number, None, (), 0)
         out = np.empty(len(episode), np.int64)
         places = address(terminated), address(truncated), stride, address(out)
@@ -449,15 +488,16 @@ class Plan:
     """
 
     def __init__(self, windows: WindowTable, outputs: Sequence[Output]) -> None:
-        self.outputs, self._rows = outputs, windows.rows
+        self.outputs, self.windows, self._rows = outputs, windows, windows.rows
         self._kept: list[Any] = [windows]
+        self._most = _largest_span(outputs)
         self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
         described = [self._column(o) for o in outputs]
         fetches = _fetches(described, outputs)
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
         places = ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
-        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places)
+        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, self._most)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.lists = c_void_p * max(1, len(outputs))
@@ -477,13 +517,15 @@ class Plan:
         if o.value is Value.EITHER:
             assert o.other is not None
             c.other, stride = self._source(o.other, o)
-            assert stride == c.stride
+            if stride != c.stride:
+                raise ValueError("flags whose rows lie differently far apart")
         elif o.value is Value.SUM:
             assert o.other is not None and o.source is not None
             c.other = self._keep(o.other, np.float64)
             c.doubles = (o.source.dtype == np.float64) | (o.dtype == np.float64) << 1
         if o.place is Place.OFFSETS:
             assert o.limit is not None
+            self.windows.check_limit(o.limit)
             c.amount, c.offsets, c.limit = len(o.offsets), self._keep(np.array(o.offsets)), self._keep(o.limit)
         if o.scale is not None:
             c.shift, c.scale = (self._keep(np.broadcast_to(x, o.shape), np.float32) for x in o.scale)
@@ -491,8 +533,14 @@ class Plan:
 
     def _source(self, source: Array, o: Output) -> tuple[int, int]:
         """Return the address of row 0, after a shift, and the bytes from row to row."""
-        if o.place not in (Place.EPISODE, Place.SPAN) and len(source) < self._rows:
-            raise DamagedDataset(f"a column of {len(source):,} rows where episodes have {self._rows:,}.")
+        reach = {Place.EPISODE: self.windows.struct.episodes, Place.SPAN: self._most + 1}.get(o.place, self._rows)
+        late = o.place in (Place.OFFSETS, Place.GIVEN)  # these read the row of the final observation
+        if not 0 <= o.shift <= 1 or prod(source.shape[1:]) != prod(o.shape):
+            raise ValueError(f"values {source.shape[1:]} of a column, shift {o.shift}, as {o.shape}")
+        if len(source) < reach + (o.shift if late else 0):
+            raise DamagedDataset(f"a column of {len(source):,} rows where episodes have {reach:,}.")
+        if not (source.flags.aligned and source[:1].flags.c_contiguous):
+            source = np.require(source, requirements=("A", "C"))
         self._kept.append(source)
         stride = source.strides[0] if len(source) > 1 else o.size
         return address(source) + o.shift * stride, stride
@@ -515,7 +563,7 @@ class Bound:
         self._episode, self._number = address(episode), address(number)
         self._span = 0 if span is None else address(span)
         self._given = [address(x) for x in given]
-        self._lead = (length,) if length else ()
+        self._lead, self._count = (length,) if length else (), len(episode)
         self._sent = byref(self._samples)
 
     def read(self, first: int, n: int, wrap: Callable[[Array], Any] | None = None) -> list[Any]:
@@ -523,6 +571,8 @@ class Bound:
 
         ``wrap`` is ``torch.from_numpy`` for tensors. One thread at a time may read.
         """
+        if not 0 <= first <= first + n <= self._count:
+            raise IndexError(f"samples {first} to {first + n} of {self._count}")
         lead, empty = (n, *self._lead), np.empty
         arrays: list[Any] = [empty(lead + shape, dtype) for dtype, shape in self._made]
         made: list[Any] = arrays if wrap is None else [wrap(x) for x in arrays]
@@ -545,8 +595,19 @@ def _samples(
 ) -> tuple[_Samples, tuple[Any, ...]]:
     """Return the struct of samples, and what it points to."""
     arrays = [episode, number, *(() if span is None else (span,)), *given]
-    assert all(x.flags.c_contiguous and x.dtype.itemsize == 8 and len(x) == len(episode) for x in arrays)
+    if not all(x.flags.c_contiguous and x.dtype.itemsize == 8 and len(x) == len(episode) for x in arrays):
+        raise ValueError("arrays [n] of 64-bit numbers are needed")
     return _Samples(address(episode), address(number), None, None, length), tuple(arrays)
+
+
+_MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
+
+
+def _largest_span(outputs: Iterable[Output]) -> int:
+    """Return the number of steps that outputs can sum at most: as many as there are powers of the discount."""
+    powers = [len(o.other) for o in outputs if o.value is Value.SUM and o.other is not None]
+    powers += [len(o.source) - 1 for o in outputs if o.place is Place.SPAN and o.source is not None]
+    return min(powers, default=_MOST_ROWS)
 
 
 def _checked(bad: int) -> None:
@@ -599,6 +660,11 @@ class GoalTable:
         Rows of each episode that can be goals, at most its steps and one.
     anywhere : PrefixTable or None
         Of these rows, for random goals.
+
+    Raises
+    ------
+    DamagedDataset
+        An episode has fewer rows than ``limit``.
     """
 
     def __init__(
@@ -609,6 +675,7 @@ class GoalTable:
         limit: IntArray,
         anywhere: PrefixTable | None,
     ) -> None:
+        windows.check_limit(limit)
         kept = np.ascontiguousarray(limit, np.int64)
         self._kept = kept, windows, anywhere
         which, steps, log_gamma = horizon
@@ -621,6 +688,8 @@ class GoalTable:
         samples, _kept = _samples(episode, number, None, (), length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)
+        if len(u) != len(episode):
+            raise ValueError(f"{len(u)} draws for {len(episode)} samples")
         places = address(u), address(row), address(step)
         _checked(_KERNEL.rlds_goals(byref(self._struct), self._windows, byref(samples), len(episode), *places))
         return row, step

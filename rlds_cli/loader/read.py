@@ -396,9 +396,8 @@ class BatchReader:
         self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
         left = any(transforms.left(name) for name in source.names if name not in source.summed)
         self._compiled: CompiledColumns | None = None  # where batches are what it reads
-        whole = isinstance(source, DatasetSource) and not source.resident
-        if whole and self._apart and not left and arrays.dtype == arrays.working:
-            assert isinstance(source, DatasetSource)
+        final = self._apart and not left and arrays.dtype == arrays.working
+        if final and isinstance(source, DatasetSource) and not source.resident:  # those on a device are row numbers
             self._compiled = source.compiled if source.compiled.is_final(arrays.working) else None
         self.read_ahead = ReadAhead()
         keep_freed()
