@@ -273,15 +273,15 @@ def _moments(flat: Array, beside: int) -> Moments:
 def _byte_sums(values: Array) -> ByteSums:
     """Add up bytes.
 
-    Sums of `_EXACT` of their squares are below 2**24, so that float32 holds them exactly: 0.5 ns a byte, where float64
-    took 1.7. Threads of a BLAS are not started for this, as `np.dot` would.
+    Sums of `_EXACT` of their squares are below 2**24, so that float32 holds them exactly, in any order: 0.5 ns a byte,
+    where float64 took 1.7. Rows are too short for a BLAS to divide them among threads of its own.
     """
     flat = values.reshape(-1)
     total = squares = 0
     for a in range(0, len(flat) - len(flat) % _EXACT, _BYTES_AT_ONCE):
         x = flat[a : min(a + _BYTES_AT_ONCE, len(flat) - len(flat) % _EXACT)].reshape(-1, _EXACT).astype(np.float32)
         total += int(np.einsum("ij->i", x).sum(dtype=np.float64))
-        squares += int(np.einsum("ij,ij->i", x, x).sum(dtype=np.float64))
+        squares += int(np.vecdot(x, x).sum(dtype=np.float64))
     rest = flat[len(flat) - len(flat) % _EXACT :].astype(np.int64)
     total, squares = total + int(rest.sum()), squares + int((rest * rest).sum())
     return ByteSums(len(flat), total, squares, int(flat.min()), int(flat.max()))
