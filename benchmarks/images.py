@@ -275,7 +275,9 @@ def ours(family: Family, path: Path, out: Path, decode: bool) -> None:
 
     files = tuple(sorted(p for p in path.rglob("*") if p.is_file()))
     how = {"frames": "raw"} if decode and family.encoded else {}
-    convert(Conversion(ids.parse("local/x"), family.reader, Archive(path, files), **how), Home(out), progress=silent)
+    sources = tuple({"file": file.relative_to(path).as_posix(), "size": file.stat().st_size} for file in files)
+    work = Conversion(ids.parse("local/x"), family.reader, Archive(path, files), sources=sources, **how)
+    convert(work, Home(out), progress=silent)
 
 
 def timed(way: str, name: str, path: Path, decode: bool) -> tuple[float, float]:
@@ -291,7 +293,7 @@ def _import(family: Family, path: Path) -> None:
 
     from rlds_cli.archives import reader
 
-    used = ("conversion", "store.finish", "store.strips", "store.video_decoding")
+    used = ("convert.archive", "store.finish", "store.frames", "store.videos")
     for name in ("av", "pyarrow.parquet", *(f"rlds_cli.{n}" for n in used)):
         import_module(name)
     Image.preinit()

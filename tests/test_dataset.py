@@ -91,7 +91,7 @@ def test_the_episode_table_as_documented(four: Dataset) -> None:
     assert e["total_reward"].tolist() == [3, 2, 2, 2]
     assert e["num_done"].tolist() == [1, 1, 1, 1]
     with pytest.raises(UnknownField, match="no episode column"):
-        e["markup"]
+        e["nope"]
 
 
 def test_counts(four: Dataset) -> None:
@@ -285,7 +285,7 @@ def test_to_numpy(four: Dataset) -> None:
     assert list(some) == ["next/observation", "action", "next/done"]
     assert some["action"].tolist() == [1, 2, 3, 1, 1, 1, 2]
     with pytest.raises(UnknownField):
-        four.to_numpy(fields=["markup"])
+        four.to_numpy(fields=["nope"])
     with pytest.raises(ValueError, match="layout"):
         four.to_numpy("rows")  # type: ignore[arg-type]
 

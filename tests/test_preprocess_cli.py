@@ -165,6 +165,8 @@ def test_what_is_missing_is_wrong_usage(pendulum, rlds):
         (("sample/pendulum-d4rl",), "--fn"),
         (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "2"), "is not I/N"),
         (("sample/pendulum-d4rl", "--fn", "normalise", "--shard", "1/2", "--finish"), "only one of them may be given"),
+        (("sample/pendulum-d4rl", "--fn", "normalise", "--executor", "ray", "--shard", "1/2"), "on a whole job only"),
+        (("sample/pendulum-d4rl", "--fn", "normalise", "--address", "127.0.0.1:1"), "needs --executor ray"),
     ):
         failed = rlds("preprocess", *words)
         assert failed.returncode == 2 and text in failed.stderr, failed.stderr

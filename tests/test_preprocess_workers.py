@@ -57,3 +57,22 @@ print(faults() - before)
     )
     # Four arrays of 1.6 MB are 1,563 pages; on systems without glibc the setting does nothing, and is none to test.
     assert kept < 1000 or kept <= usual
+
+
+def test_a_function_that_no_other_process_can_run_works_in_this_one(monkeypatch):
+    """Without cloudpickle a lambda stays where it is."""
+    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 64)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    episodes = ({"observation": np.zeros((51, 2)), "action": np.full((50, 1), k)} for k in range(4))
+    ds = rlds_cli.create("local/ds", episodes)
+    seen, said = [], []
+    made = preprocess.run(
+        ds,
+        lambda e: seen.append(os.getpid()) or {**e, "action": -e["action"]},
+        "minus",
+        jobs=2,
+        progress=lambda e: e.note and said.append(e.note),
+    )
+    assert np.array_equal(made.column("action"), -ds.column("action"))
+    assert set(seen) == {os.getpid()}
+    assert any(s.startswith("working in this process: ") and "pip install cloudpickle" in s for s in said)

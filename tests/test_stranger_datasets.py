@@ -34,7 +34,7 @@ def say(dataset: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return dataset
 
 
-@pytest.mark.parametrize("settings", [{"id": "x"}, {"markup": 1}, {"max_episode_steps": 3}])
+@pytest.mark.parametrize("settings", [{"id": "x"}, {"nope": 1}, {"max_episode_steps": 3}])
 def test_settings_of_an_environment_that_it_does_not_take(settings: dict[str, Any]) -> None:
     ds = rlds_cli.download(CARTPOLE)
     say(ds.path, lambda m: m.update(env={"spec": {"id": "CartPole-v1", "kwargs": settings}}))

@@ -8,8 +8,7 @@ import typer
 
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import app
-from rlds_cli.cli.out import resumable
+from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import dataclasses
 import json
 import logging
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
-_EXIT_INTERRUPTED = 130
 
 
 def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
@@ -231,20 +229,6 @@ def confirm(removals: str, question: str = "Remove?") -> None:
         raise RldsError("Nothing was removed: stdin is not a terminal.", hint="pass --yes to remove without asking")
     if not typer.confirm(question, err=True):
         raise RldsError("Nothing was removed.")
-
-
-# -- Ctrl-C in long commands
-
-
-@contextmanager
-def resumable(kept: Callable[[], str] | None = None) -> Iterator[None]:
-    """Turn Ctrl-C into exit code 130 and a note: what is ``kept``, if given, and the command that continues."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = f" {kept()}" if kept else ""
-        note(f"stopped.{done} Continue with:  {shlex.join(['rlds', *sys.argv[1:]])}")
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
 # -- numbers, shapes, spaces and paths as text

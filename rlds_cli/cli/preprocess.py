@@ -14,8 +14,8 @@ import typer
 
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import UsageError, app
-from rlds_cli.cli.out import number, resumable, shape
+from rlds_cli.cli.commands import UsageError, app, resumable
+from rlds_cli.cli.out import number, shape
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import short
 
