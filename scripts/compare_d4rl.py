@@ -29,7 +29,7 @@ TRANSITIONS = {
     "bootstrapped": "of them not terminal: a target would bootstrap from it",
 }
 SECTIONS = {
-    "": {"steps": "steps", "episodes": "episodes", "transitions": "transitions, as `fixed=True` gives them"},
+    "": {"steps": "steps", "episodes": "episodes", "transitions": "transitions with `fixed=True`"},
     "`qlearning_dataset`": TRANSITIONS,
     "`qlearning_dataset(terminate_on_end=True)`": TRANSITIONS,
     "`sequence_dataset`": {
