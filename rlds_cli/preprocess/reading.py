@@ -106,6 +106,8 @@ class StepBlock:
 
     def pick(self, values: Array, ahead: int = 0) -> Array:
         """Copy the rows of the steps [B, ...], shifted by ``ahead``, from the rows read [rows, ...]."""
+        if len(self.pieces) == 1:
+            return self.view(values, ahead).copy()
         if not self.is_long:
             picked: Array = values[self.steps + ahead]
             return picked
@@ -114,10 +116,14 @@ class StepBlock:
             picked[a:b] = values[a + k + ahead : b + k + ahead]
         return picked
 
+    def view(self, values: Array, ahead: int = 0) -> Array:
+        """Return the rows of the steps as `pick` does, without a copy if they lie together."""
+        return values[ahead : ahead + self.size] if len(self.pieces) == 1 else self.pick(values, ahead)
+
     def spread(self, values: Array, rows: Array) -> None:
         """Copy values of the steps [B, ...] to their positions among the rows to write."""
         if not self.is_long:
-            rows[self.out[0]] = values
+            rows[np.delete(np.arange(self.total), self.final)] = values
             return
         at = 0
         for p, (a, b) in zip(self.pieces, self.spans, strict=True):
@@ -131,11 +137,14 @@ class StepBlock:
         return last[[p.ends for p in self.pieces]]
 
     @cached_property
-    def out(self) -> tuple[IntArray, IntArray, int]:
-        """Positions of the steps and of the final rows among the rows to write, and the number of rows."""
-        final = self.ends + 1 + np.arange(len(self.ends))
-        total = self.size + len(final)
-        return np.delete(np.arange(total), final), final, total
+    def final(self) -> IntArray:
+        """Positions of the final rows among the rows to write."""
+        return self.ends + 1 + np.arange(len(self.ends))
+
+    @property
+    def total(self) -> int:
+        """Number of rows to write: the steps, and a final row for each episode that ends here."""
+        return self.size + len(self.ends)
 
     def at(self, step: int) -> tuple[int, int]:
         """Return the episode (in the whole dataset) and the step in it of step number ``step``."""
