@@ -72,8 +72,8 @@ class Caller:
         args = builtin.complete(self._function, task.dataset, {**task.args, **given})
         self.function = partial(self._function, **args) if args else self._function
 
-    def __call__(self, given: CallInput) -> Any:
-        """Call the function and return its result.
+    def __call__(self, data: Any, given: Callable[[], CallInput]) -> Any:
+        """Call the function and return its result; ``given`` describes the input and is called for an error alone.
 
         A generator is passed on as one and not collected: it may reuse its arrays for the next piece.
 
@@ -83,16 +83,16 @@ class Caller:
             The function raised; its own exception is the cause.
         """
         try:
-            result = self.function(given.data)
+            result = self.function(data)
         except (Exception, SystemExit) as e:
-            raise self.failure(e, given) from e
+            raise self.failure(e, given()) from e
         return self._pieces(result, given) if isinstance(result, GeneratorType) else result
 
-    def _pieces(self, generator: Iterator[Any], given: CallInput) -> Iterator[Any]:
+    def _pieces(self, generator: Iterator[Any], given: Callable[[], CallInput]) -> Iterator[Any]:
         try:
             yield from generator
         except (Exception, SystemExit) as e:
-            raise self.failure(e, given) from e
+            raise self.failure(e, given()) from e
 
     def fit(self, state: Any, given: CallInput) -> Any:
         """Call ``fit`` with the input and the state so far, and return the new state.

@@ -87,10 +87,36 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
 
 def to_input(given: Mapping[str, Array], arrays: str) -> Any:
     """Nest the fields and convert them to the kind of arrays that the task asks for."""
-    batch = Batch.nest(given)
+    batch: Batch = _nester(tuple(given))(*given.values())
     if arrays == "numpy":
         return batch
     return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
+
+
+@lru_cache(maxsize=64)
+def _nester(names: tuple[str, ...]) -> Callable[..., Batch]:
+    """Return a function that nests values by these names, as `Batch.nest` does in ten times the time."""
+    made: Callable[..., Batch] = eval(
+        f"lambda {', '.join(f'x{k}' for k in range(len(names)))}: {_nested(names)}", {"Batch": Batch}
+    )
+    return made
+
+
+def _nested(names: Iterable[str]) -> str:
+    """Return the expression of a batch with the values ``x0``, ``x1``, ... under these names, which become literals."""
+    top: dict[str, Any] = {}
+    for k, name in enumerate(names):
+        *path, leaf = name.split("/")
+        node = top
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = f"x{k}"
+
+    def written(node: Mapping[str, Any]) -> str:
+        items = (f"{key!r}: {value if isinstance(value, str) else written(value)}" for key, value in node.items())
+        return f"Batch({{{', '.join(items)}}})"
+
+    return written(top)
 
 
 def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
@@ -288,8 +314,8 @@ class ColumnStack:
     def __init__(self, size: int, batch: Any, first: object, like: ColumnStack | None = None) -> None:
         self._size = size
         self._first = first  # the name of the first row in messages
-        self.given: dict[str, Any] = {}  # the columns of the input
-        self._input = self._nested(batch, "") if isinstance(batch, Batch) else "x0"
+        self.given = dict(batch.leaves()) if isinstance(batch, Batch) else {}  # the columns of the input
+        self._input = _nested(self.given) if self.given else "x0"
         self._order = {n: k for k, n in enumerate(self.given)}
         self._names: list[str] = []
         self._columns: list[Array | list[str | None]] = []
@@ -307,17 +333,6 @@ class ColumnStack:
             self.given[n] if kept >= 0 else c if isinstance(c, list) else np.zeros((self._size, *c.shape[1:]), c.dtype)
             for n, c, kept in zip(like._names, like._columns, like._kept, strict=True)
         ]
-
-    def _nested(self, batch: Batch, prefix: str) -> str:
-        """Return the expression of a step, and collect the columns."""
-        parts = []
-        for key, value in batch.items():
-            if isinstance(value, Batch):
-                parts.append(f"{key!r}: {self._nested(value, f'{prefix}{key}/')}")
-            else:
-                parts.append(f"{key!r}: x{len(self.given)}")
-                self.given[prefix + key] = value
-        return f"Batch({{{', '.join(parts)}}})"
 
     def source(self) -> str:
         """Return the source of a loop over steps, for the columns as they are now."""

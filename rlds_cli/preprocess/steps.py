@@ -43,11 +43,11 @@ PROBE_STEPS = 256
 class StepRunner:
     """Runs a function of transitions: unit batch, step or window."""
 
-    def __init__(self, task: Task, caller: Caller) -> None:
+    def __init__(self, task: Task, caller: Caller, reader: SourceReader) -> None:
         self._task = task
         self._caller = caller
-        self._reader = SourceReader(task.dataset)
-        self._pairs = PairCheck(task, self._reader)
+        self._reader = reader
+        self._pairs = PairCheck(task, reader)
         self._fields = task.dataset.schema
         self._stack: forms.ColumnStack | None = None  # of the last block of single steps
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
@@ -103,7 +103,7 @@ class StepRunner:
         batch = forms.to_input(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._caller(self._input(block, batch, given))
+            value = self._caller(batch, lambda: self._input(block, batch, given))
             with self._caller.refusing(first):
                 return forms.from_output(forms.returned(value, str(block)), str(block))
         return self._call_steps(block, batch, given)
@@ -133,7 +133,7 @@ class StepRunner:
     def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
         handed = forms.windows_to_input(given, self._task.arrays)
-        value = self._caller(self._input(block, handed, given))
+        value = self._caller(handed, lambda: self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
             return forms.merge_output(forms.returned(value, where), handed, dict(before), self._fields, where)
 
