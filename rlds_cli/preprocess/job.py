@@ -120,7 +120,8 @@ class PreprocessJob:
 @lru_cache(maxsize=1)
 def _unpickled(pickled: bytes) -> PreprocessJob:
     """Return a job, without its parts; a worker receives one part at a time, and opens the source for the first."""
-    return PreprocessJob(*pickle.loads(pickled), ())
+    task, plan = pickle.loads(pickled)
+    return PreprocessJob(task, plan, ())
 
 
 def runner_of(task: Task, reader: SourceReader | None = None) -> EpisodeRunner | StepRunner:

@@ -141,8 +141,10 @@ class StepRunner:
         """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
         for name in FLAGS:
             values = flat[name]
-            plain = isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (block.size,)
-            flat[name] = values.copy() if plain else episodes.flag(values, block.size, name, str(block))
+            if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (block.size,):
+                flat[name] = values.copy()
+            else:
+                flat[name] = episodes.flag(values, block.size, name, str(block))
         terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
         inside = truncated.copy()
         inside[block.ends] = False
