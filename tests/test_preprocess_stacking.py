@@ -81,3 +81,37 @@ def test_one_buffer_again_and_again(ds):
     made = preprocess.run(ds, fill, "fill", unit="step", jobs=0)
     for was, now in zip(steps_of(ds, "action"), steps_of(made, "action"), strict=True):
         assert np.array_equal(now, was + 1)
+
+
+NAMES = ["it's", 'say "so"', "{x}", "x0", "call", "é"]
+
+
+def test_names_of_fields_are_literals_in_the_loop(home):
+    """The loop over steps is written for the fields that there are, whatever they are called."""
+    fields = {n: np.random.default_rng(k).standard_normal(STEPS + 1) for k, n in enumerate(NAMES)}
+    named = rlds_cli.create(
+        "local/named", [{"observation": fields, "action": np.zeros(STEPS), "next": {"truncated": True}}]
+    )
+
+    def f(step):
+        for part in (step, step["next"]):
+            part["observation"]["it's"] = part["observation"]["it's"] * 2
+        return step
+
+    made = preprocess.run(named, f, "named", unit="step", jobs=0)
+    for name, values in fields.items():
+        assert np.array_equal(made.column(f"observation/{name}"), values * (2 if name == "it's" else 1))
+
+
+def test_the_dtypes_of_one_block_do_not_bind_the_next(ds):
+    """Fields are expected as the block before had them; the first row of each block decides."""
+    counts = iter(range(10**6))
+
+    def f(step):
+        kind = np.float32 if next(counts) // 7 % 2 else np.float64
+        step["action"] = step["action"].astype(kind) + 1
+        return step
+
+    made = preprocess.run(ds, f, "kinds", unit="step", jobs=0)
+    for was, now in zip(steps_of(ds, "action"), steps_of(made, "action"), strict=True):
+        assert now.dtype == np.float64 and np.allclose(now, was + 1, rtol=1e-6)

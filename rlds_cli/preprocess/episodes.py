@@ -50,10 +50,10 @@ _ALL = slice(None)
 class EpisodeRunner:
     """Runs a function of whole episodes, one at a time."""
 
-    def __init__(self, task: Task, caller: Caller) -> None:
+    def __init__(self, task: Task, caller: Caller, reader: SourceReader) -> None:
         self._task = task
         self._caller = caller
-        self._reader = SourceReader(task.dataset)
+        self._reader = reader
         self._fields = task.dataset.schema
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
@@ -66,7 +66,7 @@ class EpisodeRunner:
 
     def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
         calling.seed(self._task, ep.number)
-        return self._caller(self._input(ep, given))
+        return self._caller(forms.to_input(given, self._task.arrays), lambda: self._input(ep, given, None))
 
     def _results(
         self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str]
@@ -88,11 +88,12 @@ class EpisodeRunner:
         """Yield the input of each episode of a part."""
         limit = self._limit(0)
         for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
-            yield self._input(ep, self._given(ep))
+            given = self._given(ep)
+            yield self._input(ep, given, forms.to_input(given, self._task.arrays))
 
-    def _input(self, ep: SourceEpisode, given: Mapping[str, Array]) -> CallInput:
+    def _input(self, ep: SourceEpisode, given: Mapping[str, Array], data: Any) -> CallInput:
         where = f"{ep.name} ({text.plural(ep.length, 'step')})"
-        return CallInput(forms.to_input(given, self._task.arrays), ep.number, where, lambda: given, ep.number)
+        return CallInput(data, ep.number, where, lambda: given, ep.number)
 
     def _limit(self, made: int) -> int:
         """Return the number of rows to read at once, if ``made`` bytes are written for each."""

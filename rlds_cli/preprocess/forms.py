@@ -23,7 +23,7 @@ or final observation, and for fields of steps the value of the first or last ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,13 @@ from rlds_cli.ted.episodes import Flat, flatten
 if TYPE_CHECKING:
     from rlds_cli.preprocess.reading import Neighbours
 
-Groups = list[tuple[tuple[str, ...], int, Callable[[Any], tuple[Any, ...]]]]  # see `ColumnStack`
+Groups = list[tuple[tuple[str, ...], int, tuple[str, ...]]]  # of nested dicts: path, number of keys, keys of leaves
 
+LOOP = "<loop over steps>"  # in tracebacks
 DONE, OBSERVED = "next/done", "next/observed"
 EPISODE = "episode"
 MASK, NEXT_MASK = "mask", "next/mask"
-_SMALL = 1 << 14  # bytes up to which a copy is compared faster than an array
+_SMALL = 48 << 10  # bytes up to which a copy is compared faster than an array
 _COLUMNS = (REWARD, *FLAGS)  # [B, 1] in batches, [B, L, 1] in windows
 
 
@@ -86,43 +87,36 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
 
 def to_input(given: Mapping[str, Array], arrays: str) -> Any:
     """Nest the fields and convert them to the kind of arrays that the task asks for."""
-    batch = Batch.nest(given)
+    batch: Batch = _nester(tuple(given))(*given.values())
     if arrays == "numpy":
         return batch
     return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
 
 
-def iterate_steps(batch: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yield the transitions of a batch from `to_input`, each with its leaves in the order of ``batch.names()``."""
-    if not isinstance(batch, Batch):  # a TensorDict
-        yield from ((batch[i], ()) for i in range(len(batch)))
-        return
-    groups: list[tuple[int, str, list[tuple[str, int]]]] = []
-    columns: list[Any] = []
-    _group(batch, -1, "", groups, columns)
-    put = dict.__setitem__  # dict's own: these names have one component, which Batch's would have to find out
-    for leaves in zip(*columns, strict=True):
-        nodes = [Batch() for _ in groups]
-        for node, (above, name, places) in zip(nodes, groups, strict=True):
-            for key, j in places:
-                put(node, key, leaves[j])
-            if above >= 0:
-                put(nodes[above], name, node)
-        yield nodes[0], leaves
+@lru_cache(maxsize=64)
+def _nester(names: tuple[str, ...]) -> Callable[..., Batch]:
+    """Return a function that nests values by these names, as `Batch.nest` does in ten times the time."""
+    made: Callable[..., Batch] = eval(
+        f"lambda {', '.join(f'x{k}' for k in range(len(names)))}: {_nested(names)}", {"Batch": Batch}
+    )
+    return made
 
 
-def _group(
-    batch: Batch, above: int, name: str, groups: list[tuple[int, str, list[tuple[str, int]]]], columns: list[Any]
-) -> None:
-    """Append a batch and those nested in it to ``groups``: the parent, the key in it, and the columns of leaves."""
-    here, places = len(groups), list[tuple[str, int]]()
-    groups.append((above, name, places))
-    for key, value in batch.items():
-        if isinstance(value, Batch):
-            _group(value, here, key, groups, columns)
-        else:
-            places.append((key, len(columns)))
-            columns.append(value)
+def _nested(names: Iterable[str]) -> str:
+    """Return the expression of a batch with the values ``x0``, ``x1``, ... under these names, which become literals."""
+    top: dict[str, Any] = {}
+    for k, name in enumerate(names):
+        *path, leaf = name.split("/")
+        node = top
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = f"x{k}"
+
+    def written(node: Mapping[str, Any]) -> str:
+        items = (f"{key!r}: {value if isinstance(value, str) else written(value)}" for key, value in node.items())
+        return f"Batch({{{', '.join(items)}}})"
+
+    return written(top)
 
 
 def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
@@ -231,34 +225,174 @@ def take(values: Any, index: Any) -> Any:
 # -- single steps
 
 
+def call_steps(
+    batch: Any,
+    size: int,
+    call: Callable[[Any], Any],
+    failure: Callable[[BaseException, int], Exception],
+    name: Callable[[int], object],
+    like: ColumnStack | None = None,
+) -> ColumnStack:
+    """Call a function with each step of a batch from `to_input`, and stack its results.
+
+    Parameters
+    ----------
+    failure : callable
+        Returns the error to raise for what the function raised at a step.
+    name : callable
+        Returns the name of a step, which ``str`` formats.
+    like : ColumnStack, optional
+        The stack of an earlier batch: its fields are expected again.
+
+    Raises
+    ------
+    InvalidEpisode
+        A result is None or no mapping; or its fields, shapes or kinds differ from those of the first step.
+    """
+    stack = ColumnStack(size, batch, name(0), like)
+
+    def add(i: int, value: Any, leaves: Sequence[Any] = ()) -> bool:
+        where, layout = name(i), stack.layout
+        stack.add(i, returned(value, where), where, leaves)
+        return stack.layout == layout
+
+    steps = stack.given.values() if isinstance(batch, Batch) else [(batch[k] for k in range(size))]  # else a TensorDict
+    rows, i = zip(range(size), *steps, strict=True), 0
+    while i < size:
+        i = _compiled(stack.source())(rows, call, add, failure, Batch, stack.changing)
+    return stack
+
+
+def returned(value: Any, where: object) -> Any:
+    """Return what a function of transitions returned; raise InvalidEpisode for None."""
+    if value is None:
+        raise InvalidEpisode(
+            f"{where}: None was returned; units batch and step return every transition.",
+            hint="return it; to drop episodes, use unit=episode (--unit episode)",
+        )
+    return value
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> Callable[..., int]:
+    made: dict[str, Any] = {}
+    exec(compile(source, LOOP, "exec"), made)
+    loop: Callable[..., int] = made["loop"]
+    return loop
+
+
 class ColumnStack:
     """Stacks rows into columns of ``size`` rows; the first row determines the fields.
 
     Rows are copied, since a function may return the same buffer each time. A leaf that is the very array in the input
-    is not copied: a field that every row returns that way uses the column in ``given`` itself.
+    is not copied: a field that every row returns that way uses the column of the input itself.
+
+    Looking at nested dicts by name costs several times as much as handing them over. `source` therefore writes down
+    the loop over the steps for the fields that there are, with each access as an expression of Python::
+
+        for i, x0, x1 in rows:
+            try:
+                v = call(Batch({'action': x0, 'next': Batch({'reward': x1})}))
+            except (Exception, SystemExit) as e:
+                raise failure(e, i) from e
+            try:
+                n1 = v['next']
+                if len(v) == 2 and len(n1) == 1 and v['action'] is x0:
+                    r0 = n1['reward']
+                    if type(r0) is t0 and r0.dtype == d0 and r0.shape == s0:
+                        c0[i] = r0
+                        continue
+            except (KeyError, TypeError, IndexError):
+                pass
+            if not add(i, v, (x0, x1)):
+                return i + 1
+
+    A step that does not fit goes to `add`, which checks it and says so if the loop must be written anew. Names of
+    fields enter the source as literals.
     """
 
-    def __init__(self, size: int, given: Any) -> None:
+    def __init__(self, size: int, batch: Any, first: object, like: ColumnStack | None = None) -> None:
         self._size = size
-        arrays = dict(given.leaves()) if isinstance(given, Batch) else {}
-        self._given = {n: v for n, v in arrays.items() if isinstance(v, np.ndarray) and v.dtype != object}
-        self._order = {n: k for k, n in enumerate(arrays)}
+        self._first = first  # the name of the first row in messages
+        self.given = dict(batch.leaves()) if isinstance(batch, Batch) else {}  # the columns of the input
+        self._input = _nested(self.given) if self.given else "x0"
+        self._order = {n: k for k, n in enumerate(self.given)}
         self._names: list[str] = []
         self._columns: list[Array | list[str | None]] = []
+        self._types: list[type] = []
         self._kept: list[int] = []  # per column: index of the input leaf that it still equals, or -1
         self._groups: Groups | None = None
-        self._first: Any = None
+        self.layout = 0  # raised when a column is replaced
+        if like is not None and like._groups and like.given.keys() == self.given.keys():
+            self._expect(like)
+
+    def _expect(self, like: ColumnStack) -> None:
+        """Begin with the fields of another stack; a first row of other ones begins again."""
+        self._names, self._groups, self._types, self._kept = like._names, like._groups, like._types, [*like._kept]
+        self._columns = [
+            self.given[n] if kept >= 0 else c if isinstance(c, list) else np.zeros((self._size, *c.shape[1:]), c.dtype)
+            for n, c, kept in zip(like._names, like._columns, like._kept, strict=True)
+        ]
+
+    def source(self) -> str:
+        """Return the source of a loop over steps, for the columns as they are now."""
+        leaves = "".join(f"x{k}, " for k in range(max(1, len(self.given))))
+        lines = [
+            "def loop(rows, call, add, failure, Batch, changing):",
+            *(f"    c{k}, t{k}, d{k}, s{k} = changing[{k}]" for k in range(len(self.changing))),
+            f"    for i, {leaves}in rows:",
+            "        try:",
+            f"            v = call({self._input})",
+            "        except (Exception, SystemExit) as e:",
+            "            raise failure(e, i) from e",
+            *self._fast_lines(),
+            f"        if not add(i, v, ({leaves})):",
+            "            return i + 1",
+            "    return i + 1",
+        ]
+        return "\n".join(lines)
+
+    @property
+    def changing(self) -> list[tuple[Array, type, np.dtype[Any], tuple[int, ...]]]:
+        """The columns that rows are copied to, with the type, dtype and shape of a row."""
+        return [
+            (c, t, c.dtype, c.shape[1:])
+            for c, t, kept in zip(self._columns, self._types, self._kept, strict=True)
+            if kept < 0 and isinstance(c, np.ndarray)
+        ]
+
+    def _fast_lines(self) -> list[str]:
+        """Return the lines for a step that fits; none if there is text, or before the first step."""
+        if self._groups is None or any(isinstance(c, list) for c in self._columns):
+            return []
+        nodes = {path: f"n{k}" if path else "v" for k, (path, _, _) in enumerate(self._groups)}
+        places = [f"{nodes[path]}[{key!r}]" for path, _, keys in self._groups for key in keys]
+        fits = [f"len({nodes[path]}) == {size}" for path, size, _ in self._groups]
+        fits += [f"{place} is x{k}" for place, k in zip(places, self._kept, strict=True) if k >= 0]
+        changed = [place for place, k in zip(places, self._kept, strict=True) if k < 0]
+        rows = [f"type(r{k}) is t{k} and r{k}.dtype == d{k} and r{k}.shape == s{k}" for k in range(len(changed))]
+        return [
+            "        try:",
+            *(f"            {nodes[p]} = {nodes[p[:-1]]}[{p[-1]!r}]" for p in nodes if p),
+            f"            if {' and '.join(fits)}:",
+            *(f"                r{k} = {place}" for k, place in enumerate(changed)),
+            f"                if {' and '.join(rows) or 'True'}:",
+            *(f"                    c{k}[i] = r{k}" for k in range(len(changed))),
+            "                    continue",
+            "        except (KeyError, TypeError, IndexError):",
+            "            pass",
+        ]
 
     def add(self, i: int, value: Any, where: Any, leaves: Sequence[Any] = ()) -> None:
-        """Add the output for step ``i``; ``leaves`` are the arrays of its input, from `iterate_steps`.
+        """Add the output for step ``i``, checked; ``leaves`` are the arrays of its input.
 
         Raises
         ------
         InvalidEpisode
             Its fields, shapes or kinds differ from those of the first step.
         """
-        if not self._columns:
-            self._start(from_output(value, where), value, where)
+        if i == 0:
+            self._start(from_output(value, where), value)
         returned = self._pick(value) if self._groups else None
         if returned is None:
             returned = self._named(from_output(value, where), where)
@@ -286,14 +420,15 @@ class ColumnStack:
         self._columns[j] = column = np.zeros_like(given)
         column[:rows] = given[:rows]
         self._kept[j] = -1
+        self.layout += 1
 
     def columns(self) -> Flat:
         """Return the columns, after all rows were added."""
         return dict(zip(self._names, self._columns, strict=True))
 
-    def _start(self, flat: Flat, value: Any, where: Any) -> None:
-        self._first = where
-        self._names = list(flat)
+    def _start(self, flat: Flat, value: Any) -> None:
+        self.layout += 1
+        self._names, self._columns, self._groups = list(flat), [], None
         for first in flat.values():
             assert not isinstance(first, EncodedFrames)
             self._columns.append(
@@ -302,24 +437,27 @@ class ColumnStack:
         groups = _groups(value, ())
         named = ["/".join((*path, k)) for path, _, keys in groups or () for k in keys]
         if groups and sorted(named) == sorted(self._names):
-            self._groups = [(path, size, _picker(keys)) for path, size, keys in groups]
+            self._groups = groups
             order = {n: j for j, n in enumerate(self._names)}
             self._columns = [self._columns[order[n]] for n in named]
             self._names = named
-        self._kept = [self._order[n] if n in self._given else -1 for n in self._names]
-        self._columns = [self._given.get(n, c) for n, c in zip(self._names, self._columns, strict=True)]
+        leaves = self._pick(value) if self._groups else None
+        self._types = [type(v) if isinstance(v, np.ndarray | np.generic) else np.ndarray for v in leaves or self._names]
+        same = {n: v for n, v in self.given.items() if isinstance(v, np.ndarray) and v.dtype != object}
+        self._kept = [self._order[n] if n in same else -1 for n in self._names]
+        self._columns = [same.get(n, c) for n, c in zip(self._names, self._columns, strict=True)]
 
     def _pick(self, value: Any) -> list[Any] | None:
         """Return the leaves of a dict nested like the first one; None if it is not."""
         leaves: list[Any] = []
         try:
-            for path, size, pick in self._groups or ():
+            for path, size, keys in self._groups or ():
                 node = value
                 for part in path:
                     node = node[part]
                 if len(node) != size:
                     return None
-                leaves += pick(node)
+                leaves += [node[key] for key in keys]
         except (KeyError, TypeError, IndexError):
             return None
         return leaves
@@ -347,16 +485,11 @@ class ColumnStack:
             )
         if value.dtype != column.dtype:
             self._columns[j] = column = column.astype(np.promote_types(column.dtype, value.dtype))
+            self.layout += 1
         column[i] = value
 
 
-def _picker(keys: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return (lambda node: (node[keys[0]],)) if keys else (lambda _: ())
-
-
-def _groups(value: Any, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], int, tuple[str, ...]]] | None:
+def _groups(value: Any, path: tuple[str, ...]) -> Groups | None:
     """Return the nested dicts with the keys of their leaves; None for other mappings and for keys with a slash."""
     if not isinstance(value, dict) or not all(isinstance(k, str) and "/" not in k for k in value):
         return None

@@ -21,11 +21,13 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from multiprocessing import parent_process
 from pathlib import Path
@@ -39,7 +41,7 @@ from rlds_cli.preprocess import calling, functions
 from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.plan import Assumptions, WritePlan, make_plan
-from rlds_cli.preprocess.reading import runs
+from rlds_cli.preprocess.reading import SourceReader, runs
 from rlds_cli.preprocess.steps import StepRunner
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.workers import WorkerPool
@@ -94,23 +96,39 @@ class PreprocessJob:
         """Yield the rows of one part; raise AssumptionBroken if the plan does not hold."""
         # A worker's standard output belongs to the program: redirect what the function prints.
         with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
-            runner = runner_of(self.task)
+            runner = runner_of(self.task, self._reader)
             with undisturbed(self.task):
                 yield from runner.chunks(part, self.plan)
+
+    @cached_property
+    def _reader(self) -> SourceReader:
+        return SourceReader(self.task.dataset)
 
     def name(self, number: int) -> str:
         """Return the name of a part in messages: the chunk and its episodes."""
         first, last = (self.parts[number].args[n] for n in ("first", "last"))
         return f"chunk {number + 1:,} of {len(self.parts):,} (episodes {first:,} to {last - 1:,})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "parts": ()}  # a worker receives its own part
+    def __reduce__(self) -> tuple[Callable[[bytes], PreprocessJob], tuple[bytes]]:
+        return _unpickled, (self._pickled,)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps((self.task, self.plan))
 
 
-def runner_of(task: Task) -> EpisodeRunner | StepRunner:
+@lru_cache(maxsize=1)
+def _unpickled(pickled: bytes) -> PreprocessJob:
+    """Return a job, without its parts; a worker receives one part at a time, and opens the source for the first."""
+    task, plan = pickle.loads(pickled)
+    return PreprocessJob(task, plan, ())
+
+
+def runner_of(task: Task, reader: SourceReader | None = None) -> EpisodeRunner | StepRunner:
     """Return the runner for the unit of a task."""
     caller = Caller(task, None if task.state is None else decode_state(task.state))
-    return EpisodeRunner(task, caller) if task.unit == "episode" else StepRunner(task, caller)
+    reader = SourceReader(task.dataset) if reader is None else reader
+    return EpisodeRunner(task, caller, reader) if task.unit == "episode" else StepRunner(task, caller, reader)
 
 
 def planned(task: Task, assumptions: Assumptions) -> tuple[WritePlan, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,27 +91,27 @@ class WritePlan:
     apart: frozenset[str]
     renamed: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def same(self) -> frozenset[str]:
         """Fields that equal those of the source, under the same names."""
         return (self.untouched | self.carried) - frozenset(self.renamed)
 
-    @property
+    @cached_property
     def shared(self) -> frozenset[str]:
         """Fields that share the files of the source."""
         return self.untouched | self.carried if self.linked else frozenset()
 
-    @property
+    @cached_property
     def written(self) -> tuple[Field, ...]:
         """Fields to write."""
         return tuple(f for f in self.schema if f.name not in self.shared)
 
-    @property
+    @cached_property
     def copied(self) -> frozenset[str]:
         """Fields to write whose stored rows are copied from the source."""
         return frozenset() if self.linked else self.carried | self.encoded
 
-    @property
+    @cached_property
     def encoded(self) -> frozenset[str]:
         """Untouched frames, which are copied without decoding them."""
         return self.untouched & {f.name for f in self.schema if f.kind == "frames"}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlds_cli import home, text
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import PreprocessError
+from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
@@ -149,6 +149,8 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
+    if manifest.read(t.dataset.path).fingerprint != t.dataset.manifest.fingerprint:
+        raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.notes_for_manifest(built.notes)))

@@ -106,6 +106,8 @@ class StepBlock:
 
     def pick(self, values: Array, ahead: int = 0) -> Array:
         """Copy the rows of the steps [B, ...], shifted by ``ahead``, from the rows read [rows, ...]."""
+        if len(self.pieces) == 1:
+            return self.view(values, ahead).copy()
         if not self.is_long:
             picked: Array = values[self.steps + ahead]
             return picked
@@ -114,10 +116,14 @@ class StepBlock:
             picked[a:b] = values[a + k + ahead : b + k + ahead]
         return picked
 
+    def view(self, values: Array, ahead: int = 0) -> Array:
+        """Return the rows of the steps as `pick` does, without a copy if they lie together."""
+        return values[ahead : ahead + self.size] if len(self.pieces) == 1 else self.pick(values, ahead)
+
     def spread(self, values: Array, rows: Array) -> None:
         """Copy values of the steps [B, ...] to their positions among the rows to write."""
         if not self.is_long:
-            rows[self.out[0]] = values
+            rows[np.delete(np.arange(self.total), self.final)] = values
             return
         at = 0
         for p, (a, b) in zip(self.pieces, self.spans, strict=True):
@@ -131,11 +137,14 @@ class StepBlock:
         return last[[p.ends for p in self.pieces]]
 
     @cached_property
-    def out(self) -> tuple[IntArray, IntArray, int]:
-        """Positions of the steps and of the final rows among the rows to write, and the number of rows."""
-        final = self.ends + 1 + np.arange(len(self.ends))
-        total = self.size + len(final)
-        return np.delete(np.arange(total), final), final, total
+    def final(self) -> IntArray:
+        """Positions of the final rows among the rows to write."""
+        return self.ends + 1 + np.arange(len(self.ends))
+
+    @property
+    def total(self) -> int:
+        """Number of rows to write: the steps, and a final row for each episode that ends here."""
+        return self.size + len(self.ends)
 
     def at(self, step: int) -> tuple[int, int]:
         """Return the episode (in the whole dataset) and the step in it of step number ``step``."""
@@ -248,7 +257,7 @@ class SourceReader:
     def __init__(self, dataset: Dataset) -> None:
         self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
         self._index = dataset.episodes.index
-        self._arrays: dict[Path, Array | Compressed] = {}
+        self._arrays: dict[tuple[str, str], Array | Compressed] = {}  # by field, and directory in that of the field
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """Return the table of episodes ``first`` to ``last`` of the selection."""
@@ -328,40 +337,39 @@ class SourceReader:
         f = self.store.fields[name]
         joined = _joined(runs)
         if f.codec == VIDEO:
-            return self.store.videos(name).gather(f, self._stored(self.store.directory(name), joined))
+            return self.store.videos(name).gather(f, self._stored(name, joined))
         if f.kind == "frames":
             return self._decoded(f, joined)
-        values = self._stored(self.store.directory(name), joined)
+        values = self._stored(name, joined)
         return self.store.texts(name, values) if f.kind == "text" else values
 
     def column(self, name: str, runs: Iterable[RowRun]) -> Column:
         """Read the rows of ``runs`` in the form that the store writes: frames encoded, text as a list."""
         f = self.store.fields[name]
         if f.codec == VIDEO:
-            index = self._stored(self.store.directory(name), _joined(runs))
+            index = self._stored(name, _joined(runs))
             return VideoFrames(tuple(map(str, range(len(self.store.videos(name))))), index)
         if f.kind == "frames":
             return self._encoded(f, _joined(runs))
         values = self.rows(name, runs)
         return values.tolist() if f.kind == "text" else values
 
-    def _opened(self, directory: Path) -> Array | Compressed:
-        if directory not in self._arrays:
-            self._arrays[directory] = compression.open_rows(directory)
-        return self._arrays[directory]
+    def _array(self, name: str, inner: str = "") -> Array | Compressed:
+        if (name, inner) not in self._arrays:
+            self._arrays[name, inner] = compression.open_rows(self.store.directory(name) / inner)
+        return self._arrays[name, inner]
 
-    def _stored(self, directory: Path, runs: Sequence[RowRun]) -> Array:
-        opened = self._opened(directory)
+    def _stored(self, name: str, runs: Sequence[RowRun], inner: str = "") -> Array:
+        opened = self._array(name, inner)
         blocks = [np.asarray(opened[a:b]) for a, b in runs]
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _encoded(self, f: Field, runs: Sequence[RowRun]) -> EncodedFrames:
-        directory = self.store.directory(f.name)
         data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
         for a, b in runs:
-            offsets: IntArray = self._stored(directory / "offsets", [(a, b + 1)])
-            check_frames(offsets[:-1], offsets[1:], len(self._opened(directory / "bytes")), f.name)
-            data.append(self._stored(directory / "bytes", [(int(offsets[0]), int(offsets[-1]))]))
+            offsets: IntArray = self._stored(f.name, [(a, b + 1)], "offsets")
+            check_frames(offsets[:-1], offsets[1:], len(self._array(f.name, "bytes")), f.name)
+            data.append(self._stored(f.name, [(int(offsets[0]), int(offsets[-1]))], "bytes"))
             lengths.append(np.diff(offsets))
         return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
 

@@ -16,7 +16,7 @@ import numpy as np
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
-from rlds_cli.preprocess.forms import ColumnStack, take
+from rlds_cli.preprocess.forms import take
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader, StepBlock, StepName, StepRange, neighbours, runs
 from rlds_cli.preprocess.task import Task
@@ -43,12 +43,13 @@ PROBE_STEPS = 256
 class StepRunner:
     """Runs a function of transitions: unit batch, step or window."""
 
-    def __init__(self, task: Task, caller: Caller) -> None:
+    def __init__(self, task: Task, caller: Caller, reader: SourceReader) -> None:
         self._task = task
         self._caller = caller
-        self._reader = SourceReader(task.dataset)
-        self._pairs = PairCheck(task, self._reader)
+        self._reader = reader
+        self._pairs = PairCheck(task, reader)
         self._fields = task.dataset.schema
+        self._stack: forms.ColumnStack | None = None  # of the last block of single steps
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one block
@@ -102,24 +103,22 @@ class StepRunner:
         batch = forms.to_input(given, self._task.arrays)
         first = int(block.numbers[0])
         if self._task.unit == "batch":
-            value = self._caller(self._input(block, batch, given))
+            value = self._caller(batch, lambda: self._input(block, batch, given))
             with self._caller.refusing(first):
-                return forms.from_output(_returned(value, str(block)), str(block))
+                return forms.from_output(forms.returned(value, str(block)), str(block))
         return self._call_steps(block, batch, given)
 
     def _call_steps(self, block: StepBlock, batch: Any, given: Mapping[str, Array]) -> Flat:
-        first, i, step = int(block.numbers[0]), 0, None
-
-        def described() -> CallInput:
+        def failure(e: BaseException, i: int) -> PreprocessError:
             episode, t = block.at(i)
-            return CallInput(step, episode, block.name(i), lambda: _row(given, i), step=t)
+            where = CallInput(None, episode, block.name(i), lambda: _row(given, i), step=t)
+            return self._caller.failure(e, where)
 
-        stack = ColumnStack(block.size, batch)
-        with self._caller.refusing(first):
-            for i, (step, leaves) in enumerate(forms.iterate_steps(batch)):
-                where = StepName(block, i)
-                stack.add(i, _returned(self._caller.call(step, described), where), where, leaves)
-        return stack.columns()
+        with self._caller.refusing(int(block.numbers[0])):
+            self._stack = forms.call_steps(
+                batch, block.size, self._caller.function, failure, lambda i: StepName(block, i), self._stack
+            )
+        return self._stack.columns()
 
     def _windows(self, block: StepBlock) -> dict[str, Array]:
         """Return the windows of a block's steps, by field name."""
@@ -134,14 +133,18 @@ class StepRunner:
     def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
         handed = forms.windows_to_input(given, self._task.arrays)
-        value = self._caller(self._input(block, handed, given))
+        value = self._caller(handed, lambda: self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
-            return forms.merge_output(_returned(value, where), handed, dict(before), self._fields, where)
+            return forms.merge_output(forms.returned(value, where), handed, dict(before), self._fields, where)
 
     def _read_flags(self, flat: Flat, block: StepBlock) -> Array:
         """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
         for name in FLAGS:
-            flat[name] = episodes.flag(flat[name], block.size, name, str(block))
+            values = flat[name]
+            if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (block.size,):
+                flat[name] = values.copy()
+            else:
+                flat[name] = episodes.flag(values, block.size, name, str(block))
         terminated, truncated = (np.asarray(flat[n]) for n in FLAGS)
         inside = truncated.copy()
         inside[block.ends] = False
@@ -283,9 +286,8 @@ class StepRunner:
         return columns
 
     def _chunk(self, columns: dict[str, Column], ends: Array, block: StepBlock) -> Chunk:
-        _, final, total = block.out
-        last = np.zeros(total, bool)
-        last[final] = True
+        last = np.zeros(block.total, bool)
+        last[block.final] = True
         first = block.pieces[0].k
         ended = np.array([p.k - first for p in block.pieces if p.ends], np.int64)
         table = self._reader.table(first, block.pieces[-1].k + 1).take(ended)
@@ -303,10 +305,10 @@ class PairCheck:
 
     def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: StepBlock) -> bool:
         """Return whether a field and its next values are unchanged."""
-        if name not in flat or not forms.same(flat[name], block.pick(original[name])):
+        if name not in flat or not forms.same(flat[name], block.view(original[name])):
             return False
         both = self._fields[name].placement == "both"
-        return not both or forms.same(flat[f"next/{name}"], block.pick(original[name], 1))
+        return not both or forms.same(flat[f"next/{name}"], block.view(original[name], 1))
 
     def disagreeing(
         self, flat: Flat, block: StepBlock, untouched: frozenset[str], before: Mapping[str, Any]
@@ -325,11 +327,14 @@ class PairCheck:
         InvalidEpisode
             The source stores such a field once, and the unit is not window.
         """
+        names = [n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart]
+        if not names:
+            return frozenset()
         inner = np.ones(block.size, bool)
         inner[np.cumsum([p.steps for p in block.pieces]) - 1] = False
         at = np.flatnonzero(inner)
         found = []
-        for name in (n for n in flat if f"next/{n}" in flat and n not in untouched and n not in self._task.apart):
+        for name in names:
             root, after = flat[name], flat[f"next/{name}"]
             fits = _agree(root, after, at, block)
             if name in before and block.pieces[0].first:
@@ -376,15 +381,6 @@ def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> Sour
     return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
 
 
-def _returned(value: Any, where: object) -> Any:
-    if value is None:
-        raise InvalidEpisode(
-            f"{where}: None was returned; units batch and step return every transition.",
-            hint="return it; to drop episodes, use unit=episode (--unit episode)",
-        )
-    return value
-
-
 def _row(given: Mapping[str, Array], i: int) -> dict[str, Array]:
     return {n: np.asarray(v[i]) for n, v in given.items()}
 
@@ -410,7 +406,7 @@ def _kept_runs(block: StepBlock) -> list[tuple[int, int]]:
 
 def _place(f: Field, root: Any, after: Any, block: StepBlock) -> Column:
     """Place values of steps in rows. A final row holds the last next value, or repeats the row before if unrecorded."""
-    _, final, total = block.out
+    final, total = block.final, block.total
     rows: Array = np.full(total, None, object) if f.kind == "text" else np.zeros((total, *f.shape), f.dtype)
     block.spread(_column(root), rows)
     if f.placement == "both":
