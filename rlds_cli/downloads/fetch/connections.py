@@ -6,6 +6,7 @@ thread shuts the socket down: a thread that waits in a handshake, for headers or
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import math
 import re
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import SWITCHING_PROTOCOLS, HTTPResponse
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
@@ -34,6 +35,9 @@ _LONG_NAME = 253  # characters; no host has a longer name
 MOST = 10  # redirects of one request
 _SMALL = 16 << 10  # bytes of a body that are read so that its connection can be used again
 _SECURE = ("https", "http")
+BLOCK = 1 << 20  # bytes of a block of a body, at most
+AHEAD = 4  # blocks that may be read before a block must be done with: few enough to be in the CPU cache
+_LARGE = 1 << 16  # bytes of a block that a buffer is kept for
 _LONGEST = 200  # characters of a server's words
 
 
@@ -324,11 +328,37 @@ def _watched(pool: Any) -> Any:
     return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
 
 
+class _Blocks(io.BufferedReader):
+    """A body that is read in large blocks, into a few buffers that take turns.
+
+    A new buffer for each block would cost its pages every time: 6 % of the CPU time of a fast download.
+    """
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw)
+        self._buffers: list[memoryview] = []
+        self._number = 0
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Read a block; a large one stays as it is until `AHEAD` further ones were read."""
+        if size < _LARGE:
+            return super().read1(size)
+        if len(self._buffers) <= AHEAD:
+            self._buffers.append(memoryview(bytearray(BLOCK)))
+        buffer = self._buffers[self._number % (AHEAD + 1)]
+        self._number += 1
+        return cast(bytes, buffer[: self.readinto1(buffer[:size])])  # requests and urllib3 pass it on
+
+
 class _FinalResponse(HTTPResponse):
     """The response after informational ones such as 103 Early Hints; http.client itself skips only 100.
 
     Headers that cannot be parsed to their end are an error: the length of the body may be in the rest.
     """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.fp = _Blocks(self.fp.detach())  # as socket.makefile made it
 
     def begin(self) -> None:
         super().begin()
