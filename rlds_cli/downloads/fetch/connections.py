@@ -6,10 +6,10 @@ thread shuts the socket down: a thread that waits in a handshake, for headers or
 
 from __future__ import annotations
 
-import io
 import ipaddress
 import math
 import re
+import select
 import socket
 import threading
 import time
@@ -328,28 +328,6 @@ def _watched(pool: Any) -> Any:
     return type(f"Watched{pool.__name__}", (pool,), {"ConnectionCls": connection})
 
 
-class _Blocks(io.BufferedReader):
-    """A body that is read in large blocks, into a few buffers that take turns.
-
-    A new buffer for each block would cost its pages every time: 6 % of the CPU time of a fast download.
-    """
-
-    def __init__(self, raw: io.RawIOBase) -> None:
-        super().__init__(raw)
-        self._buffers: list[memoryview] = []
-        self._number = 0
-
-    def read1(self, size: int = -1, /) -> bytes:
-        """Read a block; a large one stays as it is until `AHEAD` further ones were read."""
-        if size < _LARGE:
-            return super().read1(size)
-        if len(self._buffers) <= AHEAD:
-            self._buffers.append(memoryview(bytearray(BLOCK)))
-        buffer = self._buffers[self._number % (AHEAD + 1)]
-        self._number += 1
-        return cast(bytes, buffer[: self.readinto1(buffer[:size])])  # requests and urllib3 pass it on
-
-
 class _FinalResponse(HTTPResponse):
     """The response after informational ones such as 103 Early Hints; http.client itself skips only 100.
 
@@ -358,7 +336,10 @@ class _FinalResponse(HTTPResponse):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.fp = _Blocks(self.fp.detach())  # as socket.makefile made it
+        self._begun = False  # True once the body was read from: what came with the headers is taken first
+        self._buffers: list[memoryview] = []
+        self._number = 0
+        self._failure: OSError | None = None
 
     def begin(self) -> None:
         super().begin()
@@ -366,6 +347,51 @@ class _FinalResponse(HTTPResponse):
             self.headers = self.msg = None  # type: ignore[assignment]
             super().begin()
         assert_header_parsing(self.headers)
+
+    def read1(self, n: int = -1) -> bytes:
+        """Read what has arrived, up to ``n`` bytes, into one of a few buffers that take turns.
+
+        A block stays as it is until `AHEAD` further ones were read. Large blocks in buffers that are used again take a
+        tenth of the CPU time from a fast download; over TLS a read gives 16 KiB at most.
+        """
+        size = n if self.length is None else min(n, self.length)
+        if not self._begun or self.fp is None or self.chunked or size < _LARGE:
+            self._begun = True
+            return super().read1(n)
+        if len(self._buffers) <= AHEAD:
+            self._buffers.append(memoryview(bytearray(BLOCK)))
+        buffer = self._buffers[self._number % (AHEAD + 1)][:size]
+        self._number += 1
+        got = self._fill(buffer)
+        if not got:
+            return super().read1(n)  # which closes the connection
+        if self.length is not None:
+            self.length -= got
+        return cast(bytes, buffer[:got])  # urllib3 passes it on
+
+    def _fill(self, buffer: memoryview) -> int:
+        """Read into a buffer as long as there are bytes without waiting; returns their number."""
+        got = 0
+        raw = self.fp.raw  # the reader above it is empty
+        try:
+            while got < len(buffer) and (not got or _is_readable(raw)):
+                if self._failure is not None:
+                    raise self._failure
+                if not (some := raw.readinto(buffer[got:])):
+                    break
+                got += some
+        except OSError as exc:
+            if not got:
+                raise
+            self._failure = exc  # for the next read: these bytes have arrived
+        return got
+
+
+def _is_readable(file: Any) -> bool:
+    """Return whether a read from a socket need not wait."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class _Watched:
