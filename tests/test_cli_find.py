@@ -459,6 +459,16 @@ def test_commands_on_what_is_here_complete_that() -> None:
         assert [c.value for c in first.shell_complete(context, "")] == complete_here("") == ["local/press"]
 
 
+def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
+    from typer.main import get_command
+
+    commands = get_command(cli.app).commands
+    assert list(commands) == list(cli.COMMANDS)
+    for name, sentence in cli.COMMANDS.items():
+        assert commands[name].help.startswith(sentence)
+        assert commands[name].help[len(sentence) :][:1] in ("", " ", "\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_a_full_disk_below_a_listing() -> None:
     command = f"{sys.executable} -c 'from rlds_cli.cli import main; main()' list > /dev/full"

@@ -439,3 +439,29 @@ def test_the_validator_finds_disorder(tmp_path):
         "minari: title is missing",
     ):
         assert message in err
+
+
+def test_an_id_is_looked_up_in_the_file_of_its_family(monkeypatch):
+    read = []
+    lines = registry.lines
+    monkeypatch.setattr(registry, "lines", lambda family: read.append(family) or lines(family))
+    cached = (registry._facts, registry._entries, registry._index, registry._index_of, registry._without_family)
+    for function in cached:
+        function.cache_clear()
+    assert registry.known("local/press") is None
+    assert registry.listed("local/press@norm") is None
+    assert read == []
+    assert registry.get("D4RL/Hopper-Medium-v2@norm").id == "d4rl/hopper-medium-v2"
+    assert read == ["d4rl"]
+    assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"  # without its family: all are read
+    assert set(read) == {family.name for family in registry.families()}
+    with pytest.raises(UnknownDataset):
+        registry.get("local/press")
+
+
+def test_every_name_leads_to_its_entry():
+    for family in registry.families():
+        for entry in registry.entries(family.name):
+            assert registry.get(entry.id) is entry
+    for name, entry in registry._index().items():
+        assert registry.known(name) is entry

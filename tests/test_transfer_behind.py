@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import time
 from pathlib import Path
 
 import google_crc32c
 import pytest
 
+from rlds_cli.downloads.fetch.connections import AHEAD
 from rlds_cli.downloads.fetch.parts import StreamHasher
 from rlds_cli.files import hashing
 
@@ -24,6 +26,27 @@ def test_the_hash_is_that_of_all_blocks_in_order(tmp_path: Path, sizes: list[int
         assert behind.hexdigest() == hashlib.sha256(b"".join(blocks)).hexdigest()
         behind.feed(b"more")
         assert behind.hexdigest() == hashlib.sha256(b"".join(blocks) + b"more").hexdigest()
+
+
+def test_a_buffer_may_be_used_again_after_as_many_further_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = StreamHasher._update
+
+    def slowly(self: StreamHasher, block: memoryview) -> None:
+        time.sleep(0.002)
+        update(self, block)
+
+    monkeypatch.setattr(StreamHasher, "_update", slowly)
+    buffers, content = [bytearray(1 << 20) for _ in range(AHEAD + 1)], hashlib.sha256()
+    with (tmp_path / "x").open("wb") as file:
+        behind = StreamHasher(file.fileno())
+        for k in range(40):
+            block = random.Random(k).randbytes(1 << 20)
+            content.update(block)
+            buffers[k % len(buffers)][:] = block
+            behind.feed(memoryview(buffers[k % len(buffers)]))
+        assert behind.hexdigest() == content.hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["git_sha1", "md5", "crc32c"])

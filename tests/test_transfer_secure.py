@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import shutil
 import ssl
 import subprocess
@@ -15,6 +16,7 @@ from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
 from rlds_cli.downloads.fetch.connections import StallDetector
+from rlds_cli.downloads.fetch.parts import Part
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed
 
@@ -109,6 +111,25 @@ def test_a_redirect_from_https_to_plain_http_is_refused(
     with pytest.raises(DownloadFailed, match="leads from HTTPS to plain HTTP"):
         place.fetch(wanted(https))
     assert altered.requests == []
+
+
+def test_a_large_file_comes_in_large_blocks_over_tls(
+    https: Server, place: Place, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    content = random.Random(3).randbytes(20 << 20)
+    https.add("/d/x.h5", content)
+    sizes: list[int] = []
+    append = Part.append
+
+    def measured(self: Part, block: bytes | memoryview) -> None:
+        sizes.append(len(block))
+        append(self, block)
+
+    monkeypatch.setattr(Part, "append", measured)
+    place.fetch(wanted(https, sha256=hashlib.sha256(content).hexdigest()))
+    assert sum(sizes) == len(content)
+    assert max(sizes) > 16 << 10  # a read over TLS gives 16 KiB
 
 
 @pytest.mark.parametrize("other", ["host", "port"])

@@ -58,7 +58,7 @@ class Subject:
     def entry(self) -> Entry | None:
         """The entry in the registry; None for a user's own data."""
         try:
-            return registry.get(str(ids.parse(self.ds.id).base))
+            return registry.known(str(ids.parse(self.ds.id).base))
         except RldsError:
             return None
 

@@ -9,35 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib import import_module
 
 from rlds_cli.cli import out
+from rlds_cli.cli.commands import COMMANDS as COMMANDS
 from rlds_cli.cli.commands import app as app
 from rlds_cli.errors import NoPermission, NoSpace, RldsError
-
-# The modules, in the order in which `rlds --help` lists their commands.
-COMMANDS: tuple[str, ...] = (
-    "list",
-    "info",
-    "download",
-    "import_",
-    "convert",
-    "inspect",
-    "check",
-    "diff",
-    "bench",
-    "preprocess",
-    "verify",
-    "lock",
-    "sync",
-    "du",
-    "rm",
-    "gc",
-    "path",
-)
-
-for _name in COMMANDS:
-    import_module(f"rlds_cli.cli.{_name}")  # registers its command
 
 _UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 

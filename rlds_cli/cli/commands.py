@@ -1,23 +1,53 @@
-"""The Typer application that commands are registered with (``@app.command("name")``), and Ctrl-C in long commands."""
+"""The Typer application that commands are registered with (``@app.command("name")``), and Ctrl-C in long commands.
+
+A command is imported and built when it is called: Typer evaluates every annotation, and to build all of them takes as
+long as to import Typer itself.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
 from rlds_cli import __version__, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 
 _ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
+
+# The commands in the order of `rlds --help`, with the first sentence of their help: so it is printed without them.
+COMMANDS = {
+    "list": "List families of datasets, or the datasets that match a query, and whether they are on this disk.",
+    "info": "Show source, licence, task, episodes and known defects of a dataset.",
+    "download": "Download, verify and convert datasets.",
+    "import": "Make a dataset from your own files.",
+    "convert": "Change the storage of a dataset: memory-mapped for training, or compressed.",
+    "inspect": "Show the contents of a dataset, of one of its episodes, or of a file.",
+    "check": "Check the content: NaN, merged episodes, duplicates, flags, bounds, counts.",
+    "diff": "Compare two datasets: fields, counts, statistics, hashes, episodes.",
+    "bench": "Measure how fast a dataset loads on this machine, compared with a plain copy of the same bytes, "
+    "and its memory.",
+    "preprocess": "Make a new dataset ID@NAME: call your function, or a built-in one, on every episode, batch, "
+    "step or window.",
+    "verify": "Hash all files again and compare with the recorded hashes.",
+    "lock": "Print a lock file: content, files, hashes and functions.",
+    "sync": "Make the datasets of a lock file again.",
+    "du": "Show the disk usage of your home, by dataset; shared files count once.",
+    "rm": "Remove datasets; archives and derived datasets stay.",
+    "gc": "Free disk space in your home: remove packed rows and interrupted work.",
+    "path": "Print the directory of a dataset, a Zarr v3 group that other programs can open.",
+}
 
 # Commands that people expect and that do not exist: (message, hint).
 INSTEAD = {
@@ -37,8 +67,46 @@ _KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.json"  # written when 
 UsageError: Any = typer.BadParameter.__mro__[1]  # Typer brings its own click, or imports the package
 
 
+class _BuiltWhenUsed(MutableMapping[str, Any]):
+    """The commands by name; one that is looked up is imported and built."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built and name in COMMANDS:
+            import_module(f"rlds_cli.cli.{name}{'_' * iskeyword(name)}")  # registers it
+            info = next(i for i in app.registered_commands if i.name == name)
+            self._built[name] = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 class _Commands(TyperGroup):
     """A group that explains commands which do not exist, and escapes what it quotes in usage errors."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = _BuiltWhenUsed()  # instead of those of the modules that happen to be imported
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        limit = formatter.width - 6 - max(map(len, COMMANDS))  # as Typer does
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, TyperCommand(n, help=h).get_short_help_str(limit)) for n, h in COMMANDS.items()])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in INSTEAD:

@@ -301,7 +301,7 @@ def reference_scores(manifest: Manifest) -> tuple[float, float]:
     scores = facts.get("ref_min_score"), facts.get("ref_max_score")
     if None in scores:
         try:
-            entry = registry.get(str(ids.parse(manifest.id).base))
+            entry = registry.known(str(ids.parse(manifest.id).base))
         except RldsError:
             entry = None
         scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)

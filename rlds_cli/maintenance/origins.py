@@ -48,9 +48,10 @@ def altered(path: Path, archive: Path) -> set[str]:
 def downloadable(id: str) -> bool:
     """Return whether the dataset can be downloaded again."""
     try:
-        return ids.parse(id).variant is None and registry.get(id).status != "closed"
+        entry = registry.known(id) if ids.parse(id).variant is None else None
     except RldsError:
         return False
+    return entry is not None and entry.status != "closed"
 
 
 def contradicted(path: Path) -> bool:
@@ -125,10 +126,8 @@ def _changed(source: Mapping[str, Any], file: Path) -> Problem | None:
 
 def _published(m: Manifest, sources: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a remark if the registry has the hashes of the archive, else None."""
-    try:
-        known = {f.path: f.sha256 for f in registry.get(m.id).files if f.sha256}
-    except RldsError:
-        return None
+    entry = registry.known(m.id)
+    known = {f.path: f.sha256 for f in entry.files if f.sha256} if entry else {}
     pairs = [(s.get("sha256"), known[str(s.get("file"))]) for s in sources if str(s.get("file")) in known]
     if not pairs:
         return None

@@ -214,7 +214,12 @@ def directory() -> Path:
 @cache
 def families() -> tuple[Family, ...]:
     """Return all families, sorted by name."""
-    return tuple(_family(name, facts) for name, facts in sorted(_facts().items()))
+    return tuple(map(family, sorted(_facts())))
+
+
+def family(name: str) -> Family:
+    """Return a family of the registry by its name; raises KeyError."""
+    return _family(name, _facts()[name])
 
 
 def entries(family: str) -> tuple[Entry, ...]:
@@ -251,17 +256,35 @@ def get(ref: str) -> Entry:
     >>> get("DAPG(expert)/door_v2d-v1").id
     'roboset/dapg-expert/door_v2d-v1'
     """
-    name = ref.strip().partition("@")[0].rstrip("/")
-    found = _index().get(name.lower()) or _unlisted(name) or _without_family().get(name.lower())
+    found = known(ref)
     if found is None:
-        raise UnknownDataset(f'"{ref}" is not in the registry.', hint=_hint(name))
+        raise UnknownDataset(f'"{ref}" is not in the registry.', hint=_hint(_name(ref)))
     return found
+
+
+def known(ref: str) -> Entry | None:
+    """Return the entry as `get` does, or None."""
+    return _lookup(_name(ref), unlisted=True)
 
 
 def listed(ref: str) -> Entry | None:
     """Return the entry as `get` does, or None for a dataset without a line of its own in the registry."""
-    name = ref.strip().partition("@")[0].rstrip("/").lower()
-    return _index().get(name) or _without_family().get(name)
+    return _lookup(_name(ref), unlisted=False)
+
+
+def _name(ref: str) -> str:
+    return ref.strip().partition("@")[0].rstrip("/")
+
+
+def _lookup(name: str, *, unlisted: bool) -> Entry | None:
+    """Find an entry. An id costs reading the file of its family, a user's own dataset none, an alias all of them."""
+    key = name.lower()
+    family = key.partition("/")[0]
+    if family == LOCAL:
+        return None
+    if family in _facts() and (found := _index_of(family).get(key)):
+        return found
+    return _index().get(key) or (_unlisted(name) if unlisted else None) or _without_family().get(key)
 
 
 def match(ref: str) -> list[Entry]:
@@ -420,6 +443,12 @@ def _all() -> Iterator[Entry]:
 @cache
 def _index() -> Mapping[str, Entry]:
     return {name: entry for entry in _all() for name in reversed(entry.names)}
+
+
+@cache
+def _index_of(family: str) -> Mapping[str, Entry]:
+    """Map the ids of one family to entries."""
+    return {entry.id.lower(): entry for entry in _entries(family)}
 
 
 @cache

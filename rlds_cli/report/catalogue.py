@@ -243,12 +243,12 @@ def _stored_row(copy: Copy) -> StoredRow:
 
 def _entry(ref: str, where: Settings) -> Entry | None:
     """The entry of an id in the registry; None for a dataset that exists only on this disk."""
-    present = locate.here(where)
+    found, present = registry.known(ref), locate.here(where)
+    if found is not None or ref.strip().partition("@")[0].lower() in present:
+        return found
     try:
         return registry.get(ref)
     except UnknownDataset as e:
-        if ref.strip().partition("@")[0].lower() in present:
-            return None
         hint = registry.did_you_mean(ref, among=_originals(present.values())) or e.hint
         raise UnknownDataset(f'"{ref}" is neither in the registry nor here.', hint=hint) from None
 

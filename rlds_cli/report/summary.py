@@ -260,7 +260,7 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
 def about(ds: Dataset) -> About:
     """Describe a dataset; a derived one has the description of its source."""
     entry, facts, env = _entry(ds), ds.manifest.facts, ds.manifest.env
-    family = next((f for f in registry.families() if entry and f.name == entry.family), None)
+    family = registry.family(entry.family) if entry else None
     low, high = _reference_scores(ds)
     return About(
         title=family.title if family else None,
@@ -281,7 +281,7 @@ def about(ds: Dataset) -> About:
 
 def _entry(ds: Dataset) -> Entry | None:
     try:
-        return registry.get(str(ids.parse(ds.id).base))
+        return registry.known(str(ids.parse(ds.id).base))
     except RldsError:
         return None
 

@@ -24,6 +24,7 @@ import urllib3
 from rlds_cli import __version__, text
 from rlds_cli.downloads.fetch import connections
 from rlds_cli.downloads.fetch.connections import (
+    BLOCK,
     Adapter,
     Budget,
     DeadlineWatch,
@@ -41,7 +42,6 @@ from rlds_cli.settings import Settings
 
 T = TypeVar("T")
 
-BLOCK = 1 << 20
 LONGEST = 64 << 20  # bytes of an answer that is read into memory
 _LONG = 2.0  # seconds
 _LATE = 10.0  # seconds after which any failure counts as waiting
@@ -291,8 +291,11 @@ class Client:
             return Permanent(f"{text}, and asks to wait for {longer}", status)
         return Retryable(text, wait)
 
-    def blocks(self, response: requests.Response) -> Iterator[bytes]:
-        """Yield the body as it arrives, not decoded; raises Retryable if the connection fails or stalls."""
+    def blocks(self, response: requests.Response) -> Iterator[bytes | memoryview]:
+        """Yield the body as it arrives, not decoded; raises Retryable if the connection fails or stalls.
+
+        A block stays as it is until `connections.AHEAD` further ones were taken.
+        """
         detector, exchange = StallDetector(self.policy.least, self.policy.read), self._open[response]
         while True:
             self.check()
@@ -318,7 +321,7 @@ class Client:
         """Return the whole body; raises Permanent over 64 MiB, Retryable after ``until``, and as `blocks`."""
         parts, total = [], 0
         for block in self.blocks(response):
-            parts.append(block)
+            parts.append(bytes(block))
             total += len(block)
             if total > LONGEST:
                 raise Permanent(f"the answer has more than {text.size_of(LONGEST)}")

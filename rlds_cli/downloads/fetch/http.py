@@ -236,7 +236,7 @@ class _Download:
         if response.url.startswith("https://") and (bundle := authorities()):
             self._say(f"{AUTHORITIES} of {bundle} (REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE)")
 
-    def _write(self, blocks: Iterator[bytes], total: int | None, limit: int | None) -> bool:
+    def _write(self, blocks: Iterator[bytes | memoryview], total: int | None, limit: int | None) -> bool:
         """Append blocks up to ``limit``; returns True if they ended at a piece of another connection."""
         part, watched = self._part, None
         most = limit if total is not None and limit is not None else self._most(limit)
@@ -276,7 +276,9 @@ def _is_asked(answered: tuple[int, int, int | None], asked: str, offset: int) ->
     return asked != "" and answered[0] == offset and (not end or answered[1] <= int(end))
 
 
-def _checked(blocks: Iterator[bytes], response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
+def _checked(
+    blocks: Iterator[bytes | memoryview], response: requests.Response, file: RemoteFile
+) -> Iterator[bytes | memoryview]:
     """Return the blocks of a file; raises Permanent if they are a web page."""
     if file.path.lower().endswith((".html", ".htm")):
         return blocks

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlds_cli import text
 from rlds_cli.downloads import names
+from rlds_cli.downloads.fetch.connections import AHEAD
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk, hashing
 from rlds_cli.files import json as documents
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 _VALIDATOR = re.compile(r"[\x20-\x7e]{1,1000}")  # what may be sent back in a header
 _INLINE = 8 << 20  # bytes that are hashed without threads
-_WAITING = 4  # blocks in the queue: few enough to be in the CPU cache when they are hashed
 _SYNC = 64 << 20  # bytes between two syncs, so that the last one is short
 
 
@@ -423,10 +423,13 @@ class StreamHasher:
         self._hashing: Future[None] | None = None
         self._syncing: Future[None] | None = None
         self._blocks: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
-        self._room = BoundedSemaphore(_WAITING)
+        self._room = BoundedSemaphore(AHEAD)
 
     def feed(self, block: bytes | memoryview) -> None:
-        """Hash ``block``, maybe later: it must not change. Raises the error of an earlier sync."""
+        """Hash ``block``, maybe later: it must not change until `AHEAD` further ones were fed.
+
+        Raises the error of an earlier sync.
+        """
         self._fed += len(block)
         if self._threads is None and self._fed <= _INLINE:
             self._update(block)
@@ -465,8 +468,10 @@ class StreamHasher:
 
     def _hash(self) -> None:
         while (block := self._blocks.get()) is not None:
-            self._room.release()
-            self._update(block)
+            try:
+                self._update(block)
+            finally:
+                self._room.release()
 
     def _update(self, block: bytes | memoryview) -> None:
         self._sha256.update(block)
