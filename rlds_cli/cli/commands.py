@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -31,6 +33,7 @@ INSTEAD = {
 INSTEAD["upload"] = INSTEAD["push"]
 
 _INTERRUPTED = 130  # exit code
+_KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.json"  # written when the kernel is compiled: hatch_build.py
 UsageError: Any = typer.BadParameter.__mro__[1]  # Typer brings its own click, or imports the package
 
 
@@ -76,15 +79,33 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
-    if value:
-        out.result({"version": __version__}, f"rlds {__version__}")
-        raise typer.Exit
+def _version(context: typer.Context, value: bool) -> None:
+    if not value:
+        return
+    about, lines = {"version": __version__}, [f"rlds {__version__}"]
+    if context.params.get("verbose"):
+        kernel = _kernel()
+        about |= kernel
+        lines.append(f"kernel: {' '.join(kernel.values()) or 'not compiled'}")
+    out.result(about, "\n".join(lines))
+    raise typer.Exit
+
+
+def _kernel() -> dict[str, str]:
+    """Read with which compiler and flags the loader's kernel was compiled; nothing if it was not."""
+    try:
+        found: dict[str, str] = json.loads(_KERNEL.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    verbose: bool = typer.Option(
+        False, "--verbose", "-v", is_eager=True, help="With --version: show the kernel's compiler and flags, too."
+    ),
+    version: bool = typer.Option(False, "--version", callback=_version, help="Show the version."),
 ) -> None:
     pass
 
