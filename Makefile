@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+KERNEL := rlds_cli/loader/_kernel.so
+READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, with those that take long: the demonstration, memory, kills in the middle"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
+	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
+	@echo "make kernel    compile the loader's kernel again, after kernel.c was edited"
+	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
@@ -23,11 +27,17 @@ help:
 	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
 	@echo "make soak      kill conversion and preprocess at random moments, many times"
 
-$(READY): pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlds needs Python 3.11 or later; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	touch $@
+
+# The installation above compiles the kernel, too.
+$(KERNEL): rlds_cli/loader/kernel.c | $(VENV)/.ready
+	$(BIN)/python hatch_build.py
+
+kernel: $(READY)
 
 demo: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" RLDS_HOME="$(CURDIR)/.demo" sh examples/demo.sh
@@ -44,6 +54,18 @@ test-all: $(READY)
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/test_preprocess_ray.py
+
+test-native: $(READY)
+	$(BIN)/python scripts/test_native.py $(TESTS)
+
+# Zig compiles for all platforms.
+wheels:
+	$(PYTHON) -m venv build/wheels
+	build/wheels/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling ziglang
+	for tag in $$(build/wheels/bin/python hatch_build.py --platforms); do \
+		RLDS_WHEEL=$$tag build/wheels/bin/python -m hatchling build -t wheel -d dist || exit 1; done
+	build/wheels/bin/python -m hatchling build -t sdist -d dist
+	rm -rf build/wheels
 
 check: $(READY) registry
 	$(BIN)/ruff check .
@@ -66,7 +88,7 @@ bench-preprocess: $(READY)
 	$(BIN)/python benchmarks/preprocess
 
 # Libraries that want other versions of what we have live beside it, and find the rest in our environment.
-.bench-data/peers/.ready: benchmarks/peers.txt $(READY)
+.bench-data/peers/.ready: benchmarks/peers.txt $(VENV)/.ready
 	$(PYTHON) -m venv $(@D)
 	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt && touch $@ \
@@ -88,4 +110,4 @@ registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) .demo dist build bench-results screenshots .bench-data
+	rm -rf $(VENV) rlds_cli/loader/_kernel.* .demo dist build bench-results screenshots .bench-data

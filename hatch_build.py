@@ -3,7 +3,7 @@
 The compiler is the first of $CC, cc, gcc and clang that works. If there is none, the build asks for ziglang, a package
 on PyPI with zig's C compiler. RLDS_WHEEL=TAG (a key of ``PLATFORMS``) makes a wheel for another platform with zig.
 
-Usage: python hatch_build.py        compiles the kernel of this checkout, after kernel.c was edited
+Usage: python hatch_build.py [--platforms]        compiles the kernel of this checkout; --platforms: prints the tags
 """
 
 from __future__ import annotations
@@ -196,6 +196,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 def main() -> int:
     """Compile the kernel of this checkout, and say with what; return 1 if that fails."""
+    if "--platforms" in sys.argv:
+        print(*PLATFORMS)
+        return 0
     try:
         build(HERE / PLACE)
     except CannotCompile as e:

@@ -62,7 +62,8 @@ def _escaped_usage_errors() -> Iterator[None]:
         yield
     except UsageError as e:
         message = e.format_message()
-        if not message.startswith("Missing "):  # this one quotes nothing, and lists choices on several lines
+        several_lines = message.startswith(("Missing ", "Usage: "))  # lists choices, or is the help: quotes nothing
+        if not several_lines:
             message = visible.message(message)
         e.format_message = lambda: message
         raise
@@ -87,7 +88,7 @@ def _version(context: typer.Context, value: bool) -> None:
         kernel = _kernel()
         about |= kernel
         lines.append(f"kernel: {' '.join(kernel.values()) or 'not compiled'}")
-    out.result(about, "\n".join(lines))
+    out.result(about, visible.lines(lines))
     raise typer.Exit
 
 
