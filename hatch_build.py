@@ -60,7 +60,7 @@ class Compiler(NamedTuple):  # no dataclass: hatchling loads this file without a
     command: tuple[str, ...]
     platform: tuple[str, ...] = ()
 
-    def compile(self, source: Path, library: Path, flags: tuple[str, ...]) -> None:
+    def compile(self, source: Path, library: Path) -> None:
         """Compile a shared library.
 
         Raises
@@ -68,21 +68,16 @@ class Compiler(NamedTuple):  # no dataclass: hatchling loads this file without a
         CannotCompile
             The compiler cannot be run, or reports an error.
         """
-        macos = "macos" in " ".join(self.platform) if self.cross else sys.platform == "darwin"
+        macos = "macos" in self.platform[-1] if "-target" in self.platform else sys.platform == "darwin"
         maths = () if macos else ("-lm",)
         with _zig_caches() as environment:
-            command = [*self.command, *flags, *self.platform, "-o", str(library), str(source), *maths]
+            command = [*self.command, *FLAGS, *self.platform, "-o", str(library), str(source), *maths]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             except OSError as e:
                 raise CannotCompile(f"{shlex.join(self.command)} cannot be run: {e.strerror}.") from e
         if done.returncode or not library.exists():
             raise CannotCompile(f"{source.name} does not compile with {shlex.join(command)}\n{done.stderr.strip()}")
-
-    @property
-    def cross(self) -> bool:
-        """Whether it compiles for a platform that was named."""
-        return "-target" in self.platform
 
     @property
     def name(self) -> str:
@@ -125,7 +120,7 @@ def compiler(tag: str = "") -> Compiler:
     return found
 
 
-def build(directory: Path, tag: str = "", flags: tuple[str, ...] = FLAGS) -> None:
+def build(directory: Path, tag: str = "") -> None:
     """Compile the kernel into a directory, with a record of how; existing files are replaced.
 
     Raises
@@ -137,10 +132,12 @@ def build(directory: Path, tag: str = "", flags: tuple[str, ...] = FLAGS) -> Non
     with tempfile.TemporaryDirectory(dir=directory) as work:  # a process that has mapped the old library keeps it
         library, record = Path(work, LIBRARY), Path(work, RECORD)
         try:
-            found.compile(HERE / PLACE / "kernel.c", library, flags)
+            found.compile(HERE / PLACE / "kernel.c", library)
         except CannotCompile as e:
             raise e if _works(found) else CannotCompile(NO_COMPILER) from e
-        record.write_text(json.dumps({"compiler": found.name, "flags": " ".join([*flags, *found.platform])}) + "\n")
+        given = () if "ziglang" in found.command else found.command[1:]  # CC="gcc -m64"
+        about = {"compiler": found.name, "flags": " ".join([*given, *FLAGS, *found.platform])}
+        record.write_text(json.dumps(about) + "\n")
         for file in (library, record):
             file.replace(directory / file.name)
 
@@ -150,7 +147,7 @@ def _works(found: Compiler) -> bool:
         source = Path(work, "probe.c")
         source.write_text(PROBE)
         try:
-            found.compile(source, Path(work, LIBRARY), FLAGS)
+            found.compile(source, Path(work, LIBRARY))
         except CannotCompile:
             return False
     return True

@@ -1,8 +1,8 @@
-"""A loopback server for one file, in a process of its own: ranges, and connections that break off by chance.
+"""A loopback server for one file, in a process of its own: ranges, and connections that are interrupted at random.
 
 python benchmarks/loopback.py FILE [SHARE [RATE]]     prints its URL; serves until its stdin is closed
 
-SHARE of the answers break off at a place within their first half; a connection gets RATE bytes a second.
+SHARE of the answers are interrupted within their first half; a connection gets RATE bytes a second.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._send(start, end)
 
     def _send(self, start: int, end: int) -> None:
-        """The bytes; of a connection that is to break off, half of them at most."""
+        """The bytes; at most half of them if the connection is to be interrupted."""
         breaks = random.random() < self.share
         stop = random.randrange(start, (start + end) // 2 + 1) if breaks else end
         with self.file.open("rb") as f:

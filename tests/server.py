@@ -3,7 +3,7 @@
 ::
 
     with Server() as server:
-        page = server.add("/d4rl/hopper.hdf5", content, drops=[1000])     # the first answer breaks off
+        page = server.add("/d4rl/hopper.hdf5", content, drops=[1000])     # the first answer is interrupted
         url = server.url + "/d4rl/hopper.hdf5"
         server.add_repository("owner/name", {"a/b.h5": content})           # HF_ENDPOINT = server.url
         server.add_bucket("name", {"a/b.h5": content})                     # gs:// and s3://: server.environment(...)

@@ -84,7 +84,7 @@ def test_the_wheel_holds_registry_and_samples(wheel):
 
 
 def test_the_wheel_holds_the_parts_of_reports(wheel):
-    static = ROOT / "rlds_cli" / "report" / "page" / "static"
+    static = ROOT / "rlds_cli" / "report" / "html" / "static"
     with zipfile.ZipFile(wheel) as z:
         for path in static.iterdir():
             assert z.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
@@ -102,6 +102,7 @@ def test_rlds_list_in_a_clean_environment(clean):
 def test_rlds_info_in_a_clean_environment(clean):
     assert "145.7 MiB to download" in rlds(clean, "info", "d4rl/hopper-medium-v2")
     assert rlds(clean, "--version").startswith("rlds ")
+    assert " -O3 " in rlds(clean, "--version", "--verbose")  # how the kernel in the wheel was compiled
     where = [clean / "bin" / "python", "-c", "import rlds_cli.registry as r; print(r.directory())"]
     found = subprocess.run(where, capture_output=True, text=True, check=True, cwd=clean).stdout.strip()
     assert found.startswith(str(clean)) and found.endswith("rlds_cli/_registry")

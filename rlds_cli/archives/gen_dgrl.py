@@ -128,7 +128,8 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Raises
     ------
     CorruptArchive
-        The file is damaged or breaks off; an episode is ragged. With ``skip_bad`` such an episode is left out.
+        The file is damaged or truncated, or the columns of an episode have different lengths. With ``skip_bad`` such an
+        episode is left out.
     UnsafeArchive
         Members that are links, lie elsewhere, are pickled or of impossible size.
     Replan
@@ -379,7 +380,7 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]
                 refuse_pickle(path, member, head)
                 found = _episode(plan, index, member, head)
             except (CorruptArchive, UnknownLayout) as e:
-                if member.left:  # the tar itself breaks off
+                if member.left:  # the tar itself is truncated
                     raise
                 if not plan.archive.skip_bad:
                     e.hint = "--skip-bad leaves such episodes out"
