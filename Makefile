@@ -5,14 +5,14 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-native test-ray kernel wheels check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, with those that take long: the demonstration, memory, kills in the middle"
-	@echo "make test-native  the tests of the compiled kernel under AddressSanitizer and UBSan (needs gcc)"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
+	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
 	@echo "make kernel    compile the loader's kernel again, after kernel.c was edited"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
 	@echo "make check     ruff, mypy --strict, registry"
@@ -51,21 +51,12 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --hypothesis-profile=all
 
-# The interpreter is not built with the sanitizers, so their libraries are loaded before it. A copy of the package has
-# the kernel that is tested; pytest as a command, not a module, leaves the package beside the Makefile out of its path.
-NATIVE   := build/native
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-test-native: $(READY)
-	rm -rf $(NATIVE) && mkdir -p $(NATIVE) && cp -r rlds_cli $(NATIVE)/
-	$(CC) -O1 -g $(SANITIZE) -std=c11 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -fno-math-errno \
-		-ffp-contract=off -o $(NATIVE)/rlds_cli/loader/_kernel.so rlds_cli/loader/kernel.c -lm
-	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc PYTHONPATH=$(NATIVE) \
-		$(BIN)/pytest -q --capture=sys tests/test_loader_kernel.py
-
 test-ray: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/test_preprocess_ray.py
+
+test-native: $(READY)
+	$(BIN)/python scripts/test_native.py $(TESTS)
 
 # Zig compiles for all platforms.
 wheels:

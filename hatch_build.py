@@ -60,7 +60,7 @@ class Compiler(NamedTuple):  # no dataclass: hatchling loads this file without a
     command: tuple[str, ...]
     platform: tuple[str, ...] = ()
 
-    def compile(self, source: Path, library: Path) -> None:
+    def compile(self, source: Path, library: Path, flags: tuple[str, ...]) -> None:
         """Compile a shared library.
 
         Raises
@@ -71,7 +71,7 @@ class Compiler(NamedTuple):  # no dataclass: hatchling loads this file without a
         macos = "macos" in self.platform[-1] if "-target" in self.platform else sys.platform == "darwin"
         maths = () if macos else ("-lm",)
         with _zig_caches() as environment:
-            command = [*self.command, *FLAGS, *self.platform, "-o", str(library), str(source), *maths]
+            command = [*self.command, *flags, *self.platform, "-o", str(library), str(source), *maths]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             except OSError as e:
@@ -120,7 +120,7 @@ def compiler(tag: str = "") -> Compiler:
     return found
 
 
-def build(directory: Path, tag: str = "") -> None:
+def build(directory: Path, tag: str = "", flags: tuple[str, ...] = FLAGS) -> None:
     """Compile the kernel into a directory, with a record of how; existing files are replaced.
 
     Raises
@@ -132,11 +132,11 @@ def build(directory: Path, tag: str = "") -> None:
     with tempfile.TemporaryDirectory(dir=directory) as work:  # a process that has mapped the old library keeps it
         library, record = Path(work, LIBRARY), Path(work, RECORD)
         try:
-            found.compile(HERE / PLACE / "kernel.c", library)
+            found.compile(HERE / PLACE / "kernel.c", library, flags)
         except CannotCompile as e:
             raise e if _works(found) else CannotCompile(NO_COMPILER) from e
         given = () if "ziglang" in found.command else found.command[1:]  # CC="gcc -m64"
-        about = {"compiler": found.name, "flags": " ".join([*given, *FLAGS, *found.platform])}
+        about = {"compiler": found.name, "flags": " ".join([*given, *flags, *found.platform])}
         record.write_text(json.dumps(about) + "\n")
         for file in (library, record):
             file.replace(directory / file.name)
@@ -147,7 +147,7 @@ def _works(found: Compiler) -> bool:
         source = Path(work, "probe.c")
         source.write_text(PROBE)
         try:
-            found.compile(source, Path(work, LIBRARY))
+            found.compile(source, Path(work, LIBRARY), FLAGS)
         except CannotCompile:
             return False
     return True
