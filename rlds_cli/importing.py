@@ -261,14 +261,12 @@ def _below(directory: Path, most: int | None) -> list[Path]:
 
     Hidden files, and texts about the data, are left out.
     """
-    found: list[Path] = []
-    for file in trees.files(directory):
-        found.append(file)
-        if most is not None and len(found) > most:
-            raise ArchiveError(
-                f"{directory} holds more than {most:,} files: too many for one archive.",
-                hint="name a directory that holds one archive and nothing else",
-            )
+    found = trees.files(directory, most)
+    if most is not None and len(found) > most:
+        raise ArchiveError(
+            f"{directory} holds more than {most:,} files: too many for one archive.",
+            hint="name a directory that holds one archive and nothing else",
+        )
     shown = [f for f in found if not _is_about(f.relative_to(directory))]
     return sorted(shown or found)
 

@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -22,20 +23,23 @@ def below(directory: Path, *, strict: bool = False) -> list[os.DirEntry[str]]:
     strict : bool
         Raise OSError for a directory that cannot be read; otherwise it is skipped.
     """
-    found: list[os.DirEntry[str]] = []
+    return list(_walk(directory, strict=strict))
+
+
+def files(directory: Path, most: int | None = None) -> list[Path]:
+    """Return all regular files below a directory, and links to regular files, in no order; at most ``most`` and one."""
+    found = (Path(entry.path) for entry in _walk(directory, strict=False) if _is_file(entry))
+    return list(islice(found, None if most is None else most + 1))
+
+
+def _walk(directory: Path, *, strict: bool) -> Iterator[os.DirEntry[str]]:
     left = [os.fspath(directory)]
     while left:
         with suppress(*() if strict else (OSError,)), os.scandir(left.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     left.append(entry.path)
-                found.append(entry)
-    return found
-
-
-def files(directory: Path) -> list[Path]:
-    """Return all regular files below a directory, and links to regular files, in no order."""
-    return [Path(entry.path) for entry in below(directory) if _is_file(entry)]
+                yield entry
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
