@@ -16,7 +16,7 @@ from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
 from rlds_cli.downloads.fetch.connections import StallDetector
-from rlds_cli.downloads.fetch.parts import Part
+from rlds_cli.downloads.fetch.parts import PartFile
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed
 
@@ -120,13 +120,13 @@ def test_a_large_file_comes_in_large_blocks_over_tls(
     content = random.Random(3).randbytes(20 << 20)
     https.add("/d/x.h5", content)
     sizes: list[int] = []
-    append = Part.append
+    append = PartFile.append
 
-    def measured(self: Part, block: bytes | memoryview) -> None:
+    def measured(self: PartFile, block: bytes | memoryview) -> None:
         sizes.append(len(block))
         append(self, block)
 
-    monkeypatch.setattr(Part, "append", measured)
+    monkeypatch.setattr(PartFile, "append", measured)
     place.fetch(wanted(https, sha256=hashlib.sha256(content).hexdigest()))
     assert sum(sizes) == len(content)
     assert max(sizes) > 16 << 10  # a read over TLS gives 16 KiB

@@ -28,25 +28,23 @@ _ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
 
 # The commands in the order of `rlds --help`, with the first sentence of their help: so it is printed without them.
 COMMANDS = {
-    "list": "List families of datasets, or the datasets that match a query, and whether they are on this disk.",
-    "info": "Show source, licence, task, episodes and known defects of a dataset.",
+    "list": "List families of datasets, or datasets that match a query.",
+    "info": "Show source, licence, task and known defects of a dataset.",
     "download": "Download, verify and convert datasets.",
     "import": "Make a dataset from your own files.",
-    "convert": "Change the storage of a dataset: memory-mapped for training, or compressed.",
-    "inspect": "Show the contents of a dataset, of one of its episodes, or of a file.",
-    "check": "Check the content: NaN, merged episodes, duplicates, flags, bounds, counts.",
-    "diff": "Compare two datasets: fields, counts, statistics, hashes, episodes.",
-    "bench": "Measure how fast a dataset loads on this machine, compared with a plain copy of the same bytes, "
-    "and its memory.",
-    "preprocess": "Make a new dataset ID@NAME: call your function, or a built-in one, on every episode, batch, "
-    "step or window.",
+    "convert": "Change the storage of a dataset: memory-mapped or compressed.",
+    "inspect": "Show the contents of a dataset, an episode or a file.",
+    "check": "Check the content of a dataset for errors.",
+    "diff": "Compare two datasets.",
+    "bench": "Measure how fast a dataset loads on this machine.",
+    "preprocess": "Make a dataset ID@NAME with your function or a built-in one.",
     "verify": "Hash all files again and compare with the recorded hashes.",
     "lock": "Print a lock file: content, files, hashes and functions.",
     "sync": "Make the datasets of a lock file again.",
-    "du": "Show the disk usage of your home, by dataset; shared files count once.",
+    "du": "Show the disk usage of your home by dataset.",
     "rm": "Remove datasets; archives and derived datasets stay.",
-    "gc": "Free disk space in your home: remove packed rows and interrupted work.",
-    "path": "Print the directory of a dataset, a Zarr v3 group that other programs can open.",
+    "gc": "Free disk space: remove packed rows and interrupted work.",
+    "path": "Print the directory of a dataset.",
 }
 
 # Commands that people expect and that do not exist: (message, hint).
