@@ -56,7 +56,7 @@ test-all: $(READY)
 NATIVE   := build/native
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 test-native: $(READY)
-	rm -rf $(NATIVE) && mkdir -p $(NATIVE) && cp -r rlds_cli $(NATIVE)/
+	rm -rf $(NATIVE) && mkdir -p $(NATIVE) && cp -r rlds_cli registry $(NATIVE)/
 	$(CC) -O1 -g $(SANITIZE) -std=c11 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -fno-math-errno \
 		-ffp-contract=off -o $(NATIVE)/rlds_cli/loader/_kernel.so rlds_cli/loader/kernel.c -lm
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
