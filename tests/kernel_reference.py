@@ -233,7 +233,7 @@ def row_of(entry, output, given, offset):
         at, limit = entry.step + offset, int(output.limit[entry.e])
         return first + clip(at, 0, limit - 1), 0 <= at < limit
     if place is Place.GIVEN:
-        return int(given[entry.sample]), True
+        return None if given is None else int(given[entry.sample]), True  # None: the place is not read
     return {Place.EPISODE: entry.e, Place.SPAN: entry.span, Place.SAMPLE: entry.sample}[place], True
 
 

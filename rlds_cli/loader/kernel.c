@@ -385,7 +385,9 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
   }
   switch (c->value) {
     case STEP: memcpy(out, step, (size_t)n * 8); break;
-    case INDEX: EACH number[i] = step[i] < w->transitions[e[i]] ? ((const i64 *)base)[e[i]] + step[i] : -1; break;
+    case INDEX:
+      EACH number[i] = step[i] < w->transitions[e[i]] ? (i64)(((const u64 *)base)[e[i]] + (u64)step[i]) : -1;
+      break;
     case OBSERVED: EACH out[i] = step[i] + span[i] < w->observed[e[i]]; break;
     case INSIDE: EACH out[i] = (char)is_inside(p, t, c, from + i); break;
     case ZERO: memset(out, 0, (size_t)(n * c->size)); break;
@@ -450,7 +452,7 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
     if (s->span && (s->span[i] < 1 || s->span[i] > least(p->most, w->steps[e] - step))) return i;
   }
   for (const Column *c = p->column; c < p->column + p->columns; c++)
-    if (c->place == GIVEN) EACH if (((const u64 *)s->given[c->given])[i] >= (u64)p->rows) return i;
+    if (c->place == GIVEN && c->given >= 0) EACH if (((const u64 *)s->given[c->given])[i] >= (u64)p->rows) return i;
   if (!s->length) {
     t.lone = 0, t.low = 0, t.high = TILE;
     for (i64 done = 0; done < n; done += TILE) {
