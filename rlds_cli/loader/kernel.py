@@ -353,7 +353,7 @@ class Place(IntEnum):
 
 
 class Value(IntEnum):
-    """What is written of each row, see kernel.c."""
+    """The values that are written of each row, see kernel.c."""
 
     COPY, NARROW, WIDEN, EITHER, SUM, ROW, INSIDE, STEP, INDEX, OBSERVED, DISTANCE, ZERO = range(12)
 

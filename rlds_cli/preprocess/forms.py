@@ -87,19 +87,21 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
 
 def to_input(given: Mapping[str, Array], arrays: str) -> Any:
     """Nest the fields and convert them to the kind of arrays that the task asks for."""
-    batch: Batch = _nester(tuple(given))(*given.values())
+    batch = _nest(_tree(tuple(given)), list(given.values()))
     if arrays == "numpy":
         return batch
     return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
 
 
 @lru_cache(maxsize=64)
-def _nester(names: tuple[str, ...]) -> Callable[..., Batch]:
-    """Return a function that nests values by these names, as `Batch.nest` does in ten times the time."""
-    made: Callable[..., Batch] = eval(
-        f"lambda {', '.join(f'x{k}' for k in range(len(names)))}: {_nested(names)}", {"Batch": Batch}
-    )
-    return made
+def _tree(names: tuple[str, ...]) -> Batch:
+    """Return the numbers of the names, nested by them."""
+    return Batch.nest((name, i) for i, name in enumerate(names))
+
+
+def _nest(tree: Batch, values: Sequence[Any]) -> Batch:
+    """Return values nested as their numbers are, in a fraction of the time that `Batch.nest` takes."""
+    return Batch({k: _nest(v, values) if isinstance(v, Batch) else values[v] for k, v in tree.items()})
 
 
 def _nested(names: Iterable[str]) -> str:

@@ -90,7 +90,7 @@ def _decode(encoded: list[bytes], f: Field, rows: IntArray, out: Array, place: I
     done = np.zeros(len(encoded), bool)
     if f.shape[0] * f.shape[1] <= MAX_PIXELS and fit(encoded, f):
         decoded, done = decode(encoded, f)
-        if done.all() and place[-1] - place[0] + 1 == len(place):  # rows in order: one copy, not one for each row
+        if done.all() and (np.diff(place) == 1).all():  # rows in order: one copy, not one for each row
             out[place[0] : place[-1] + 1] = decoded
         elif done.any():
             out[place[done]] = decoded if done.all() else decoded[done]

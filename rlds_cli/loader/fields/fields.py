@@ -326,7 +326,7 @@ class Fields:
 
     @property
     def _mask(self) -> int:
-        """What stored fields are zero outside of: their window, or with offsets the episode; 0 where they are not."""
+        """The bits of places where stored fields are zero: outside the window, or with offsets outside the episode."""
         return (OF_PLACE if isinstance(self.window, Offsets) else OF_WINDOW) if self.window.zeroed else 0
 
     # -- columns
