@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -200,3 +201,11 @@ def test_threads_decode_side_by_side() -> None:
     with ThreadPoolExecutor(4) as threads:
         for got in threads.map(lambda _: decode(files, list(range(40)), shape), range(12)):
             assert np.array_equal(got, expected)
+
+
+def test_frames_come_in_the_order_of_the_rows_asked_for() -> None:
+    shape = (16, 24, 3)
+    files = [encode(noise(k, shape)) for k in range(5)]
+    one_by_one = [by_pillow(f, shape) for f in files]
+    for rows in itertools.permutations(range(5)):
+        assert np.array_equal(decode(files, list(rows), shape), [one_by_one[k] for k in rows])

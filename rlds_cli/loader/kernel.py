@@ -622,6 +622,8 @@ def _fetches(columns: Iterable[_Column], outputs: Iterable[Output]) -> list[_Fet
         if o.source is None or o.place in (Place.EPISODE, Place.SPAN):
             continue
         size = o.source.itemsize * prod(o.source.shape[1:])
+        if o.value is Value.SUM and o.other is not None:
+            size += (len(o.other) - 1) * c.stride  # the rewards of the steps after it
         if o.place is Place.OFFSETS:
             first, last = min(o.offsets), max(o.offsets)
             if max(-first, last) < _NEAR:

@@ -282,14 +282,17 @@ class ReturnToGo:
             )
         values = held.array.view(np.float64).reshape(sums.reward.shape)
         rows, scale = ColumnRows(values), self.scale
+        mask, about = OF_WINDOW if fields.window.zeroed else 0, f"scanned once, {held.where}"
+        if scale == 1.0:
+            output = values_of(rows, fields.floats, flag=values.ndim == 1)
+            return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about)}
         output = values_of(rows, None, flag=values.ndim == 1)
-        mask = OF_WINDOW if fields.window.zeroed else 0
 
         def scaled(memo: Memo, sums: Array) -> Array:
             sums *= scale
             return sums
 
-        return {NAME: BatchColumn((output,), rows.row_bytes, scaled, mask, about=f"scanned once, {held.where}")}
+        return {NAME: BatchColumn((output,), rows.row_bytes, scaled, mask, about=about)}
 
 
 def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:
