@@ -284,8 +284,9 @@ class ReturnToGo:
         rows, scale = ColumnRows(values), self.scale
         mask, about = OF_WINDOW if fields.window.zeroed else 0, f"scanned once, {held.where}"
         if scale == 1.0:
-            output = values_of(rows, fields.floats, flag=values.ndim == 1)
-            return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about)}
+            flag = values.ndim == 1
+            output = values_of(rows, fields.floats, flag=flag)
+            return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about, flag=flag)}
         output = values_of(rows, None, flag=values.ndim == 1)
 
         def scaled(memo: Memo, sums: Array) -> Array:
