@@ -180,8 +180,6 @@ class SampledWindows:
         Returns the chance of one draw to give each window, float64 [K].
     weight : float array [K] or None
         Importance weights, of prioritised draws.
-    longest : int
-        Steps of the longest episode in the batch, of all ranks; used with a ``bucket`` and in mixtures, else 0.
     """
 
     order: Order

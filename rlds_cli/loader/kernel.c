@@ -17,7 +17,7 @@ typedef unsigned char byte;
 #define API __attribute__((visibility("default")))
 #define EACH for (i64 i = 0; i < n; i++)
 #define TILE 256 /* samples at a time: their numbers stay in the first cache */
-#define AHEAD 64 /* samples whose rows are fetched while others are copied: 16 are too few, 128 gain nothing */
+#define AHEAD 64 /* samples whose rows are fetched into the second cache while others are copied */
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 clip(i64 x, i64 low, i64 high) { /* low where the range is empty */
