@@ -470,9 +470,11 @@ def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_disk_below_a_listing() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_below_a_listing(unbuffered: str) -> None:
     command = f"{sys.executable} -c 'from rlds_cli.cli import main; main()' list > /dev/full"
-    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=env)
     assert run.returncode == 1
     assert run.stderr == "NoSpace: The disk is full: the output could not be written.\n"
 

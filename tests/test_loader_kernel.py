@@ -18,6 +18,7 @@ from rlds_cli.loader.kernel import (
     OF_PLACE,
     OF_WINDOW,
     Bound,
+    NStep,
     Output,
     Place,
     Plan,
@@ -336,20 +337,21 @@ def make_steps(located): ...
 def make_floats(located): ...
 
 
-def samples_of(rng, table, n, length):
-    """Episodes and window numbers: of a step, or of a window that may lie outside its episode."""
-    episode = np.array([rng.randrange(len(table.start)) for _ in range(n)], np.int64)
+def samples_of(rng, table, n, length, of=None):
+    """Episodes and window numbers: of a step below ``of``, or of a window that may lie outside its episode."""
+    of = table.steps if of is None else of
+    episode = np.array([rng.choice(np.flatnonzero(of)) for _ in range(n)], np.int64)
     if length:
         numbers = [rng.choice([rng.randint(-60, 60), *HUGE, -(2**63)]) for _ in range(n)]
         if table.stride * table.stride != 1:
             numbers = [rng.randint(-60, 60) for _ in range(n)]
         return episode, np.array(numbers, np.int64)
-    return episode, np.array([rng.randrange(int(table.steps[e])) for e in episode], np.int64)
+    return episode, np.array([rng.randrange(int(of[e])) for e in episode], np.int64)
 
 
 def check(plan, outputs, table, samples, given, length, part):
     episode, number, span = samples
-    made = Bound(plan, episode, number, span, [given[g] for g in plan.givens], length).read(*part)
+    made = Bound(plan, episode, number, [given[g] for g in plan.givens], length).read(*part)
     here = slice(part[0], part[0] + part[1])
     with np.errstate(all="ignore"):
         expected = reference.gather(
@@ -373,11 +375,21 @@ def test_single_steps(seed, n, most):
     outputs, given = outputs_of(rng, table, n, most, 0)
     if n > 100:
         outputs = outputs[:6]  # the reference is slow
-    episode, number = samples_of(rng, table, n, 0)
-    span = np.array([rng.randint(1, min(most, int(table.steps[e]) - i)) for e, i in zip(episode, number, strict=True)])
-    span = None if most == 1 and rng.random() < 0.7 else span.astype(np.int64)
+    n_step, span, of = None, None, table.steps
+    if most > 1 and table.transitions.any():
+        n_step, of = NStep(most, *flags_of(rng, table, rng.choice([0.0, 0.1, 0.6]))), table.transitions
+    episode, number = samples_of(rng, table, n, 0, of)
+    if n_step is not None:
+        span = reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated)
     first = rng.choice([0, n // 3])
-    check(Plan(table.windows(), outputs), outputs, table, (episode, number, span), given, 0, (first, n - first))
+    plan = Plan(table.windows(), outputs, n_step)
+    check(plan, outputs, table, (episode, number, span), given, 0, (first, n - first))
+
+
+def flags_of(rng, table, share):
+    """Two flags of every row, one after the other or as parts of rows."""
+    flags = np.array([[rng.random() < share for _ in range(2)] for _ in range(rows_of(table))])
+    return list(flags.T) if rng.random() < 0.5 else [x.copy() for x in flags.T]
 
 
 @settings(max_examples=25)
@@ -397,14 +409,13 @@ def test_windows(seed, extent):
 def test_spans(seed, n, most, share):
     rng = random.Random(seed)
     table = table_of(rng)
-    usable = np.flatnonzero(table.transitions)
-    if not len(usable):
+    if not table.transitions.any():
         return
-    flags = [np.array([rng.random() < share for _ in range(rows_of(table))]) for _ in "ab"]
-    episode = np.array([rng.choice(usable) for _ in range(n)], np.int64)
-    number = np.array([rng.randrange(int(table.transitions[e])) for e in episode], np.int64)
-    got = table.windows().spans(episode, number, most, flags)
-    same(got, reference.spans(table, episode, number, most, *flags))
+    n_step = NStep(most, *flags_of(rng, table, share))
+    episode, number = samples_of(rng, table, n, 0, table.transitions)
+    plan = Plan(table.windows(), [Output(Value.ROW, np.dtype(np.int64), place=Place.SPAN)], n_step)
+    (got,) = Bound(plan, episode, number, (), 0).read(0, n)
+    same(got, reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated))
 
 
 @settings(max_examples=25)
@@ -470,10 +481,8 @@ def test_columns_over_other_episodes(column):
 def test_rows_beyond_a_column(changed):
     with pytest.raises(DamagedDataset, match="a column of 12 rows"):
         Plan(plain(**changed, transitions=[0, 0]).windows(), [copied()])
-    flags = [np.zeros(12, bool)] * 2
     with pytest.raises(DamagedDataset, match="flags of 12 and 12 rows"):
-        none = np.zeros(1, np.int64)
-        plain(**changed, transitions=[0, 0]).windows().spans(none, none, 3, flags)
+        Plan(plain(**changed, transitions=[0, 0]).windows(), [], NStep(3, *[np.zeros(12, bool)] * 2))
 
 
 def test_columns_that_are_too_short():
@@ -493,7 +502,7 @@ def test_columns_that_are_too_short():
         with pytest.raises(DamagedDataset, match="10 rows"):
             Plan(plain().windows(), [Output(Value.EITHER, np.dtype(bool), (1,), source=flag, other=other)])
         with pytest.raises(DamagedDataset, match="10"):
-            plain().windows().spans(np.zeros(1, np.int64), np.zeros(1, np.int64), 3, [flag, other])
+            Plan(plain().windows(), [], NStep(3, flag, other))
 
 
 @pytest.mark.parametrize("limit", [[7, 5], [6, 6], [-1, 5], [2**62, 5], [-(2**63), 1], [6], [6, 5, 1]])
@@ -513,12 +522,10 @@ def test_samples_of_no_step(episode, number):
     episode, number = np.array([0, episode]), np.array([0, number])
     plan = Plan(plain().windows(), [copied()])
     with pytest.raises(IndexError, match="sample 1 "):
-        Bound(plan, episode, number, None, (), 0).read(0, 2)
-    with pytest.raises(IndexError, match="sample 1 "):
-        plan.windows.spans(episode, number, 3, [np.zeros(12, bool)] * 2)
+        Bound(plan, episode, number, (), 0).read(0, 2)
     if not 0 <= episode[1] < 2:
         with pytest.raises(IndexError, match="sample 1 "):
-            Bound(plan, episode, number, None, (), 4).read(0, 2)
+            Bound(plan, episode, number, (), 4).read(0, 2)
         with pytest.raises(IndexError, match="sample 1 "):
             reference.Rule(0, 1, 0, -0.1, 0, 0).table(np.array([6, 5]), None, plain()).find(
                 episode, number, 4, np.zeros(2)
@@ -530,7 +537,7 @@ def test_an_episode_without_steps():
     none = np.zeros(1, np.int64)
     for length in (0, 3):
         with pytest.raises(IndexError, match="sample 0 "):
-            Bound(Plan(table.windows(), [copied()]), none, none, None, (), length).read(0, 1)
+            Bound(Plan(table.windows(), [copied()]), none, none, (), length).read(0, 1)
     with pytest.raises(IndexError, match="sample 0 "):
         reference.Rule(0, 1, 0, -0.1, 0, 0).table(np.array([1, 5]), None, table).find(none, none, 0, np.zeros(1))
 
@@ -542,7 +549,7 @@ def test_windows_far_away_repeat_the_nearest_step(number, stride):
         plain(stride=stride, offset=-1).windows(), [copied(), Output(Value.INSIDE, np.dtype(bool), mask=OF_WINDOW)]
     )
     first = (number * stride - 1 + 2**63) % 2**64 - 2**63
-    values, inside = Bound(plan, np.array([1]), np.array([number]), None, (), 300).read(0, 1)
+    values, inside = Bound(plan, np.array([1]), np.array([number]), (), 300).read(0, 1)
     steps = [first + k for k in range(300)]
     assert values[0].tolist() == [6 + max(0, min(x, 3)) for x in steps]
     assert inside[0].tolist() == [0 <= x < 4 for x in steps]
@@ -552,25 +559,33 @@ def test_windows_far_away_repeat_the_nearest_step(number, stride):
 def test_offsets_stay_in_the_rows_that_they_may_reach(limit):
     where = {"place": Place.OFFSETS, "offsets": (FAR[1], -1, 0, 1, 9, FAR[0]), "limit": np.array([limit, limit])}
     mask = Output(Value.INSIDE, np.dtype(bool), **where)
-    values, inside = Bound(
-        Plan(plain().windows(), [copied(**where), mask]), np.array([0]), np.array([3]), None, (), 0
-    ).read(0, 1)
+    values, inside = Bound(Plan(plain().windows(), [copied(**where), mask]), np.array([0]), np.array([3]), (), 0).read(
+        0, 1
+    )
     steps = [3 + x for x in where["offsets"]]
     assert values[0].tolist() == [max(0, min(x, limit - 1)) for x in steps]
     assert inside[0].tolist() == [0 <= x < limit for x in steps]
 
 
-@pytest.mark.parametrize("span", [0, -1, 4, 3, 2**62, -(2**63)])
-def test_spans_beyond_the_episode_or_the_powers(span):
-    powers = np.ones(2)
-    output = Output(Value.SUM, np.dtype(np.float64), (1,), source=np.ones(12), other=powers)
+@pytest.mark.parametrize(
+    ("episode", "number"), [(0, 5), (1, 3), (0, -1), (2, 0), (0, 2**62), (1, 2**63 - 1), (0, -(2**63))]
+)
+def test_sums_that_start_at_no_transition(episode, number):
+    """The last step of the second episode has no transition."""
+    plan = Plan(plain().windows(), [copied(place=Place.LAST)], NStep(3, *[np.zeros(12, bool)] * 2))
+    with pytest.raises(IndexError, match="sample 1 "):
+        Bound(plan, np.array([0, episode]), np.array([0, number]), (), 0).read(0, 2)
+
+
+def test_sums_of_more_steps_than_there_are_powers():
+    flags = [np.zeros(12, bool)] * 2
+    summed = Output(Value.SUM, np.dtype(np.float64), (1,), source=np.ones(12), other=np.ones(2))
     discount = Output(Value.COPY, np.dtype(np.float64), (1,), place=Place.SPAN, source=np.ones(3))
-    for outputs in ([output], [discount], [output, discount], [copied(place=Place.LAST)]):
-        if span == 3 and outputs[0].value is Value.COPY and outputs[0].place is Place.LAST:
-            continue  # three steps, and nothing that is summed
-        bound = Bound(Plan(plain().windows(), outputs), np.array([0]), np.array([2]), np.array([span]), (), 0)
-        with pytest.raises(IndexError, match="sample 0 "):
-            bound.read(0, 1)
+    Plan(plain().windows(), [summed, discount], NStep(2, *flags))
+    with pytest.raises(ValueError, match="2 powers of the discount for sums of 3 steps"):
+        Plan(plain().windows(), [summed], NStep(3, *flags))
+    with pytest.raises(DamagedDataset, match="a column of 3 rows where episodes have 4"):
+        Plan(plain().windows(), [discount], NStep(3, *flags))
 
 
 @pytest.mark.parametrize("row", [-1, 11, 12, 2**62, -(2**63)])
@@ -579,11 +594,11 @@ def test_goals_that_are_no_rows(row, length):
     plan = Plan(plain().windows(), [copied(place=Place.GIVEN, given=make_rows)])
     zero = np.zeros(2, np.int64)
     with pytest.raises(IndexError, match="sample 1 "):
-        Bound(plan, zero, zero, None, [np.array([10, row])], length).read(0, 2)
+        Bound(plan, zero, zero, [np.array([10, row])], length).read(0, 2)
 
 
 def test_parts_that_are_not_bound():
-    bound = Bound(Plan(plain().windows(), [copied()]), np.zeros(3, np.int64), np.zeros(3, np.int64), None, (), 0)
+    bound = Bound(Plan(plain().windows(), [copied()]), np.zeros(3, np.int64), np.zeros(3, np.int64), (), 0)
     assert len(bound.read(3, 0)[0]) == 0 and len(bound.read(0, 3)[0]) == 3
     for first, n in ((0, 4), (3, 1), (-1, 2), (2, -1), (2**62, 1)):
         with pytest.raises(IndexError, match="of 3"):
@@ -641,11 +656,10 @@ def test_tables_of_any_numbers(data):
             Output(Value.COPY, floats, source=source, place=Place.OFFSETS, offsets=offsets, limit=limit),
             Output(Value.COPY, floats, source=source, place=Place.GIVEN, given=make_rows),
         ]
-        plan = Plan(table.windows(), outputs)
+        n_step = NStep(3, *flags) if data.draw(st.booleans()) else None
+        plan = Plan(table.windows(), outputs, n_step)
         row, _ = goals.find(episode, number, length, np.array([0.3, 0.9]))
-        made = Bound(plan, episode, number, None, [row], length).read(0, 2)
-        if not length:
-            plan.windows.spans(episode, number, 3, flags)
+        made = Bound(plan, episode, number, [row], length).read(0, 2)
     except (DamagedDataset, IndexError):
         return
     for values in made:
@@ -659,7 +673,7 @@ def test_rows_that_lie_unevenly(aligned):
     source = np.ndarray((12, 2), np.float64, raw, 4, (24, 8)) if not aligned else np.zeros((2, 12)).T
     source[...] = np.arange(24).reshape(12, 2)
     output = Output(Value.NARROW, np.dtype(np.float32), (2,), source=source)
-    (got,) = Bound(Plan(plain().windows(), [output]), np.array([1]), np.array([2]), None, (), 0).read(0, 1)
+    (got,) = Bound(Plan(plain().windows(), [output]), np.array([1]), np.array([2]), (), 0).read(0, 1)
     assert got.tolist() == [[16.0, 17.0]]
 
 

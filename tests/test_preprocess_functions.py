@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,8 @@ def test_a_module_is_found_below_the_current_directory(project):
         assert copy.call is None and copy.load()(7) == 7
 
 
-def test_an_edited_file_is_run_as_it_is_now(project):
+def test_an_edited_file_is_run_as_it_is_now(project, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (project / "now.py").write_text("def f(e): return 1\n")
     before = functions.find("now.py:f")
     (project / "now.py").write_text("def f(e): return 2\n")

@@ -22,7 +22,7 @@ def main() -> None:
     """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
     try:
         with out.escaped_warnings():
-            app()
+            _run()
     except RldsError as e:
         out.error(e)
         sys.exit(1)
@@ -50,6 +50,15 @@ def main() -> None:
     except Exception as e:
         out.crash(e)
         sys.exit(1)
+
+
+def _run() -> None:
+    """Run the command, and write what is buffered: Python itself would fail to at exit, with a code of its own."""
+    try:
+        app()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
 
 
 def _discard_stdout() -> None:

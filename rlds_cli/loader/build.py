@@ -14,6 +14,7 @@ from rlds_cli.errors import BatchSize, EmptyWindow, InvalidArgument
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
+from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
@@ -152,9 +153,8 @@ def read(
     if fuse:
         transforms.fuse(columns)
     changed = {name for name in chosen if transforms.left(name) or transforms.functions}
-    flags = (fields.rows(FLAGS[0]), fields.rows(FLAGS[1])) if window.n_step > 1 else None
-    locator = SampleLocator(pool, draw, window, flags)
-    made = DatasetSource(locator, columns, changed)
+    n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None
+    made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step)
     made.packing = packing
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))

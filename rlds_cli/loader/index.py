@@ -200,12 +200,10 @@ class Located:
         Episodes are rows of ``table``.
     length : int
         L; 0 for single steps, without an axis.
-    span : int array [K] or None
-        Steps that each sample sums; None for one.
     """
 
-    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, length: int, span: IntArray | None = None) -> None:
-        self.table, self.drawn, self.length, self.span = table, drawn, length, span
+    def __init__(self, table: EpisodeIndex, drawn: SampledWindows, length: int) -> None:
+        self.table, self.drawn, self.length = table, drawn, length
         self._known: dict[object, Any] = {}
 
     def __len__(self) -> int:

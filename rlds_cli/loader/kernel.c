@@ -232,13 +232,15 @@ typedef struct {
   i64 columns, fetches;
   const Column *column;
   const Fetch *fetch;
-  i64 rows, most; /* rows of the columns; the largest span */
+  i64 rows, n_step; /* rows of the columns; steps that a sample sums at most */
+  const byte *terminated, *truncated; /* flags that end a sum; NULL: each sample is one step */
+  i64 stride;                         /* bytes from flag to flag */
 } Plan;
 
 typedef struct {
-  const i64 *episode, *number, *span; /* [n]; no span: one step */
-  const void *const *given;           /* arrays [n] */
-  i64 length;                         /* steps of a window; 0: one, without an axis */
+  const i64 *episode, *number; /* [n] */
+  const void *const *given;    /* arrays [n] */
+  i64 length;                  /* steps of a window; 0: one, without an axis */
 } Samples;
 
 typedef struct {
@@ -439,6 +441,26 @@ static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 don
   }
 }
 
+/* How many steps each entry sums: to the first done one, the episode's last transition, or n_step. */
+static void spans(const Plan *p, Tile *t, i64 n) {
+  const i64 last = (p->n_step - 2) * p->stride; /* the last flags that can matter */
+  const int near = (u64)(uintptr_t)p->truncated - (u64)(uintptr_t)p->terminated + 63 < 127;
+  EACH {
+    const i64 at = t->row[i] * p->stride;
+    for (i64 b = 0; b < last + 64 && b < 512; b += 64) {
+      const u64 next = (u64)(at + least(b, last));
+      prefetch((u64)(uintptr_t)p->terminated + next);
+      if (!near) prefetch((u64)(uintptr_t)p->truncated + next);
+    }
+  }
+  EACH {
+    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
+    i64 span = 1;
+    for (i64 at = t->row[i] * p->stride; span < most && !(p->terminated[at] | p->truncated[at]); at += p->stride) span++;
+    t->span[i] = span;
+  }
+}
+
 /* Gathers samples [n] into the outputs [n, ...] or [n, length, ...], one for each column.
  * Returns the place of a sample that names no episode, or no step of it; -1 for none. */
 API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
@@ -448,8 +470,7 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
     const i64 e = s->episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
     const i64 step = first_step(w, s->number[i]);
-    if (!s->length && (u64)step >= (u64)w->steps[e]) return i;
-    if (s->span && (s->span[i] < 1 || s->span[i] > least(p->most, w->steps[e] - step))) return i;
+    if (!s->length && (u64)step >= (u64)(p->terminated ? w->transitions : w->steps)[e]) return i;
   }
   for (const Column *c = p->column; c < p->column + p->columns; c++)
     if (c->place == GIVEN && c->given >= 0) EACH if (((const u64 *)s->given[c->given])[i] >= (u64)p->rows) return i;
@@ -459,9 +480,10 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
       const i64 m = least(TILE, n - done);
       t.sample = done;
       for (i64 i = 0; i < m; i++) {
-        t.episode[i] = s->episode[done + i], t.span[i] = s->span ? s->span[done + i] : 1;
+        t.episode[i] = s->episode[done + i], t.span[i] = 1;
         t.step[i] = first_step(w, s->number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
       }
+      if (p->terminated && p->n_step > 1) spans(p, &t, m);
       write(p, s, &t, m, done, out);
     }
     return -1;
@@ -480,24 +502,6 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
       }
       write(p, s, &t, m, k * s->length + done, out);
     }
-  }
-  return -1;
-}
-
-/* How many steps each n-step transition sums: to the first done, the episode's last transition, or most. */
-API i64 rlds_spans(const Windows *w, const Samples *s, i64 n, i64 most, const byte *terminated, const byte *truncated,
-                   i64 stride, i64 *out) {
-  EACH {
-    const i64 e = s->episode[i], step = first_step(w, s->number[i]);
-    if ((u64)e >= (u64)w->episodes || (u64)step >= (u64)w->transitions[e]) return i;
-    out[i] = w->start[e] + step;
-    __builtin_prefetch(terminated + out[i] * stride), __builtin_prefetch(truncated + out[i] * stride);
-  }
-  EACH {
-    const i64 e = s->episode[i], left = w->transitions[e] - first_step(w, s->number[i]);
-    i64 span = 1;
-    for (i64 at = out[i] * stride; span < least(left, most) && !(terminated[at] | truncated[at]); at += stride) span++;
-    out[i] = span;
   }
   return -1;
 }

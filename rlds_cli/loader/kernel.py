@@ -69,13 +69,14 @@ class _Plan(Structure):
         ("fetches", c_int64),
         ("column", c_void_p),
         ("fetch", c_void_p),
-        ("rows", c_int64),
-        ("most", c_int64),
+        *((n, c_int64) for n in ("rows", "n_step")),
+        *((n, c_void_p) for n in ("terminated", "truncated")),
+        ("stride", c_int64),
     ]
 
 
 class _Samples(Structure):
-    _fields_ = [*((n, c_void_p) for n in ("episode", "number", "span", "given")), ("length", c_int64)]
+    _fields_ = [*((n, c_void_p) for n in ("episode", "number", "given")), ("length", c_int64)]
 
 
 class _Goals(Structure):
@@ -111,7 +112,6 @@ def _load() -> ctypes.CDLL:
         ("find", (p, p, i, p, p), i),
         ("fall", (p, i, p, i, p, i, p), None),
         ("gather", (p, p, i, p), i),
-        ("spans", (p, p, i, i, p, p, i, p), i),
         ("goals", (p, p, p, i, p, p, p), i),
         ("tree_fill", (p,), None),
         ("tree_top", (p, p, p), None),
@@ -460,17 +460,17 @@ class WindowTable:
         if len(limit) != len(steps) or not ((limit >= 0) & (limit <= steps + 1)).all():
             raise DamagedDataset("episodes with other numbers of observations than of steps.")
 
-    def spans(self, episode: IntArray, number: IntArray, most: int, flags: Sequence[Array]) -> IntArray:
-        """Return the steps that n-step transitions sum [n]: up to the first done, the last transition or ``most``."""
-        terminated, truncated = flags
-        stride = terminated.strides[0]
-        if min(len(terminated), len(truncated)) < self.rows or stride != truncated.strides[0]:
-            raise DamagedDataset(f"flags of {len(terminated):,} and {len(truncated):,} rows, not of {self.rows:,}.")
-        samples, _kept = _samples(episode, number, None, (), 0)
-        out = np.empty(len(episode), np.int64)
-        places = address(terminated), address(truncated), stride, address(out)
-        _checked(_KERNEL.rlds_spans(byref(self.struct), byref(samples), len(out), most, *places))
-        return out
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NStep:
+    """The end of the sum of an n-step transition: the first done step, the last transition, or ``most`` steps.
+
+    ``terminated`` and ``truncated`` are bool [rows].
+    """
+
+    most: int
+    terminated: Array
+    truncated: Array
 
 
 class Plan:
@@ -480,6 +480,8 @@ class Plan:
     ----------
     windows : WindowTable
     outputs : sequence of Output
+    n_step : NStep, optional
+        Steps that a sample sums; one without it.
 
     Raises
     ------
@@ -487,17 +489,18 @@ class Plan:
         An episode lies outside a column.
     """
 
-    def __init__(self, windows: WindowTable, outputs: Sequence[Output]) -> None:
+    def __init__(self, windows: WindowTable, outputs: Sequence[Output], n_step: NStep | None = None) -> None:
         self.outputs, self.windows, self._rows = outputs, windows, windows.rows
         self._kept: list[Any] = [windows]
-        self._most = _largest_span(outputs)
+        self._most = n_step.most if n_step else 1
         self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
         described = [self._column(o) for o in outputs]
         fetches = _fetches(described, outputs)
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
         places = ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
-        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, self._most)
+        ends = (1, None, None, 0) if n_step is None else self._ends(n_step)
+        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.lists = c_void_p * max(1, len(outputs))
@@ -506,6 +509,14 @@ class Plan:
         kept = np.ascontiguousarray(array, dtype)
         self._kept.append(kept)
         return address(kept)
+
+    def _ends(self, n_step: NStep) -> tuple[int, int, int, int]:
+        terminated, truncated = flags = n_step.terminated, n_step.truncated
+        stride = terminated.strides[0]
+        if min(map(len, flags)) < self._rows or stride != truncated.strides[0] or terminated.itemsize != 1:
+            raise DamagedDataset(f"flags of {len(terminated):,} and {len(truncated):,} rows, not of {self._rows:,}.")
+        self._kept += flags
+        return n_step.most, address(terminated), address(truncated), stride
 
     def _column(self, o: Output) -> _Column:
         c = _Column(value=o.value, place=o.place, amount=o.amount, given=-1, mask=o.mask, blank=o.blank)
@@ -521,6 +532,8 @@ class Plan:
                 raise ValueError("flags whose rows lie differently far apart")
         elif o.value is Value.SUM:
             assert o.other is not None and o.source is not None
+            if len(o.other) < self._most:
+                raise ValueError(f"{len(o.other)} powers of the discount for sums of {self._most} steps")
             c.other = self._keep(o.other, np.float64)
             c.doubles = (o.source.dtype == np.float64) | (o.dtype == np.float64) << 1
         if o.place is Place.OFFSETS:
@@ -554,14 +567,12 @@ class Bound:
         plan: Plan,
         episode: IntArray,
         number: IntArray,
-        span: IntArray | None,
         given: Sequence[Array],
         length: int,
     ) -> None:
-        self._samples, self._kept = _samples(episode, number, span, given, length)
+        self._samples, self._kept = _samples(episode, number, given, length)
         self._plan, self._at, self._made, self._lists = plan, plan.at, plan.made, plan.lists
         self._episode, self._number = address(episode), address(number)
-        self._span = 0 if span is None else address(span)
         self._given = [address(x) for x in given]
         self._lead, self._count = (length,) if length else (), len(episode)
         self._sent = byref(self._samples)
@@ -579,8 +590,6 @@ class Bound:
         out = self._lists(*([address(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
         samples, skip = self._samples, 8 * first
         samples.episode, samples.number = self._episode + skip, self._number + skip
-        if self._span:
-            samples.span = self._span + skip
         if self._given:
             given = (c_void_p * len(self._given))(*[at + skip for at in self._given])
             samples.given = ctypes.addressof(given)
@@ -591,23 +600,16 @@ class Bound:
 
 
 def _samples(
-    episode: IntArray, number: IntArray, span: IntArray | None, given: Sequence[Array], length: int
+    episode: IntArray, number: IntArray, given: Sequence[Array], length: int
 ) -> tuple[_Samples, tuple[Any, ...]]:
     """Return the struct of samples, and what it points to."""
-    arrays = [episode, number, *(() if span is None else (span,)), *given]
+    arrays = [episode, number, *given]
     if not all(x.flags.c_contiguous and x.dtype.itemsize == 8 and len(x) == len(episode) for x in arrays):
         raise ValueError("arrays [n] of 64-bit numbers are needed")
-    return _Samples(address(episode), address(number), None, None, length), tuple(arrays)
+    return _Samples(address(episode), address(number), None, length), tuple(arrays)
 
 
 _MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
-
-
-def _largest_span(outputs: Iterable[Output]) -> int:
-    """Return the number of steps that outputs can sum at most: as many as there are powers of the discount."""
-    powers = [len(o.other) for o in outputs if o.value is Value.SUM and o.other is not None]
-    powers += [len(o.source) - 1 for o in outputs if o.place is Place.SPAN and o.source is not None]
-    return min(powers, default=_MOST_ROWS)
 
 
 def _checked(bad: int) -> None:
@@ -687,7 +689,7 @@ class GoalTable:
 
     def find(self, episode: IntArray, number: IntArray, length: int, u: Floats) -> tuple[IntArray, IntArray]:
         """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
-        samples, _kept = _samples(episode, number, None, (), length)
+        samples, _kept = _samples(episode, number, (), length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)
         if len(u) != len(episode):

@@ -18,11 +18,10 @@ from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import Located, WindowIndex
-from rlds_cli.loader.kernel import Bound, Output, Place, Plan, SampleNumbers, Value
+from rlds_cli.loader.kernel import Bound, NStep, Output, Place, Plan, SampleNumbers, Value
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
-from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
 from rlds_cli.loader.windows.windows import Episode, Window
 from rlds_cli.ted import REWARD, Array, IntArray
@@ -39,18 +38,11 @@ BatchFunction = Callable[[Batch], Batch | None]
 
 @dataclass(frozen=True, slots=True)
 class SampleLocator:
-    """Finds windows for sample numbers, and the steps that they sum.
-
-    Attributes
-    ----------
-    flags : pair of ColumnRows or None
-        Terminated and truncated, which end the sum of an n-step transition.
-    """
+    """Finds windows for sample numbers."""
 
     pool: WindowIndex
     draw: Draw
     window: Window
-    flags: tuple[ColumnRows, ColumnRows] | None = None
 
     def locate(self, order: Order, positions: SampleNumbers, batch: range | None = None, longest: int = 0) -> Located:
         """Return the samples with these numbers.
@@ -61,12 +53,7 @@ class SampleLocator:
         drawn, table = self.draw(order, positions), self.pool.table
         if self.pool.bucket is not None and batch is not None:
             longest = int(table.steps.take(self.draw(order, batch).episode).max(initial=0))
-        length = self.window.extent(longest or self.pool.longest)
-        span = None
-        if self.flags is not None:
-            flags = [rows.values for rows in self.flags]
-            span = self.pool.windows.spans(drawn.episode, drawn.number, self.window.n_step, flags)
-        return Located(table, drawn, length, span)
+        return Located(table, drawn, self.window.extent(longest or self.pool.longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +140,8 @@ class DatasetSource:
         By field name, in order.
     changed : collection of str
         Columns that are transformed after the kernel has written them: what is to be zero is zeroed then.
+    n_step : NStep, optional
+        The end of sums of rewards.
 
     Attributes
     ----------
@@ -171,7 +160,11 @@ class DatasetSource:
     apart = True
 
     def __init__(
-        self, locator: SampleLocator, columns: Mapping[str, BatchColumn], changed: Collection[str] = ()
+        self,
+        locator: SampleLocator,
+        columns: Mapping[str, BatchColumn],
+        changed: Collection[str] = (),
+        n_step: NStep | None = None,
     ) -> None:
         self.locator, self.columns, self.changed = locator, columns, changed
         self.packing = ""
@@ -183,7 +176,7 @@ class DatasetSource:
         self.summed = frozenset(name for name, c in columns.items() if c.summed)
         reach = max(1, locator.window.extent(locator.pool.longest))
         self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
-        self.compiled = CompiledColumns(locator.pool, columns, changed)
+        self.compiled = CompiledColumns(locator.pool, columns, changed, n_step)
 
     @property
     def resident(self) -> bool:
@@ -221,7 +214,13 @@ class DatasetSource:
 class CompiledColumns:
     """Columns, and the plan that the kernel follows to write their outputs."""
 
-    def __init__(self, pool: WindowIndex, columns: Mapping[str, BatchColumn], changed: Collection[str]) -> None:
+    def __init__(
+        self,
+        pool: WindowIndex,
+        columns: Mapping[str, BatchColumn],
+        changed: Collection[str],
+        n_step: NStep | None = None,
+    ) -> None:
         self._names, self._starts = tuple(columns), pool.starts
         self._read = [(c.rows.file, c.outputs[0]) for c in columns.values() if c.rows is not None and c.rows.file]
         self._finished: list[tuple[str, int, BatchColumn]] = []  # columns made of outputs, and their first one
@@ -239,7 +238,7 @@ class CompiledColumns:
             if late:
                 self._inside.append((name, len(outputs)))
                 outputs.append(c.inside())
-        self._plan = Plan(pool.windows, outputs)
+        self._plan, self._summed = Plan(pool.windows, outputs, n_step), n_step.most if n_step else 1
         self._plain = not self._finished and not self._inside
 
     def is_final(self, floats: str | None) -> bool:
@@ -265,7 +264,7 @@ class CompiledColumns:
 
     def _bound(self, located: Located) -> Bound:
         given = [located.once(make, partial(make, located)) for make in self._plan.givens]
-        return Bound(self._plan, located.drawn.episode, located.drawn.number, located.span, given, located.length)
+        return Bound(self._plan, located.drawn.episode, located.drawn.number, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of files that `read` will make, about."""
@@ -287,8 +286,8 @@ class CompiledColumns:
         if o.place is Place.OFFSETS:
             step, length = step + min(o.offsets), max(o.offsets) - min(o.offsets) + 1
         else:
-            length = max(1, located.length)
-            step = step + (located.span - 1 if o.place is Place.LAST and located.span is not None else o.amount)
+            length = self._summed if o.place is Place.LAST else max(1, located.length)
+            step = step + o.amount
         steps, start = table.steps.take(drawn.episode), table.start.take(drawn.episode)
         return start + np.clip(step, 0, steps - 1), length
 

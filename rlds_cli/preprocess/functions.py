@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from rlds_cli import settings
@@ -260,6 +261,17 @@ def _hash(files: Files, held: list[object]) -> str:
     return hashlib.sha256((sources.files_hash(files) + sources.code_hash(held)).encode()).hexdigest()
 
 
+class _ReadSource(SourceFileLoader):
+    """Runs the source that was hashed: a .pyc may be of other source, of equal size and written in the same second."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._source, self.path)
+
+
 def _load_file(file: Path) -> ModuleType:
     """Import a file as a module with a unique name, once per content."""
     try:
@@ -272,12 +284,12 @@ def _load_file(file: Path) -> ModuleType:
     name = f"rlds_function_{file.stem}_{hashlib.sha256(str(file).encode() + data).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = _ReadSource(name, str(file), data)
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException as e:
         del sys.modules[name]
         raise _import_failed(str(file), e) from e
