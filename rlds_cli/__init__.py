@@ -23,23 +23,33 @@ if TYPE_CHECKING:
     from rlds_cli import report as report
     from rlds_cli import ted as ted
     from rlds_cli.convert.create import create as create
+    from rlds_cli.convert.writer import Writer as Writer
+    from rlds_cli.convert.writer import writer as writer
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.downloads.download import download as download
     from rlds_cli.formats import mp4 as mp4
+    from rlds_cli.growing.retention import Fifo as Fifo
+    from rlds_cli.growing.retention import Reservoir as Reservoir
+    from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
 
 __version__ = "0.1.0"
 
-__all__ = ["Dataset", "create", "download", "find", "open_dataset"]
+__all__ = ["Dataset", "Fifo", "Reservoir", "Top", "Writer", "create", "download", "find", "open_dataset", "writer"]
 
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
+    "Fifo": "rlds_cli.growing.retention",
+    "Reservoir": "rlds_cli.growing.retention",
+    "Top": "rlds_cli.growing.retention",
+    "Writer": "rlds_cli.convert.writer",
     "create": "rlds_cli.convert.create",
     "download": "rlds_cli.downloads.download",
     "find": "rlds_cli.home.locate",
     "open_dataset": "rlds_cli.dataset",
+    "writer": "rlds_cli.convert.writer",
 }
 # at hand without an import of their own
 _MODULES = {

@@ -223,41 +223,61 @@ class _EpisodesJob:
 
     def __init__(self, id: str, items: Iterable[Mapping[str, Any]], *, keep_frames: bool = True) -> None:
         self.id = id
-        self.schema: tuple[Field, ...] = ()
-        self.videos = VideoSources()
-        self._keep_frames = keep_frames
-        self._kinds: dict[str, str] = {}  # types of the episode columns so far
-        self._empty: list[str] = []  # episodes without steps
-        self._splits: set[str] = set()  # of the datasets that episodes come from, empty ones too
-        rest = self._episodes(trajectories(items))
+        self._reader = EpisodeReader(keep_frames=keep_frames)
+        self.videos = self._reader.videos
+        rest = self._reader.episodes(trajectories(items))
         first = next(rest, None)  # it defines the fields
         if first is None:
             raise InvalidEpisode(f"There are no episodes with steps to make {id} of. Nothing was written.")
+        self.schema = self._reader.schema
         self._data = chain([first], rest)
 
     def read(self, part: Part) -> Iterator[Chunk]:
         yield from chunks(self.schema, self._data)
         nothing = lay_out(self.schema, [])
-        nothing.episodes.splits = {name: np.zeros(0, bool) for name in self._splits}
-        if self._empty:
+        nothing.episodes.splits = {name: np.zeros(0, bool) for name in self._reader.splits}
+        if empty := self._reader.empty:
             text = "episodes without steps were left out"
-            nothing.notes = (Note("empty-episodes", text, len(self._empty), self._empty[0]),)
+            nothing.notes = (Note("empty-episodes", text, len(empty), empty[0]),)
         yield nothing
 
     def name(self, number: int) -> str:
         """Return the name of the part for messages."""
         return "the episodes"
 
-    def _episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
+
+class EpisodeReader:
+    """Reads trajectories as episodes of one schema, which the first of them defines where none is given.
+
+    Attributes
+    ----------
+    schema : tuple of Field
+    empty : list of str
+        Names of episodes without steps, which are left out.
+    splits : set of str
+        Of the datasets that episodes come from, empty ones too.
+    videos : VideoSources
+    """
+
+    def __init__(self, schema: Sequence[Field] = (), *, keep_frames: bool = True) -> None:
+        self.schema = tuple(schema)
+        self.videos = VideoSources()
+        self.empty: list[str] = []
+        self.splits: set[str] = set()
+        self._keep_frames = keep_frames
+        self._kinds: dict[str, str] = {}  # types of the episode columns so far
+
+    def episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
+        """Yield the episodes, checked and in the dtypes of the schema; raises InvalidEpisode."""
         for number, t in enumerate(found):
             of = self._original(t)
             flat, length, end = self._read(of, t)
             if length == 0:
-                self._empty.append(t.name)
+                self.empty.append(t.name)
                 continue
             if not self.schema:
                 self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
-            self._splits.update(splits_of(t.origin.store) if t.origin else ())
+            self.splits.update(splits_of(t.origin.store) if t.origin else ())
             about = {**of.extra, **t.about}
             self._check_types(about, t.name)
             yield EpisodeData(

@@ -17,7 +17,8 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
-from rlds_cli.errors import NoReward, RldsError, UnknownField
+from rlds_cli.errors import InvalidArgument, NoReward, RldsError, UnknownField
+from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 ArrayLike = npt.ArrayLike
 
 
-def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = None) -> Dataset:
+def open_dataset(
+    ref: str | os.PathLike[str], *, cache_dir: StrPath | None = None, generation: int | None = None
+) -> Dataset:
     """Open a dataset that is on this disk: no network, no lock, no write.
 
     Parameters
@@ -40,11 +43,13 @@ def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = Non
         An id (``d4rl/hopper-medium-v2``, ``...@norm``) or the directory of a dataset.
     cache_dir : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
+    generation : int, optional
+        Of a dataset that grows: the number of a commit. The newest without it.
 
     Raises
     ------
     DatasetNotFound
-        The dataset is in none of the homes.
+        The dataset is in none of the homes, or the generation was freed.
     DamagedDataset, NewerFormat
         The dataset is damaged, or written by a later version.
 
@@ -54,7 +59,7 @@ def open_dataset(ref: str | os.PathLike[str], *, cache_dir: StrPath | None = Non
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(Store(locate.locate(ref, cache_dir)))
+    return Dataset(open_store(locate.locate(ref, cache_dir), generation=generation))
 
 
 class Dataset:
@@ -75,8 +80,9 @@ class Dataset:
 
     def __init__(self, store: Store, index: IntArray | None = None) -> None:
         self.store = store
-        self._index = index
-        self.episodes = EpisodeColumns(store, index)
+        self._selected = index is not None
+        self._index = store.kept if index is None else index
+        self.episodes = EpisodeColumns(store, self._index)
 
     # -- properties
 
@@ -103,9 +109,29 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the content: ``rlds1:`` and 64 digits; of a selection, with a hash of its episodes added."""
-        if self._index is None:
+        if self._index is None or not self._selected:
             return self.manifest.fingerprint
         return f"{self.manifest.fingerprint}+{hashlib.sha256(self._index.astype('<i8').tobytes()).hexdigest()[:16]}"
+
+    @property
+    def generation(self) -> int | None:
+        """Number of the commit that this dataset is at; None for one that does not grow."""
+        return self.store.generation.number if isinstance(self.store, GrowingStore) else None
+
+    def refresh(self) -> Dataset:
+        """Return this dataset at its newest generation: itself if nothing was committed since, or if it does not grow.
+
+        Raises
+        ------
+        InvalidArgument
+            This is a selection: refresh the whole dataset, and select again.
+        """
+        if not isinstance(self.store, GrowingStore):
+            return self
+        if self._selected:
+            raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")
+        newest = self.store.newest()
+        return self if newest is self.store else Dataset(newest)
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -146,7 +172,7 @@ class Dataset:
         )
 
     def __repr__(self) -> str:
-        selected = "" if self._index is None else f" of {self.manifest.counts.episodes:,}"
+        selected = "" if not self._selected else f" of {self.manifest.counts.episodes:,}"
         return (
             f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
         )
@@ -157,7 +183,7 @@ class Dataset:
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        if self._index is None:
+        if not self._selected and self.generation is None:
             return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
         return SelectedStats(self.store, self.episodes)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.files import json as documents
-from rlds_cli.store import files, validation
+from rlds_cli.store import files, generations, validation
 
 FORMAT = 1
+GROWING_FORMAT = 2  # of datasets that grow, which format 1 does not know
 LONGEST = 64 << 20  # bytes of zarr.json, written or read
 
 
@@ -94,13 +95,15 @@ class Manifest:
     shared: Mapping[str, str] = field(default_factory=dict)  # field -> how it came from the source: link, reflink, copy
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`
+    growing: Mapping[str, Any] = field(default_factory=dict)  # of a dataset that grows: rows of a segment, what is kept
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""
         result = _encode(self)
         assert isinstance(result, dict)
-        if not self.episode_columns:
-            del result["episode_columns"]  # most datasets have none
+        for name in ("episode_columns", "growing"):
+            if not result[name]:
+                del result[name]  # most datasets have none
         return result
 
 
@@ -118,6 +121,8 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
 def read(dataset: Path) -> Manifest:
     """Read and check the manifest of a dataset's directory, which may come from a stranger.
 
+    That of a dataset that grows has the counts and the fingerprint of its newest generation.
+
     Raises
     ------
     DamagedDataset
@@ -133,17 +138,25 @@ def read(dataset: Path) -> Manifest:
             raise ValueError(f"format {str(version)[:40]!r}")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
-    if version > FORMAT:
+    if version > GROWING_FORMAT:
         writer = str(attributes.get("rlds_version", "a later version"))[:40]
         raise NewerFormat(
-            f"{dataset} has format {str(version)[:40]}, written by rlds {writer}; this version reads up to {FORMAT}.",
+            f"{dataset} has format {str(version)[:40]}, written by rlds {writer}; this version reads up to {GROWING_FORMAT}.",
             hint="pip install --upgrade rlds-cli",
         )
     try:
         validation.check(attributes)
-        return from_json(attributes)
+        if bool(attributes.get("growing")) != (version == GROWING_FORMAT):
+            raise ValueError(f"format {version} of a dataset that {'grows' if version == FORMAT else 'does not grow'}")
+        m = from_json(attributes)
+        return of_generation(m, generations.last(dataset)) if m.growing else m
     except ValueError as e:
         raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
+
+
+def of_generation(m: Manifest, g: generations.Generation) -> Manifest:
+    """Return the manifest of a dataset that grows as it is at a generation."""
+    return replace(m, counts=Counts(**generations.counts_of(g)), fingerprint=g.fingerprint)
 
 
 def _encode(value: Any) -> Any:

@@ -28,14 +28,21 @@ class Store:
     The manifest, and that nothing leads out of the directory, are checked in any case; else the sizes of files, and
     when it is read the episode table, too. Where a file shrinks later, while it is mapped, the system ends the process
     that reads what is gone (SIGBUS).
+
+    Attributes
+    ----------
+    kept : int array or None
+        Numbers of the episodes that count, among those of `episodes`; None for all: only a dataset that grows has others.
     """
+
+    kept: IntArray | None = None
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
         self._checks = check
         self.manifest: Manifest = manifest.read(path)
         files.check_tree(path)
-        self.fields = {f.name: _field(f) for f in self.manifest.fields}
+        self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
@@ -311,5 +318,6 @@ def _reopened(path: Path, fingerprint: str) -> Store:
     return store
 
 
-def _field(f: StoredField) -> Field:
+def field_of(f: StoredField) -> Field:
+    """Return the field that a manifest describes."""
     return Field(f.name, f.dtype, f.shape, cast(Placement, f.placement), cast(Kind, f.kind), f.codec)

@@ -35,7 +35,7 @@ _ELEMENTS = ("mean", "std", "min", "max", "q01", "q99")  # statistics of each el
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _DIGEST_OR_NONE = re.compile("([0-9a-f]{64})?")
-_FINGERPRINT = re.compile("rlds1:[0-9a-f]{64}")
+_FINGERPRINT = re.compile("rlds[12]:[0-9a-f]{64}")
 _FLAGS, _REWARD = ("next/terminated", "next/truncated"), "next/reward"
 
 Check = Callable[[Any, str], None]
@@ -356,6 +356,10 @@ _COLUMN = _record(
         "digest": _like(_DIGEST, "64 hexadecimal digits"),
     }
 )
+_KEEP = _record(
+    {"policy": _one_of("fifo", "reservoir", "top")},
+    {"steps": _or_none(_whole(1)), "episodes": _or_none(_whole(1)), "seed": _or_none(_whole()), "by": _or_none(_text)},
+)
 _MANIFEST = _record(
     {
         "format": _whole(1),
@@ -383,6 +387,7 @@ _MANIFEST = _record(
         "notes": _list(_NOTE),
         "shared": _mapping(_one_of("link", "reflink", "copy")),
         "episode_columns": _mapping(_COLUMN, _column_name),
+        "growing": _record({"segment_rows": _whole(1, 1 << 40)}, {"keep": _KEEP}),
     },
 )
 

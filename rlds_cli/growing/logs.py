@@ -1,0 +1,177 @@
+"""The logs of a growing dataset: episodes, episodes that left, texts; and the locks of writers and readers.
+
+Every log only gets longer. A generation says how much of each counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
+from rlds_cli.store import files
+from rlds_cli.ted import TERMINATED, Array, IntArray
+
+EPISODES, DEPARTED, ABOUT, SOURCES, STRINGS = (
+    f"{name}.log" for name in ("episodes", "departed", "about", "sources", "strings")
+)
+EPISODE = np.dtype(
+    [
+        *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
+        *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
+        *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("fresh", "?"), ("_pad", "V4")),
+        ("digest", "V32"),
+    ]
+)  # 128 bytes
+HINT = "rlds verify ID shows all damage"
+
+
+def read_episodes(dataset: Path, first: int, stop: int) -> npt.NDArray[np.void]:
+    """Read the records of episodes [first, stop)."""
+    return np.frombuffer(read_part(dataset / EPISODES, first * EPISODE.itemsize, stop * EPISODE.itemsize), EPISODE)
+
+
+def read_departed(dataset: Path, count: int, first: int = 0) -> IntArray:
+    """Read the numbers of episodes that left, in the order in which they did."""
+    return np.frombuffer(read_part(dataset / DEPARTED, first * 8, count * 8), "<i8")
+
+
+def read_part(file: Path, first: int, stop: int) -> bytes:
+    """Read bytes [first, stop) of a log.
+
+    Raises
+    ------
+    DamagedDataset
+        It is shorter.
+    """
+    if first >= stop:
+        return b""
+    try:
+        with files.open_regular(file) as log:
+            size = os.fstat(log.fileno()).st_size
+            if size < stop:
+                raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
+            log.seek(first)
+            found = bytearray()
+            while len(found) < stop - first:
+                part = log.read(stop - first - len(found))
+                if not part:
+                    raise DamagedDataset(f"{file} ends early.", hint=HINT)
+                found += part
+            return bytes(found)
+    except OSError as e:
+        raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
+
+
+def read_lines(file: Path, first: int, stop: int) -> list[Any]:
+    """Read the JSON lines in bytes [first, stop) of a log; raises DamagedDataset."""
+    try:
+        return [documents.loads(line) for line in read_part(file, first, stop).split(b"\n") if line]
+    except ValueError as e:
+        raise DamagedDataset(f"{file} cannot be read: {e}.", hint=HINT) from e
+
+
+def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: int, where: Path) -> None:
+    """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other."""
+    start, length, end = e["start"], e["length"], e["end"]
+    observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
+    wrong = (start < first_row) | (length < 1) | (length > rows) | (start + length + 1 > rows)
+    wrong |= (observed >> 1 != 0) | (transitions >> 1 != 0) | (end < TERMINATED) | (end > TERMINATED + 2)
+    wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
+    if wrong.any():
+        raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)
+
+
+# -- locks
+
+_FLOCK = struct.Struct("hhqqi4x")
+_SET, _GET = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
+READERS, WRITERS, COMMIT = "readers", "writers", "commit"
+_MOST = 1 << 62
+
+
+def _wanted(kind: int, first: int, count: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, first, count, 0)
+
+
+class Hold:
+    """A reader's hold on a generation: what it reads is not freed. Ends with the object, or the process.
+
+    It is a lock on one byte of an empty file, which needs no right to write. Without such locks (macOS), nothing is
+    freed by itself.
+    """
+
+    def __init__(self, dataset: Path, generation: int) -> None:
+        self._file = files.open_regular(dataset / READERS)
+        if _SET is not None:
+            with suppress(OSError):  # a file system without locks: `rlds gc` there asks first
+                fcntl.fcntl(self._file.fileno(), _SET, _wanted(fcntl.F_RDLCK, generation, 1))
+
+    def release(self) -> None:
+        """End the hold."""
+        self._file.close()
+
+
+def oldest_held(dataset: Path, newest: int) -> int:
+    """Return the oldest generation up to ``newest`` that a reader holds; ``newest`` if there is none."""
+    if _GET is None:
+        return 0
+    with safe_files.updating(dataset / READERS) as file:
+        found = newest
+        while found > 0:
+            answer = fcntl.fcntl(file.fileno(), _GET, _wanted(fcntl.F_WRLCK, 0, found))
+            kind, _, first, _, _ = _FLOCK.unpack(answer[: _FLOCK.size])
+            if kind == fcntl.F_UNLCK:
+                break
+            found = first
+        return found
+
+
+@contextmanager
+def committing(dataset: Path) -> Iterator[None]:
+    """Hold the lock of commits."""
+    descriptor = safe_files.open_own(dataset / COMMIT, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_writers(dataset: Path, *, shared: bool) -> int | None:
+    """Return the descriptor of the lock of writers; None if a writer that does not share is at work, or others are."""
+    descriptor = safe_files.open_own(dataset / WRITERS, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def append(file: Path, at: int, data: bytes) -> None:
+    """Write bytes at a place of a log; what is behind is of a commit that was not finished."""
+    if data:
+        with safe_files.updating(file) as log:
+            os.pwrite(log.fileno(), data, at)
+
+
+def columns(e: npt.NDArray[np.void], first_row: int) -> dict[str, Array]:
+    """Return the columns of the episode table, with rows counted from ``first_row``."""
+    names = ("length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward")
+    found: dict[str, Array] = {"start": e["start"] - first_row}
+    found |= {name: np.ascontiguousarray(e[name]) for name in (*names, "source", "end")}
+    if e["has_seed"].any():
+        found |= {name: np.ascontiguousarray(e[name]) for name in ("seed", "has_seed")}
+    return found

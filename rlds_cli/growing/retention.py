@@ -1,0 +1,203 @@
+"""What a growing dataset keeps: the newest episodes, a uniform sample of all, or the best."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlds_cli.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """Keep the newest episodes: as many as hold at most ``steps`` steps, or so many ``episodes``.
+
+    The newest episode always stays, however long it is.
+    """
+
+    steps: int | None = None
+    episodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.episodes is None):
+            raise InvalidArgument(f"{self}: give steps or episodes.")
+        _check_count(self, self.steps if self.episodes is None else self.episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservoir:
+    """Keep ``episodes`` episodes, a uniform sample of all that were ever added, by a priority drawn for each.
+
+    Source: the method of random sort keys, Vitter, "Random Sampling with a Reservoir" (1985). The priority is a
+    function of ``seed`` and the episode's number.
+    """
+
+    episodes: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_count(self, self.episodes)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 63:
+            raise InvalidArgument(f"{self}: seed must be a whole number from 0 to 2**63 - 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """Keep the ``episodes`` episodes with the largest value of an episode column; of equal ones, the older.
+
+    ``by`` is ``total_reward``, ``length``, or a column of numbers of your own; an episode without a value leaves first.
+    """
+
+    episodes: int
+    by: str = "total_reward"
+
+    def __post_init__(self) -> None:
+        _check_count(self, self.episodes)
+        if not isinstance(self.by, str) or not self.by:
+            raise InvalidArgument(f"{self}: by must name an episode column.")
+
+
+Keep = Fifo | Reservoir | Top
+_POLICIES: Mapping[str, type[Any]] = {"fifo": Fifo, "reservoir": Reservoir, "top": Top}
+
+
+def _check_count(policy: object, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidArgument(f"{policy}: a whole number of at least 1 is needed.")
+
+
+def to_json(keep: Keep | None) -> dict[str, Any]:
+    """Return a policy for the manifest; empty for none."""
+    if keep is None:
+        return {}
+    given = {name: getattr(keep, name) for name in keep.__dataclass_fields__}
+    return {"policy": type(keep).__name__.lower(), **{n: v for n, v in given.items() if v is not None}}
+
+
+def from_json(found: Mapping[str, Any]) -> Keep | None:
+    """Return the policy of a manifest."""
+    if not found:
+        return None
+    given = {name: value for name, value in found.items() if name != "policy"}
+    policy: Keep = _POLICIES[found["policy"]](**given)
+    return policy
+
+
+# -- at work
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An episode as a policy sees it."""
+
+    number: int
+    steps: int
+    value: float = math.nan  # of the column that `Top` compares
+
+
+class Kept(Protocol):
+    """The episodes that may leave."""
+
+    def add(self, episode: Added) -> list[int]:
+        """Add an episode, and return the numbers of those that leave for it."""
+        ...
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Note that episodes left for another reason."""
+        ...
+
+
+class _Everything:
+    """Without a policy nothing leaves."""
+
+    def add(self, episode: Added) -> list[int]:
+        return []
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        pass
+
+
+class _Newest:
+    """Episodes in order, of at most so many steps or episodes."""
+
+    def __init__(self, keep: Fifo) -> None:
+        self._most = keep.steps if keep.episodes is None else keep.episodes
+        self._by_steps = keep.episodes is None
+        self._queue: deque[tuple[int, int]] = deque()  # number, weight
+        self._gone: set[int] = set()
+        self._held = 0
+
+    def add(self, episode: Added) -> list[int]:
+        weight = episode.steps if self._by_steps else 1
+        self._queue.append((episode.number, weight))
+        self._held += weight
+        left = []
+        while self._held > (self._most or 0) and len(self._queue) > 1:
+            number, weight = self._queue.popleft()
+            if number in self._gone:
+                self._gone.discard(number)  # it does not count any more
+                continue
+            self._held -= weight
+            left.append(number)
+        return left
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        weights = None
+        for number in numbers:
+            weights = dict(self._queue) if weights is None else weights
+            if number in weights and number not in self._gone:
+                self._gone.add(number)
+                self._held -= weights[number]
+
+
+class _Largest:
+    """A heap of episodes; the one with the smallest value leaves first, of equal ones the newest."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._heap: list[tuple[float, int]] = []  # value, minus number
+        self._gone: set[int] = set()
+
+    def value(self, episode: Added) -> float:
+        return -math.inf if math.isnan(episode.value) else episode.value
+
+    def add(self, episode: Added) -> list[int]:
+        heapq.heappush(self._heap, (self.value(episode), -episode.number))
+        left = []
+        while len(self._heap) - len(self._gone) > self._most:
+            number = -heapq.heappop(self._heap)[1]
+            if number in self._gone:
+                self._gone.discard(number)
+            else:
+                left.append(number)
+        return left
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        there = {-number for _, number in self._heap}
+        self._gone.update(number for number in numbers if number in there)
+
+
+class _Sampled(_Largest):
+    """A uniform sample: each episode's value is drawn."""
+
+    def __init__(self, keep: Reservoir) -> None:
+        super().__init__(keep.episodes)
+        self._seed = keep.seed
+
+    def value(self, episode: Added) -> float:
+        return float(np.random.Generator(np.random.Philox(key=(self._seed, episode.number))).random())
+
+
+def at_work(keep: Keep | None) -> Kept:
+    """Return a policy without episodes."""
+    if isinstance(keep, Fifo):
+        return _Newest(keep)
+    if isinstance(keep, Reservoir):
+        return _Sampled(keep)
+    return _Everything() if keep is None else _Largest(keep.episodes)

@@ -1,0 +1,245 @@
+"""Rows in segments: files of equal numbers of rows, which are mapped side by side and read as one array.
+
+A segment is a chunk of a Zarr array without compression: a file of raw rows, made at its full length and sparse, so that
+rows which are written later are in the map already. Its number of rows is a multiple of 4,096: it then starts at a page
+in the files of every field, and segments of a field lie next to each other in memory. A segment of which no row is kept
+is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong to no
+episode.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import safe as safe_files
+from rlds_cli.store import arrays
+from rlds_cli.ted import Array, Field
+
+PAGE_ROWS = 4096  # rows of one byte to a page
+_SEGMENT_BYTES = 128 << 20  # of one row of all fields
+_MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
+
+
+def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
+    """Return the rows of a segment: about 128 MiB of all fields, and at most ``most``, a multiple of 4,096."""
+    rows = min(_MOST_ROWS, _SEGMENT_BYTES // max(1, row_bytes), most or _MOST_ROWS)
+    return max(PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
+
+
+def file_of(directory: Path, number: int, ndim: int) -> Path:
+    """Return the file of a segment, a chunk of a Zarr array of ``ndim`` axes."""
+    return directory.joinpath("c", str(number), *["0"] * (ndim - 1))
+
+
+def document(f: Field, rows: int, segment_rows: int) -> dict[str, Any]:
+    """Return the ``zarr.json`` of the array of a field."""
+    dtype, shape = stored_row(f)
+    described = arrays.document((rows, *shape), dtype)
+    plain = described["codecs"][0]["configuration"]["codecs"]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [segment_rows, *(max(1, d) for d in shape)]}}
+    return {**described, "chunk_grid": grid, "codecs": plain}
+
+
+def stored_row(f: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of a row: a code for text."""
+    return (np.dtype(np.int32), ()) if f.kind == "text" else (np.dtype(f.dtype), f.shape)
+
+
+# -- reading
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FIXED, _NO_RESERVE = 0x10, getattr(mmap, "MAP_NORESERVE", 0)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class SegmentMap:
+    """The mapped segments of one field, from row ``first`` on; it stays valid while arrays of it are used.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the field.
+    row_shape, dtype
+        Of a row.
+    segment_rows : int
+    first : int
+        A row of the first segment that is mapped.
+    rows : int
+        Rows that there are; addresses are reserved for more.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        row_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        segment_rows: int,
+        first: int,
+        rows: int,
+    ) -> None:
+        self._directory, self._shape, self._dtype = directory, row_shape, dtype
+        self._width = arrays.row_bytes((0, *row_shape), dtype)
+        self._segment_rows = segment_rows
+        self._first = first // segment_rows
+        segments = -(-(rows + max(_ROOM, rows - first)) // segment_rows) - self._first
+        self._capacity = max(2, segments)  # segments
+        self._mapped: set[int] = set()
+        self._size = self._capacity * segment_rows * self._width
+        if self._size:
+            self._at = _mapped(None, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
+            raw = (ctypes.c_char * self._size).from_address(self._at)
+            weakref.finalize(raw, _libc.munmap, self._at, self._size)
+            self._raw = raw
+
+    def fits(self, first: int, rows: int) -> bool:
+        """Return whether rows from ``first`` up to ``rows`` have addresses here."""
+        return self._first * self._segment_rows <= first and rows <= (self._first + self._capacity) * self._segment_rows
+
+    def rows(self, first: int, rows: int, needed: Sequence[int]) -> Array:
+        """Return rows ``first`` to ``rows``, read-only; the segments ``needed`` must be there.
+
+        Raises
+        ------
+        DamagedDataset
+            A segment is missing, or its file has another size.
+        """
+        if not self._size:
+            empty: Array = np.zeros((rows - first, *self._shape), self._dtype)
+            empty.flags.writeable = False
+            return empty
+        for number in needed:
+            if number not in self._mapped:
+                self._map(number)
+        count = self._capacity * self._segment_rows
+        whole: Array = np.frombuffer(memoryview(self._raw), self._dtype).reshape(count, *self._shape)
+        part = whole[first - self._first * self._segment_rows :][: rows - first]
+        part.flags.writeable = False
+        return part
+
+    def _map(self, number: int) -> None:
+        size = self._segment_rows * self._width
+        with arrays.open_sized(file_of(self._directory, number, 1 + len(self._shape)), size) as file:
+            at = self._at + (number - self._first) * size
+            _mapped(at, size, mmap.MAP_SHARED | _FIXED, file.fileno())
+        self._mapped.add(number)
+
+
+def _mapped(at: int | None, size: int, how: int, descriptor: int) -> int:
+    found = _libc.mmap(at, size, mmap.PROT_READ, how, descriptor, 0)
+    if found == _FAILED or found is None:
+        code = ctypes.get_errno()
+        raise DamagedDataset(f"{size:,} bytes cannot be mapped: {os.strerror(code)}.", hint="ulimit -v unlimited")
+    return int(found)
+
+
+def check(directory: Path, f: Field, segment_rows: int, needed: Sequence[int]) -> None:
+    """Raise DamagedDataset unless the segments of a field are there at full length."""
+    dtype, shape = stored_row(f)
+    size = segment_rows * arrays.row_bytes((0, *shape), dtype)
+    for number in needed if size else ():
+        arrays.check_size(file_of(directory, number, 1 + len(shape)), size)
+
+
+# -- writing
+
+
+class SegmentWriter:
+    """Writes the rows of one field from a given row on."""
+
+    def __init__(self, directory: Path, f: Field, segment_rows: int) -> None:
+        self._directory, self._name, self._segment_rows = directory, f.name, segment_rows
+        self._dtype, self._shape = stored_row(f)
+        self._width = arrays.row_bytes((0, *self._shape), self._dtype)
+        self._open: dict[int, int] = {}  # descriptors by segment
+        self._dirty: set[int] = set()
+
+    def write(self, row: int, values: Array) -> None:
+        """Write rows; those after them are not committed yet, or not there."""
+        if values.dtype != self._dtype or values.shape[1:] != self._shape:
+            raise ValueError(f"{self._name}: {values.dtype} {values.shape[1:]} instead of {self._dtype} {self._shape}")
+        done = 0
+        while self._width and done < len(values):
+            number, within = divmod(row + done, self._segment_rows)
+            count = min(len(values) - done, self._segment_rows - within)
+            part = arrays.little_endian(values[done : done + count])
+            arrays.write_at(self._descriptor(number), within * self._width, part)
+            self._dirty.add(number)
+            done += count
+
+    def _descriptor(self, number: int) -> int:
+        if number not in self._open:
+            for old in [n for n in self._open if n < number - 1 and n not in self._dirty]:
+                os.close(self._open.pop(old))
+            file = file_of(self._directory, number, 1 + len(self._shape))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
+            size = self._segment_rows * self._width
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
+            self._open[number] = descriptor
+        return self._open[number]
+
+    def dirty(self) -> list[int]:
+        """Return the descriptors of files that were written to since the last call."""
+        found = [self._open[number] for number in self._dirty]
+        self._dirty.clear()
+        return found
+
+    def punch(self, first: int, stop: int) -> None:
+        """Give the disk back that rows [first, stop) take, as far as whole pages do."""
+        page = mmap.PAGESIZE
+        for number in range(first // self._segment_rows, -(-stop // self._segment_rows)):
+            base = number * self._segment_rows
+            a = -(-(max(first, base) - base) * self._width // page) * page
+            b = (min(stop, base + self._segment_rows) - base) * self._width // page * page
+            if b > a and (number in self._open or self._exists(number)):
+                _punch(self._descriptor(number), a, b - a)
+
+    def _exists(self, number: int) -> bool:
+        return file_of(self._directory, number, 1 + len(self._shape)).exists()
+
+    def remove(self, number: int) -> None:
+        """Remove a segment, of which no row is kept."""
+        if number in self._open:
+            os.close(self._open.pop(number))
+            self._dirty.discard(number)
+        file = file_of(self._directory, number, 1 + len(self._shape))
+        file.unlink(missing_ok=True)
+        for parent in list(file.parents)[: len(self._shape)]:
+            if parent.name != "c" and parent.is_dir():
+                parent.rmdir()
+
+    def close(self) -> None:
+        """Close all files."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
+
+
+def _punch(descriptor: int, at: int, size: int) -> None:
+    """Give pages of a file back, where the file system can."""
+    if hasattr(_libc, "fallocate"):
+        _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_longlong(at), ctypes.c_longlong(size))
+
+
+def existing(directory: Path) -> list[int]:
+    """Return the numbers of the segments that are in a field's directory."""
+    try:
+        return sorted(int(e.name) for e in os.scandir(directory / "c") if e.name.isdecimal())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,333 @@
+"""Open a dataset that grows, at one of its generations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.growing import logs, segments
+from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.store import episode_table, files, generations, manifest, statistics
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.generations import Generation
+from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.opening import Store, field_of
+from rlds_cli.ted import Array, EpisodeTable, IntArray
+
+FREED = "freed"  # the number of entries of the log of departures whose rows may be gone
+
+
+class GrowingStore(Store):
+    """The files of a dataset that grows, at one generation.
+
+    The generation is held: while this object exists, its rows stay. Rows are counted from the first episode that was
+    kept when the generation was made.
+
+    Parameters
+    ----------
+    path : Path
+    generation : int, optional
+        The newest without it.
+    check : bool
+        Check the sizes of files and the episode table.
+    before : GrowingStore, optional
+        Another generation of the same dataset, whose mapped segments are used as well.
+
+    Attributes
+    ----------
+    generation : Generation
+    head : Manifest
+        The manifest with what does not change.
+    """
+
+    def __init__(
+        self, path: Path, generation: int | None = None, *, check: bool = True, before: GrowingStore | None = None
+    ) -> None:
+        self.path, self._checks = path, check
+        if before is None:
+            files.check_tree(path)
+        self.generation, self._hold = _held(path, generation)
+        self.head: Manifest = manifest.read(path) if before is None else before.head
+        head = self.head
+        self._segment_rows = int(head.growing["segment_rows"])
+        self.manifest = replace(
+            manifest.of_generation(head, self.generation), stats=_LazyStats(self), episode_columns=_LazyColumns(self)
+        )
+        self._stored = {f.name: f for f in head.fields}
+        self.fields = {f.name: field_of(f) for f in head.fields}
+        self._maps: dict[str, SegmentMap] = {} if before is None else before._maps
+        self._columns: dict[str, Array] = {}
+        self._strings: dict[str, Array] = {}
+        self._own_columns: dict[str, StoredColumn] = {}
+        if check:
+            self._check_sizes()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return GrowingStore, (self.path, self.generation.number)
+
+    @property
+    def content(self) -> str:
+        """Fingerprint of the content."""
+        return self.generation.fingerprint
+
+    def newest(self) -> GrowingStore:
+        """Return the newest generation, which may be this one."""
+        if generations.last(self.path).number == self.generation.number:
+            return self
+        return GrowingStore(self.path, check=self._checks, before=self)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Guard the opening of files: the rows of a generation that is held stay as they are."""
+        yield
+
+    def _check_sizes(self) -> None:
+        needed = self._needed
+        for f in self.fields.values():
+            segments.check(self.directory(f.name), f, self._segment_rows, needed)
+
+    # -- episodes
+
+    @cached_property
+    def _records(self) -> npt.NDArray[np.void]:
+        g = self.generation
+        found = logs.read_episodes(self.path, g.first_episode, g.episodes)
+        if self._checks:
+            logs.check_episodes(found, 0, g.rows, len(self.sources), self.path)
+        return found
+
+    @cached_property
+    def kept(self) -> IntArray | None:  # type: ignore[override]
+        """Numbers of the episodes that are kept; None for all of them."""
+        g = self.generation
+        left = logs.read_departed(self.path, g.departed) - g.first_episode
+        left = left[left >= 0]
+        if not len(left):
+            return None
+        stays = np.ones(g.episodes - g.first_episode, bool)
+        if left.max() >= len(stays):
+            raise DamagedDataset(f"{self.path / logs.DEPARTED} names an episode that is not there.", hint=logs.HINT)
+        stays[left] = False
+        return np.flatnonzero(stays)
+
+    @cached_property
+    def _needed(self) -> list[int]:
+        """Numbers of the segments that hold rows of episodes that are kept."""
+        e = self._records if self.kept is None else self._records[self.kept]
+        first, last = e["start"] // self._segment_rows, (e["start"] + e["length"]) // self._segment_rows
+        found = set(np.unique(first).tolist()) | set(np.unique(last).tolist())
+        for k in np.flatnonzero(last - first > 1).tolist():
+            found |= set(range(int(first[k]), int(last[k])))
+        return sorted(found)
+
+    @cached_property
+    def episodes(self) -> dict[str, Array]:
+        """Columns of the episode table, without texts and without the user's own."""
+        found = logs.columns(self._records, self.generation.first_row)
+        return found | {f"split/{name}": mask for name, mask in self._splits.items()}
+
+    @cached_property
+    def _about(self) -> list[Mapping[str, Any]]:
+        """What else is known of each episode: ``group``, ``options``, ``splits``, ``extra``."""
+        e, nothing = self._records, dict[str, Any]()
+        found: list[Mapping[str, Any]] = [nothing] * len(e)
+        told = np.flatnonzero(e["about_bytes"])
+        if not len(told):
+            return found
+        first = int(e["about"][told[0]])
+        lines = logs.read_part(self.path / logs.ABOUT, first, self.generation.about)
+        for k, at, size in zip(told.tolist(), e["about"][told].tolist(), e["about_bytes"][told].tolist(), strict=True):
+            found[k] = _about_of(lines[at - first : at - first + size], self.path)
+        return found
+
+    @cached_property
+    def _splits(self) -> dict[str, Array]:
+        names = sorted({name for about in self._about for name in about.get("splits", ())})
+        return {n: np.array([n in about.get("splits", ()) for about in self._about], bool) for n in names}
+
+    def episode_strings(self, column: str) -> list[str]:
+        """Return a text column of the episode table (``group``, ``options``)."""
+        return [str(about.get(column) or "") for about in self._about]
+
+    @cached_property
+    def own_columns(self) -> tuple[str, ...]:
+        """Names of the user's own episode columns."""
+        return tuple({name: None for about in self._about for name in about.get("extra", ())})
+
+    def _read_own_column(self, name: str) -> StoredColumn:
+        return episode_table.typed([about.get("extra", {}).get(name) for about in self._about], name)
+
+    @cached_property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """Files of the archives that episodes come from."""
+        return tuple(logs.read_lines(self.path / logs.SOURCES, 0, self.generation.sources))
+
+    def table(self) -> EpisodeTable:
+        """Return the episode table of the episodes that are kept."""
+        whole = self._whole_table()
+        return whole if self.kept is None else whole.take(self.kept)
+
+    def _whole_table(self) -> EpisodeTable:
+        e = self._records
+        return EpisodeTable(
+            e["length"],
+            e["end"],
+            e["num_observed"] > e["length"],
+            e["source"],
+            e["row"],
+            group=self.episode_strings("group"),
+            seed=[s if has else None for s, has in zip(e["seed"].tolist(), e["has_seed"].tolist(), strict=True)],
+            options=[o or None for o in self.episode_strings("options")],
+            splits=dict(self._splits),
+            extra={name: self.own_column(name).scalars() for name in self.own_columns},
+        )
+
+    # -- rows
+
+    def rows(self, name: str) -> Array:
+        """Return all rows of an array field, or the codes of a text field, mapped."""
+        if name not in self._columns:
+            g, f = self.generation, self.fields[name]
+            found = self._maps.get(name)
+            if found is None or not found.fits(g.first_row, g.rows):
+                dtype, shape = segments.stored_row(f)
+                found = SegmentMap(self.directory(name), shape, dtype, self._segment_rows, g.first_row, g.rows)
+                self._maps[name] = found
+            self._columns[name] = found.rows(g.first_row, g.rows, self._needed)
+        return self._columns[name]
+
+    def strings(self, name: str) -> Array:
+        """Return the strings of a text field: an object array whose last element is None (code -1)."""
+        if name not in self._strings:
+            lines = logs.read_lines(self.path / logs.STRINGS, 0, self.generation.strings)
+            self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
+        return self._strings[name]
+
+    def digest_of(self, k: int) -> bytes:
+        """Return the recorded digest of episode ``k``, see `content`."""
+        return bytes(self._records["digest"][k])
+
+
+def open_store(path: Path, *, generation: int | None = None, check: bool = True) -> Store:
+    """Open a dataset, of either kind.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is no such generation, or its rows were freed.
+    """
+    if not is_growing(path):
+        if generation is not None:
+            raise RldsError(f"{path} does not grow: it has no generations.", hint="leave generation out")
+        return Store(path, check=check)
+    return GrowingStore(path, generation, check=check)
+
+
+def is_growing(path: Path) -> bool:
+    """Return whether the dataset in a directory grows."""
+    return (path / generations.FILE).exists()
+
+
+def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
+    """Return a generation, with a hold on it."""
+    while True:
+        g = generations.last(path) if wanted is None else generations.at(path, wanted)
+        hold = logs.Hold(path, g.number)
+        if freed(path) <= g.departed:
+            return g, hold
+        hold.release()
+        if wanted is not None:
+            raise DatasetNotFound(
+                f"Generation {wanted:,} of {path} was freed: episodes of it are gone.",
+                hint="open the newest one; a generation stays while a process has it open",
+            )
+
+
+def freed(path: Path) -> int:
+    """Return the number of departures, in order, whose rows may be gone."""
+    try:
+        with files.open_regular(path / FREED) as file:
+            return int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+    except OSError as e:
+        raise DamagedDataset(f"{path / FREED} cannot be read: {e.strerror}.", hint=logs.HINT) from e
+
+
+def _about_of(line: bytes, path: Path) -> Mapping[str, Any]:
+    try:
+        found = documents.loads(line)
+        whole = isinstance(found, dict) and isinstance(found.get("extra", {}), dict)
+        if not whole or not all(isinstance(s, str) for s in found.get("splits", ())):
+            raise ValueError("no description of an episode")
+    except ValueError as e:
+        raise DamagedDataset(f"{path / logs.ABOUT} cannot be read: {e}.", hint=logs.HINT) from e
+    return dict(found)
+
+
+class _LazyStats(Mapping[str, Mapping[str, Any]]):
+    """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
+
+    def __init__(self, store: GrowingStore) -> None:
+        self._store = store
+        self._known: dict[str, Mapping[str, Any]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in set(self):
+            raise KeyError(name)
+        if name not in self._known:
+            e, kept = self._store.episodes, self._store.kept
+            start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
+            self._known[name] = asdict(stats_of(self._store.rows(name), start, length))
+        return self._known[name]
+
+
+class _LazyColumns(Mapping[str, Mapping[str, str]]):
+    """The user's own episode columns, for the manifest."""
+
+    def __init__(self, store: GrowingStore) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.own_columns)
+
+    def __len__(self) -> int:
+        return len(self._store.own_columns)
+
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        column = self._store.own_column(name)
+        digest = statistics.own_column_digest(name, column.values, column.missing)
+        return {"dtype": column.dtype, "digest": digest}
+
+
+def stats_of(values: Array, start: IntArray, length: IntArray) -> Stats:
+    """Compute statistics over the steps of episodes that start at rows and have so many steps."""
+    ends = np.cumsum(length)
+    steps = int(ends[-1]) if len(ends) else 0
+    accumulator = statistics.Accumulator(values.shape[1:])
+    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    at_once = statistics.block_steps(width)
+
+    def rows(a: int, b: int, every: int = 1) -> IntArray:
+        wanted = np.arange(a, b, every)
+        episode = np.searchsorted(ends, wanted, "right")
+        found: IntArray = start[episode] + wanted - (ends - length)[episode]
+        return found
+
+    for a in range(0, steps, at_once):
+        accumulator.add(values[rows(a, min(a + at_once, steps))])
+    return accumulator.result(values[rows(0, steps, statistics.sample_steps(steps, width))])

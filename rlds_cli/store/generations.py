@@ -1,0 +1,154 @@
+"""The log of a growing dataset's generations: one record of fixed size for each commit. Needs no NumPy.
+
+A dataset that grows is a directory of rows that are never changed, of logs that only get longer, and of this file. Its
+last valid record says how much of the rows and logs counts; what lies behind is of a commit that was not finished, and
+is written over by the next one. So a reader sees the dataset as it was after one commit, whatever a writer does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound
+from rlds_cli.store import files
+
+FILE = "generations.log"
+PREFIX = "rlds2:"
+_LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, hash, CRC-32 of what is before it
+_MARK = b"rldsgen1"
+BYTES = _LAYOUT.size
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A growing dataset after one commit. ``number`` is 0 for the empty dataset that a writer begins with.
+
+    Attributes
+    ----------
+    rows, episodes : int
+        Rows and records of episodes that were ever written.
+    departed : int
+        Entries of the log of episodes that left.
+    about, sources, strings : int
+        Bytes of the logs of texts about episodes, of archive files, and of strings.
+    first_row, first_episode : int
+        Of the first episode that is kept.
+    kept, steps, transitions, terminated, truncated, cut, final_observations, terminated_inside : int
+        Numbers of what is kept.
+    moved : int
+        The number of times that kept episodes were rewritten end to end.
+    """
+
+    number: int = 0
+    rows: int = 0
+    episodes: int = 0
+    departed: int = 0
+    about: int = 0
+    sources: int = 0
+    strings: int = 0
+    first_row: int = 0
+    first_episode: int = 0
+    kept: int = 0
+    steps: int = 0
+    transitions: int = 0
+    terminated: int = 0
+    truncated: int = 0
+    cut: int = 0
+    final_observations: int = 0
+    terminated_inside: int = 0
+    moved: int = 0
+    time: float = 0.0
+    content: bytes = bytes(32)
+
+    @property
+    def fingerprint(self) -> str:
+        """``rlds2:`` and 64 hexadecimal digits: the hash of the episodes that are kept, whatever their order."""
+        return PREFIX + self.content.hex()
+
+    def packed(self) -> bytes:
+        """Return the record."""
+        head = _LAYOUT.pack(_MARK, *astuple(self), 0)[:-4]
+        return head + struct.pack("<I", zlib.crc32(head))
+
+
+def unpacked(record: bytes) -> Generation | None:
+    """Return the generation of a record; None if the record is not whole."""
+    if len(record) != BYTES or zlib.crc32(record[:-4]) != int.from_bytes(record[-4:], "little"):
+        return None
+    mark, *values, _ = _LAYOUT.unpack(record)
+    g = Generation(*values)
+    return g if mark == _MARK and _is_possible(g) else None
+
+
+def _is_possible(g: Generation) -> bool:
+    numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "content")]
+    return min(numbers) >= 0 and max(numbers) < 1 << 60 and g.first_row <= g.rows and g.first_episode <= g.episodes
+
+
+def last(dataset: Path) -> Generation:
+    """Return the newest generation.
+
+    Raises
+    ------
+    DamagedDataset
+        There is no whole record.
+    """
+    with _opened(dataset) as log:
+        count = os.fstat(log.fileno()).st_size // BYTES
+        for number in range(count - 1, max(-1, count - 3), -1):  # the last one may be of a commit that was killed
+            found = _read(log.fileno(), number)
+            if found is not None and found.number == number:
+                return found
+    raise DamagedDataset(f"{dataset / FILE} has no whole record among its last.", hint="rlds verify ID")
+
+
+def at(dataset: Path, number: int) -> Generation:
+    """Return generation ``number``.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is no such generation.
+    DamagedDataset
+        Its record is damaged.
+    """
+    newest = last(dataset)
+    if not 0 <= number <= newest.number:
+        raise DatasetNotFound(f"{dataset} has no generation {number:,}; the newest is {newest.number:,}.")
+    with _opened(dataset) as log:
+        found = _read(log.fileno(), number)
+    if found is None or found.number != number:
+        raise DamagedDataset(f"{dataset / FILE}: record {number:,} is damaged.", hint="rlds verify ID")
+    return found
+
+
+def _opened(dataset: Path) -> Any:
+    try:
+        return files.open_regular(dataset / FILE)
+    except OSError as e:
+        raise DamagedDataset(f"{dataset / FILE} cannot be read: {e.strerror}.", hint="rlds verify ID") from e
+
+
+def _read(descriptor: int, number: int) -> Generation | None:
+    return unpacked(os.pread(descriptor, BYTES, number * BYTES))
+
+
+def counts_of(g: Generation) -> Mapping[str, int]:
+    """Return the counts for a manifest."""
+    return {
+        "rows": g.rows - g.first_row,
+        "episodes": g.kept,
+        "steps": g.steps,
+        "transitions": g.transitions,
+        "terminated": g.terminated,
+        "truncated": g.truncated,
+        "cut": g.cut,
+        "final_observations": g.final_observations,
+        "terminated_inside": g.terminated_inside,
+    }
