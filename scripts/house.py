@@ -51,18 +51,19 @@ _BELOW = {
     "home": "base files registry ted store",
     "archives": "base files formats ted",
     "store": "base files formats ted",
-    "dataset": "base files formats ted registry home store",
-    "checks": "base files formats ted registry home store dataset archives",  # faults of readers
-    "convert": "base files formats ted registry home store dataset archives checks",  # it records what they find
-    "downloads": "base files formats ted registry home store dataset archives checks convert",
-    "loader": "base files formats ted registry home store dataset",
-    "preprocess": "base files formats ted registry home store dataset",
-    "report": "base files formats ted registry home store dataset archives checks convert",
+    "growing": "base files formats ted store",
+    "dataset": "base files formats ted registry home store growing",
+    "checks": "base files formats ted registry home store growing dataset archives",  # faults of readers
+    "convert": "base files formats ted registry home store growing dataset archives checks",  # it records what they find
+    "downloads": "base files formats ted registry home store growing dataset archives checks convert",
+    "loader": "base files formats ted registry home store growing dataset",
+    "preprocess": "base files formats ted registry home store growing dataset",
+    "report": "base files formats ted registry home store growing dataset archives checks convert",
     "maintenance": (
-        "base files formats ted registry home store dataset archives convert downloads loader preprocess checks"
+        "base files formats ted registry home store growing dataset archives convert downloads loader preprocess checks"
     ),
-    "bench": "base files formats ted registry home store dataset loader",
-    "interop": "base files formats ted registry home store dataset archives convert downloads loader",
+    "bench": "base files formats ted registry home store growing dataset loader",
+    "interop": "base files formats ted registry home store growing dataset archives convert downloads loader",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli
