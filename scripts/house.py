@@ -54,7 +54,7 @@ _BELOW = {
     "growing": "base files formats ted store",
     "dataset": "base files formats ted registry home store growing",
     "checks": "base files formats ted registry home store growing dataset archives",  # faults of readers
-    "convert": "base files formats ted registry home store growing dataset archives checks",  # it records what they find
+    "convert": "base files formats ted registry home store growing dataset archives checks",  # it records findings
     "downloads": "base files formats ted registry home store growing dataset archives checks convert",
     "loader": "base files formats ted registry home store growing dataset",
     "preprocess": "base files formats ted registry home store growing dataset",

@@ -58,7 +58,7 @@ def take(block: dict[str, ColumnRows], first: Array, length: int = 0, shift: int
     read = {n: c.values for n, c in block.items()}
     plan = Plan(table, [Output(Value.COPY, v.dtype, v.shape[1:], source=v, shift=shift) for v in read.values()])
     first = np.asarray(first, np.int64)
-    made = Bound(plan, np.zeros(len(first), np.int64), first, None, (), length).read(0, len(first))
+    made = Bound(plan, np.zeros(len(first), np.int64), first, (), length).read(0, len(first))
     return dict(zip(read, made, strict=True))
 
 

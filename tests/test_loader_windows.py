@@ -56,7 +56,7 @@ def column(values, **options):
 
 
 def read(plan, episode, first, length):
-    return Bound(plan, np.array(episode, np.int64), np.array(first, np.int64), None, (), length).read(0, len(episode))
+    return Bound(plan, np.array(episode, np.int64), np.array(first, np.int64), (), length).read(0, len(episode))
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.data()), min_size=1, max_size=5), st.integers(1, 6), st.integers(0, 1))

@@ -1,4 +1,4 @@
-"""What is applied, to NumPy arrays, row by row, and to TensorDicts."""
+"""What is applied to NumPy arrays and row by row. Workers import this module: nothing here may be slow to import."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ def normalise_batch(batch: Any) -> Any:
     for part in (batch, batch["next"]):
         part["observation"] = joined(part["observation"])
     return batch
-
-
-def normalise_tensordict(td: Any) -> Any:
-    """The same as TorchRL's users write it."""
-    import torch
-
-    mean, std = ({n: torch.from_numpy(v) for n, v in x.items()} for x in (MEAN, STD))
-    new = td.exclude("observation", ("next", "observation"))
-    for at in (("observation",), ("next", "observation")):
-        o = td.get(at)
-        new.set(at, torch.cat([(o.get(n) - mean[n]) / std[n] for n in mean], -1))
-    return new
 
 
 def penalise(step: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from results import memory
 
-from preprocess import data, functions
+from preprocess import data, functions, tensordicts
 
 Found = dict[str, Any]
 BARE_ROWS = 2048  # the fastest of 512 to 65,536: what is computed stays in the cache
@@ -27,10 +27,10 @@ def rlds(count: int, fn: str, watch: bool = False, **how: Any) -> Found:
     from rlds_cli import preprocess
     from rlds_cli.store.publishing import remove
 
-    source = data.steps(count)
+    source, module = data.steps(count), "tensordicts" if how.get("arrays") == "tensordict" else "functions"
     with _watched(watch) as seen:
         start, began = time.perf_counter(), cpu()
-        made = preprocess.run(source, f"preprocess.functions:{fn}", fn, cache_dir=data.HOME, force=True, **how)
+        made = preprocess.run(source, f"preprocess.{module}:{fn}", fn, cache_dir=data.HOME, force=True, **how)
         found: Found = {"seconds": time.perf_counter() - start, "cpu": cpu() - began}
     found |= {"steps": made.num_steps, "check": _check(made, count), "own": _own_bytes(made.path)}
     remove(made.path)
@@ -71,10 +71,10 @@ def torchrl(count: int, num_chunks: int | None) -> Found:
     target, few, many = data.HOME / "torchrl-made", prepared(data.FEW), prepared(count)
     with mp.get_context("spawn").Pool(2) as pool:
         how = {"num_chunks": num_chunks, "pool": pool, "dest": target}
-        few.preprocess(functions.normalise_tensordict, **how)
+        few.preprocess(tensordicts.normalise_tensordict, **how)
         shutil.rmtree(target)
         start = time.perf_counter()
-        made = many.preprocess(functions.normalise_tensordict, **how)
+        made = many.preprocess(tensordicts.normalise_tensordict, **how)
         found = {"seconds": time.perf_counter() - start}
     rows = {n: data.steps(count).column(f"observation/{n}")[:1000] for n in functions.MEAN}
     check = np.allclose(made[:1000]["observation"].numpy(), functions.joined(rows), atol=1e-6)

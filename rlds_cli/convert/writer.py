@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,8 +27,7 @@ from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest
-from rlds_cli.ted import FLAGS, REWARD, Array, EpisodeData, Field, Scalar, lay_out, spaces
+from rlds_cli.ted import FLAGS, REWARD, Array, EpisodeData, Field, Scalar, lay_out
 
 _INTERVAL = 0.05  # seconds that an ended episode waits for others, to be committed with them
 _MOST_BYTES = 16 << 20  # of ended episodes that wait
@@ -193,7 +192,9 @@ class Writer:
             return
         shapes = {e.shape for e in ended} - {(self._envs,), ()}
         if shapes:
-            raise InvalidEpisode(f"flags of shape {sorted(shapes)[0]}; [{self._envs}] is needed, one of each environment.")
+            raise InvalidEpisode(
+                f"flags of shape {sorted(shapes)[0]}; [{self._envs}] is needed, one of each environment."
+            )
         for k in range(self._envs):
             last = [bool(e if e.ndim == 0 else e[k]) for e in ended]
             after = None if next_observation is None else _of(next_observation, k, self._envs)
@@ -440,7 +441,9 @@ class _OpenEpisode:
             value = value.detach().cpu().numpy()
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
         if array.dtype.kind not in "biufc":
-            raise InvalidEpisode(f"step {self.steps}: {name} has dtype {array.dtype}; numbers, flags or text are needed.")
+            raise InvalidEpisode(
+                f"step {self.steps}: {name} has dtype {array.dtype}; numbers, flags or text are needed."
+            )
         if buffer is not None and array.shape != buffer.shape[1:]:
             shapes = f"{list(array.shape)}, {list(buffer.shape[1:])} before"
             raise InvalidEpisode(f"step {self.steps}: {name} has shape {shapes}.")
@@ -508,5 +511,3 @@ def _of(values: Any, k: int, count: int) -> Any:
         size = len(values) if hasattr(values, "__len__") else "one value"
         raise InvalidEpisode(f"{size} for {count} environments: each value is [{count}, ...].")
     return values[k]
-
-

@@ -1,12 +1,12 @@
 """The fingerprint of a growing dataset: a hash of the set of its episodes, in time that depends on what changed alone.
 
-An episode's digest is the sha256 of one JSON line, ``[length, end, number of observations, seed, options, splits]``, and of
-the sha256 of the rows of each field by name: its T+1 rows, little-endian; of text, the JSON list of the strings.
+An episode's digest is the sha256 of one JSON line, ``[length, end, number of observations, seed, options, splits]``,
+and of the sha256 of the rows of each field by name: its T+1 rows, little-endian; of text, the JSON list of the strings.
 
-The hash of a set of episodes is LtHash: each digest is stretched to 1,024 numbers of 16 bits by SHAKE-128, and these are
-added up modulo 2**16. Episodes are so added and taken away in any order. Source: Bellare and Micciancio, "A New Paradigm
-for Collision-free Hashing: Incrementality at Reduced Cost" (1997), with the parameters of Lewi et al., "Securing Update
-Propagation with Homomorphic Hashing" (2019), which are secure to 200 bits.
+The hash of a set of episodes is LtHash: each digest is stretched to 1,024 numbers of 16 bits by SHAKE-128, and these
+are added up modulo 2**16. Episodes are so added and taken away in any order. Source: Bellare and Micciancio, "A New
+Paradigm for Collision-free Hashing: Incrementality at Reduced Cost" (1997), with the parameters of Lewi et al.,
+"Securing Update Propagation with Homomorphic Hashing" (2019), which are secure to 200 bits.
 
 The fingerprint is ``rlds2:`` and the sha256 of one JSON line of the fields, and of the sums.
 """

@@ -1,10 +1,10 @@
 """Rows in segments: files of equal numbers of rows, which are mapped side by side and read as one array.
 
-A segment is a chunk of a Zarr array without compression: a file of raw rows, made at its full length and sparse, so that
-rows which are written later are in the map already. Its number of rows is a multiple of 4,096: it then starts at a page
-in the files of every field, and segments of a field lie next to each other in memory. A segment of which no row is kept
-is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong to no
-episode.
+A segment is a chunk of a Zarr array without compression: a file of raw rows, made at its full length and sparse, so
+that rows which are written later are in the map already. Its number of rows is a multiple of 4,096: it then starts at a
+page in the files of every field, and segments of a field lie next to each other in memory. A segment of which no row is
+kept is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong
+to no episode.
 """
 
 from __future__ import annotations

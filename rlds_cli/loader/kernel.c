@@ -201,7 +201,7 @@ enum {
   GIVEN,     /* given for each sample */
   EPISODE,   /* the number of the episode */
   SPAN,      /* the number of steps summed */
-  SAMPLE     /* the number of the sample in this call */
+  SAMPLE     /* the number of the sample */
 };
 
 /* What is written of each row. */
@@ -244,7 +244,7 @@ typedef struct {
 } Samples;
 
 typedef struct {
-  i64 sample; /* number of the first; all are of this one if `lone` */
+  i64 sample; /* number of the first among all samples; all are of this one if `lone` */
   i64 lone, low, high; /* entries [low, high) are inside their episode */
   i64 episode[TILE], step[TILE], span[TILE], row[TILE];
 } Tile;
@@ -461,27 +461,29 @@ static void spans(const Plan *p, Tile *t, i64 n) {
   }
 }
 
-/* Gathers samples [n] into the outputs [n, ...] or [n, length, ...], one for each column.
- * Returns the place of a sample that names no episode, or no step of it; -1 for none. */
-API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
+/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column.
+ * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
+static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const *out) {
   const Windows *w = &p->windows;
+  const i64 *episode = s->episode + first, *number = s->number + first;
   Tile t;
   EACH {
-    const i64 e = s->episode[i];
-    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
-    const i64 step = first_step(w, s->number[i]);
-    if (!s->length && (u64)step >= (u64)(p->terminated ? w->transitions : w->steps)[e]) return i;
+    const i64 e = episode[i];
+    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return first + i;
+    const i64 step = first_step(w, number[i]);
+    if (!s->length && (u64)step >= (u64)(p->terminated ? w->transitions : w->steps)[e]) return first + i;
   }
   for (const Column *c = p->column; c < p->column + p->columns; c++)
-    if (c->place == GIVEN && c->given >= 0) EACH if (((const u64 *)s->given[c->given])[i] >= (u64)p->rows) return i;
+    if (c->place == GIVEN && c->given >= 0)
+      EACH if (((const u64 *)s->given[c->given])[first + i] >= (u64)p->rows) return first + i;
   if (!s->length) {
     t.lone = 0, t.low = 0, t.high = TILE;
     for (i64 done = 0; done < n; done += TILE) {
       const i64 m = least(TILE, n - done);
-      t.sample = done;
+      t.sample = first + done;
       for (i64 i = 0; i < m; i++) {
-        t.episode[i] = s->episode[done + i], t.span[i] = 1;
-        t.step[i] = first_step(w, s->number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
+        t.episode[i] = episode[done + i], t.span[i] = 1;
+        t.step[i] = first_step(w, number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
       }
       if (p->terminated && p->n_step > 1) spans(p, &t, m);
       write(p, s, &t, m, done, out);
@@ -490,11 +492,11 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
   }
   t.lone = 1;
   for (i64 k = 0; k < n; k++) {
-    const i64 e = s->episode[k], first = first_step(w, s->number[k]), T = w->steps[e];
-    t.sample = k;
-    if (k + 1 < n) fetch_slice(p, s, k + 1);
+    const i64 e = episode[k], start = first_step(w, number[k]), T = w->steps[e];
+    t.sample = first + k;
+    if (k + 1 < n) fetch_slice(p, s, first + k + 1);
     for (i64 done = 0; done < s->length; done += TILE) {
-      const i64 m = least(TILE, s->length - done), from = first + done;
+      const i64 m = least(TILE, s->length - done), from = start + done;
       t.low = clip(-from, 0, m), t.high = clip(T - from, t.low, m);
       for (i64 i = 0; i < m; i++) {
         t.episode[i] = e, t.span[i] = 1;
@@ -502,6 +504,15 @@ API i64 rlds_gather(const Plan *p, const Samples *s, i64 n, char *const *out) {
       }
       write(p, s, &t, m, k * s->length + done, out);
     }
+  }
+  return -1;
+}
+
+/* Gathers batches of n samples each, from sample `first` on, into out [batches, columns]. */
+API i64 rlds_gather(const Plan *p, const Samples *s, i64 first, i64 n, i64 batches, char *const *out) {
+  for (i64 b = 0; b < batches; b++) {
+    const i64 bad = gather(p, s, first + b * n, n, out + b * p->columns);
+    if (bad >= 0) return bad;
   }
   return -1;
 }

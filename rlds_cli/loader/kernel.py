@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache, partial
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -111,7 +112,7 @@ def _load() -> ctypes.CDLL:
         ("permute", (p, i, i, i, i, p, i, p), i),
         ("find", (p, p, i, p, p), i),
         ("fall", (p, i, p, i, p, i, p), None),
-        ("gather", (p, p, i, p), i),
+        ("gather", (p, p, i, i, i, p), i),
         ("goals", (p, p, p, i, p, p, p), i),
         ("tree_fill", (p,), None),
         ("tree_top", (p, p, p), None),
@@ -503,7 +504,7 @@ class Plan:
         self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
-        self.lists = c_void_p * max(1, len(outputs))
+        self.pointers = lru_cache(partial(_pointers, len(outputs)))
 
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
@@ -571,32 +572,42 @@ class Bound:
         length: int,
     ) -> None:
         self._samples, self._kept = _samples(episode, number, given, length)
-        self._plan, self._at, self._made, self._lists = plan, plan.at, plan.made, plan.lists
-        self._episode, self._number = address(episode), address(number)
-        self._given = [address(x) for x in given]
+        self._plan, self._at, self._made, self._pointers = plan, plan.at, plan.made, plan.pointers
         self._lead, self._count = (length,) if length else (), len(episode)
+        self._given = (c_void_p * len(given))(*map(address, given))
+        self._samples.given = ctypes.addressof(self._given)
         self._sent = byref(self._samples)
 
     def read(self, first: int, n: int, wrap: Callable[[Array], Any] | None = None) -> list[Any]:
         """Return the outputs of samples ``first`` to ``first + n``, each in memory of its own.
 
-        ``wrap`` is ``torch.from_numpy`` for tensors. One thread at a time may read.
+        ``wrap`` is ``torch.from_numpy`` for tensors.
         """
-        if not 0 <= first <= first + n <= self._count:
-            raise IndexError(f"samples {first} to {first + n} of {self._count}")
-        lead, empty = (n, *self._lead), np.empty
-        arrays: list[Any] = [empty(lead + shape, dtype) for dtype, shape in self._made]
-        made: list[Any] = arrays if wrap is None else [wrap(x) for x in arrays]
-        out = self._lists(*([address(x) for x in arrays] if wrap is None else [x.data_ptr() for x in made]))
-        samples, skip = self._samples, 8 * first
-        samples.episode, samples.number = self._episode + skip, self._number + skip
-        if self._given:
-            given = (c_void_p * len(self._given))(*[at + skip for at in self._given])
-            samples.given = ctypes.addressof(given)
-        bad = _gather(self._at, self._sent, n, out)
+        return self.read_batches(first, n, 1, wrap)[0]
+
+    def read_batches(
+        self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
+    ) -> list[list[Any]]:
+        """Return the outputs of several batches of ``n`` samples from ``first`` on, as `read` does, in one call."""
+        if not 0 <= first <= first + n * batches <= self._count or n < 0:
+            raise IndexError(f"samples {first} to {first + n * batches} of {self._count}")
+        lead, empty, made = (n, *self._lead), np.empty, self._made
+        arrays: list[Any] = [empty(lead + shape, dtype) for _ in range(batches) for dtype, shape in made]
+        if wrap is not None:
+            arrays = [wrap(x) for x in arrays]
+            at = [x.data_ptr() for x in arrays]
+        else:
+            at = [address(x) for x in arrays]
+        bad = _gather(self._at, self._sent, first, n, batches, self._pointers(batches)(*at))
         if bad >= 0:
             _checked(bad)
-        return made
+        if batches == 1:
+            return [arrays]
+        return [arrays[i : i + len(made)] for i in range(0, len(arrays), len(made))]
+
+
+def _pointers(columns: int, batches: int) -> type[ctypes.Array[c_void_p]]:
+    return c_void_p * max(1, columns * batches)
 
 
 def _samples(

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 RUN_BYTES = 3 << 20  # of the batches whose samples are drawn together: enough to share the cost of a call
 MOST_BATCHES = 56
+CALL_BYTES = 1 << 21  # of the batches of one call of the kernel: other threads run meanwhile
+MOST_TOGETHER = 32
 LOOK_AHEAD = 2  # runs announced to the operating system before they are read
 Places = tuple[IntArray, ...]
 BatchFunction = Callable[[Batch], Batch | None]
@@ -246,9 +248,9 @@ class CompiledColumns:
         kinds = [o.dtype for o in self._plan.outputs if o.dtype.kind == "f"]
         return self._plain and all(floats is None or kind.name == floats for kind in kinds)
 
-    def reader(self, located: Located) -> Callable[..., list[Any]]:
-        """Return the function (first, n, wrap) that reads the outputs of samples [n], see `Bound.read`."""
-        return self._bound(located).read
+    def reader(self, located: Located) -> Callable[..., list[list[Any]]]:
+        """Return the function (first, n, batches, wrap) that reads the outputs of batches, see `Bound.read_batches`."""
+        return self._bound(located).read_batches
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
@@ -448,8 +450,10 @@ class BatchReader:
         with self.read_ahead.gather(told):
             if self._compiled is not None:
                 read, wrap, tree = self._compiled.reader(located), self.arrays.wrap, self._numbered
-                for first in firsts:
-                    yield _nest(tree, read(first, size, wrap))
+                together = max(1, min(MOST_TOGETHER, CALL_BYTES // max(1, size * self.source.sample_bytes)))
+                for k in range(0, run.batches, together):
+                    for batch in read(k * size, size, min(together, run.batches - k), wrap):
+                        yield _nest(tree, batch)
             else:
                 for first in firsts:
                     yield _nest(self._tree, self._finished(self.source.gather(located, first, size)))

@@ -141,7 +141,8 @@ def read(dataset: Path) -> Manifest:
     if version > GROWING_FORMAT:
         writer = str(attributes.get("rlds_version", "a later version"))[:40]
         raise NewerFormat(
-            f"{dataset} has format {str(version)[:40]}, written by rlds {writer}; this version reads up to {GROWING_FORMAT}.",
+            f"{dataset} has format {str(version)[:40]}, written by rlds {writer};"
+            f" this version reads up to {GROWING_FORMAT}.",
             hint="pip install --upgrade rlds-cli",
         )
     try:

@@ -32,7 +32,7 @@ class Store:
     Attributes
     ----------
     kept : int array or None
-        Numbers of the episodes that count, among those of `episodes`; None for all: only a dataset that grows has others.
+        Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
     """
 
     kept: IntArray | None = None
