@@ -42,7 +42,7 @@ def one_by_one(schedule: Schedule, spot: Position, batches: int | None) -> tuple
 
 def read(schedule: Schedule, spot: Position, most: int, *, worker: int = 0, workers: int = 1) -> Found:
     found: Found = []
-    for run in runs(schedule, spot, Order(3), most, worker=worker, workers=workers):
+    for run in runs(schedule, spot, Order(3), lambda _: most, worker=worker, workers=workers):
         assert run.order.seed == 3 and 1 <= run.batches <= most
         numbers = np.asarray(run.of(Ranks(0, 1, "")))
         found += [(run.order.epoch, part.tolist()) for part in numbers.reshape(run.batches, run.size)]
@@ -83,14 +83,16 @@ def test_later_passes_begin_where_those_before_end(schedule: Schedule, step: int
 
 def test_gathers_grow() -> None:
     """A pass that is broken off after a batch has not read many."""
-    sizes = [run.batches for run in islice(runs(Schedule(4, None), Position(0, 0), Order(0), 10), 6)]
+    sizes = [run.batches for run in islice(runs(Schedule(4, None), Position(0, 0), Order(0), lambda _: 10), 6)]
     assert sizes == [1, 2, 4, 8, 10, 10]
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9))
 def test_a_rank_of_a_run_that_skips(share: int, world: int, batches: int, every: int, first: int) -> None:
     size = share * world
-    *_, run = islice(runs(Schedule(size, None), Position(0, first * size), Order(0), batches, workers=every), 4)
+    *_, run = islice(
+        runs(Schedule(size, None), Position(0, first * size), Order(0), lambda _: batches, workers=every), 4
+    )
     for rank in range(world):
         expected = [
             run.first + batch * every * size + i for batch in range(run.batches) for i in range(rank, size, world)

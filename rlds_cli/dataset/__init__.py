@@ -114,6 +114,11 @@ class Dataset:
         return f"{self.manifest.fingerprint}+{hashlib.sha256(self._index.astype('<i8').tobytes()).hexdigest()[:16]}"
 
     @property
+    def is_selection(self) -> bool:
+        """True if this is a selection of the episodes of a dataset."""
+        return self._selected
+
+    @property
     def generation(self) -> int | None:
         """Number of the commit that this dataset is at; None for one that does not grow."""
         return self.store.generation.number if isinstance(self.store, GrowingStore) else None

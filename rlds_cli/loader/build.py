@@ -40,13 +40,16 @@ class Request:
     extra: Sequence[Name | Extra]
     memory: str | int | None
     resident: bool = False
+    live: bool = False
 
     def in_steps(self, dataset: Dataset) -> Request:
         """Return the request with the window's offsets in steps of ``dataset``."""
         return replace(self, window=self.window.in_steps(dataset)) if isinstance(self.window, Offsets) else self
 
 
-def pool(dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool = False) -> WindowIndex:
+def pool(
+    dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool = False, live: bool = False
+) -> WindowIndex:
     """Count the windows of every episode, and number them.
 
     Raises
@@ -68,13 +71,20 @@ def pool(dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool
     if bucket is not None:
         by_length = np.argsort(table.steps, kind="stable")
         table, counts = table.where(by_length), counts[by_length]
-    return WindowIndex(dataset, table, PrefixIndex(counts), window.starts, bucket, in_mixture)
+    return WindowIndex(dataset, table, PrefixIndex(counts), window.starts, bucket, in_mixture, live)
 
 
 def dataset_source(
-    dataset: Dataset, request: Request, transforms: Transforms, arrays: ArrayBackend, ranks: Ranks
+    dataset: Dataset,
+    request: Request,
+    transforms: Transforms,
+    arrays: ArrayBackend,
+    ranks: Ranks,
+    learnt: StatefulDraw | None = None,
 ) -> tuple[Draw, DatasetSource]:
     """Make the draw over a dataset, and the source that reads it.
+
+    ``learnt`` is a draw over another generation of the dataset, which goes on with this one.
 
     Raises
     ------
@@ -82,8 +92,8 @@ def dataset_source(
         The sampler cannot draw from the dataset, or not for one of several ranks.
     """
     request = request.in_steps(dataset)
-    windows = pool(dataset, request.window, request.anchors)
-    draw = request.sampler.over(windows)
+    windows = pool(dataset, request.window, request.anchors, live=request.live)
+    draw = request.sampler.over(windows) if learnt is None else learnt.take_up(windows)
     if isinstance(draw, StatefulDraw) and ranks.world > 1:
         raise InvalidArgument(
             f"{type(request.sampler).__name__} on {ranks}: ranks do not know each other's updates.",
@@ -147,7 +157,8 @@ def read(
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step, packing = _per_step(transforms, floats), ""
-    if isinstance(window, Transition) and dataset.encoding == "memmap" and not request.resident:
+    rests = dataset.generation is None  # rows of one that grows are read where they are
+    if isinstance(window, Transition) and dataset.encoding == "memmap" and rests and not request.resident:
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
     if fuse:

@@ -20,8 +20,6 @@ from rlds_cli.loader.windows.windows import Anchors, Episode, Window
 class Described(Protocol):
     """The parts of a `Loader` that its description names."""
 
-    source: DatasetSource | MixtureSource
-    reader: BatchReader
     window: Window
     sampler: Sampler
     anchors: Anchors
@@ -31,6 +29,16 @@ class Described(Protocol):
     ranks: Ranks
     prefetch: int
     order_version: int
+
+    @property
+    def source(self) -> DatasetSource | MixtureSource:
+        """The columns that batches are read from."""
+        ...
+
+    @property
+    def reader(self) -> BatchReader:
+        """The reader of batches."""
+        ...
 
     def consumed(self) -> dict[str, int]:
         """Return the samples handed out so far."""

@@ -137,6 +137,8 @@ class WindowIndex:
         The episodes are sorted by length, and this many neighbours are drawn together.
     in_mixture : bool
         Whether the dataset is one of several in a mixture.
+    live : bool
+        Whether later generations of the dataset follow.
     """
 
     dataset: Dataset
@@ -145,6 +147,7 @@ class WindowIndex:
     starts: tuple[int, int]
     bucket: int | None = None
     in_mixture: bool = False
+    live: bool = False
 
     @cached_property
     def windows(self) -> WindowTable:

@@ -17,14 +17,15 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
+from rlds_cli.loader.live import GenerationLog, Live, LiveDataset
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
-from rlds_cli.loader.read import BatchReader, DatasetSource
+from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
-from rlds_cli.loader.storage.page_cache import Advice, prefetched
+from rlds_cli.loader.storage.page_cache import prefetched
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 
@@ -84,6 +85,10 @@ class Loader:
     memory : str, int or None
         The limit for a compressed dataset when it is decoded: ``"8GiB"``, bytes, or None for a quarter of the memory of
         the cgroup or the machine. ``"device"`` copies all array columns to ``device`` once, and gathers batches there.
+    live : bool, or the log of another run
+        Take up new generations of a dataset that grows between batches: sample number i is a function of
+        (seed, epoch, i) and of the generation that it is drawn from. The log of generations is part of `state_dict`; a
+        state, or its ``"generations"``, instead of True draws from these generations again, sample for sample.
     prefetch : int, optional
         Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
         each core (at most eight) where encoded frames are decoded.
@@ -127,9 +132,10 @@ class Loader:
         world_size: int | None = None,
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
+        live: bool | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
         prefetch: int | None = None,
     ) -> None:
-        self.dataset = build.opened(dataset)
+        opened = build.opened(dataset)
         self.window, self.sampler, self.anchors = window, sampler, anchors
         self.batch_size = integer("batch_size", batch_size, 1, BatchSize)
         self.seed = integer("seed", seed, 0)
@@ -141,24 +147,32 @@ class Loader:
         build.check_kinds(self.window, self.sampler, self.anchors)
         made, transforms = frameworks.make(backend, dtype, device), build.transforms_of(transform)
         resident = memory == "device"
-        request = build.Request(window, sampler, anchors, fields, extra, None if resident else memory, resident)
+        is_live = live is not False
+        allowed = None if resident else memory
+        request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
         draw: Draw | None = None
-        self.source: DatasetSource | MixtureSource
-        if not isinstance(self.dataset, Mixture):
-            draw, self.source = build.dataset_source(self.dataset, request, transforms, made, self.ranks)
-        elif resident:
-            raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
-        else:
+        growing: LiveDataset | None = None
+        source: DatasetSource | MixtureSource
+        if isinstance(opened, Mixture):
+            if resident or is_live:
+                what = 'memory="device"' if resident else "live=True"
+                raise InvalidArgument(f"{what} is for one dataset, not for a Mixture.", hint="leave it out")
             on_cpu = frameworks.make(backend, dtype, None)
-            self.source = MixtureSource(
-                self.dataset, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed
-            )
+            source = MixtureSource(opened, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed)
+        elif is_live:
+            growing = LiveDataset(opened, request, transforms, made, self.ranks)
+            draw, source = growing.draw, growing.source
+        else:
+            draw, source = build.dataset_source(opened, request, transforms, made, self.ranks)
         self._stateful = draw if isinstance(draw, StatefulDraw) else None
-        for text in self.source.warnings:
+        for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
-        self.reader = BatchReader(self.source, self.ranks, transforms, made)
+        self._reader = BatchReader(source, self.ranks, transforms, made)
+        self._live: Live | None = None
         self.prefetch = self._gathers_ahead(prefetch)
-        source = self.source
+        if growing is not None:
+            log = None if live is True else GenerationLog.read(live, len(growing.generations))
+            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log)
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
@@ -171,8 +185,36 @@ class Loader:
             "backend": backend,
             "device": device,
             "memory": memory,
+            "live": live,
             "prefetch": prefetch,
         }
+
+    # -- data
+
+    @property
+    def reader(self) -> BatchReader:
+        """The reader of batches: of a live loader, that of the generation taken up last."""
+        return self._reader if self._live is None else self._live.reader
+
+    @property
+    def source(self) -> DatasetSource | MixtureSource:
+        """The columns that batches are read from."""
+        source = self.reader.source
+        assert isinstance(source, DatasetSource | MixtureSource)
+        return source
+
+    @property
+    def dataset(self) -> Dataset | Mixture:
+        """The dataset, or the mixture; of a live loader, the dataset at the generation taken up last."""
+        source = self.source
+        return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
+
+    @property
+    def generation(self) -> int | None:
+        """Number of the generation that the last batch was drawn from; None where the dataset does not grow."""
+        if self._live is not None:
+            return self._live.last(self._position)[0]
+        return None if isinstance(self.dataset, Mixture) else self.dataset.generation
 
     def _gathers_ahead(self, prefetch: int | None) -> int:
         usual = self.reader.depth(self._size)
@@ -192,8 +234,16 @@ class Loader:
         """Go through one pass, see rule 1."""
         self.ranks.check()
         register(Batch)
+        start = self._start()
+        if self._live is not None:
+            self._live.begin(start)
+        pieces = runs(self.schedule, start, self._order, self._most)
+        return self._batches(pieces, self.prefetch)
+
+    def _most(self, position: Position) -> int:
+        """Return how many batches may be drawn together; a live loader takes up a new generation first."""
         most = self.reader.batches_at_once(self._size)
-        return self._batches(runs(self.schedule, self._start(), self._order, most), self.prefetch)
+        return most if self._live is None else self._live.most(position, self.batch_size, most)
 
     @property
     def _order(self) -> Order:
@@ -215,6 +265,11 @@ class Loader:
             raise InvalidArgument(
                 f"{self.sampler} in a DataLoader worker: it would not learn of priorities.", hint="num_workers=0"
             )
+        if self._live is not None:
+            raise InvalidArgument(
+                "A live loader in a DataLoader worker: each worker would take up generations at a time of its own.",
+                hint="num_workers=0, or prefetch= threads",
+            )
         if self.reader.arrays.ships:
             raise InvalidArgument(
                 "A loader with a device in a DataLoader worker: batches come from another process.",
@@ -223,23 +278,28 @@ class Loader:
         self.ranks.check()
         # A mixture computes its members' turns for consecutive batches only.
         most = 1 if isinstance(self.source, MixtureSource) else self.reader.batches_at_once(self._size)
-        mine = runs(self.schedule, start, self._order, most, worker=worker, workers=workers)
+        mine = runs(self.schedule, start, self._order, lambda _: most, worker=worker, workers=workers)
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
         on_stream = self.reader.arrays.on_stream()
 
-        def read(located: tuple[SampleRun, Any, Advice]) -> Iterator[Batch]:
+        def read(piece: LocatedRun) -> Iterator[Batch]:
             with on_stream():
-                return self.reader.read(*located, early=prefetch > 0)
+                return piece.read(early=prefetch > 0)
 
-        located = self.reader.located(pieces, early=self._stateful is None)
-        for (run, *_), batches in prefetched(read, located, prefetch):
+        early = self._stateful is None and self._live is None  # no more than `prefetch` runs are older than the data
+        read_by = ((self._reader_of(run), run) for run in pieces)
+        for piece, batches in prefetched(read, located(read_by, early=early), prefetch):
+            run = piece.run
             sample = run.first + run.size
             for batch in batches:
                 self._position, self._sought = Position(run.order.epoch, sample), False
                 sample += run.every * run.size
                 yield batch
+
+    def _reader_of(self, run: SampleRun) -> BatchReader:
+        return self._reader if self._live is None else self._live.reader_of(run)
 
     def __len__(self) -> int:
         """Return the number of batches of one ``iter()``: ``steps``, or those of an epoch.
@@ -309,11 +369,12 @@ class Loader:
         transforms and dtypes are not part of it and may differ when it is loaded.
         """
         position = self.schedule.settle(self._position)
-        return state.save(self._identity, position) | self._held(position)
+        held = self._held(position)
+        return state.save(self._identity(held), position) | held
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return state.identity(
+    def _identity(self, held: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what decides the order of samples; of a live loader at the last generation of the log in ``held``."""
+        mine = state.identity(
             self.dataset,
             sampler=self.sampler,
             window=self.window,
@@ -321,14 +382,18 @@ class Loader:
             seed=self.seed,
             order_version=self.order_version,
         )
+        return mine if self._live is None else mine | {"fingerprint": self._live.fingerprint(held)}
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""
         if isinstance(self.source, MixtureSource):
             return self.source.state(position)
-        return {} if self._stateful is None else self._stateful.state(*position)
+        held = {} if self._stateful is None else self._stateful.state(*position)
+        return held if self._live is None else held | self._live.state(position)
 
     def _hold(self, held: Mapping[str, Any], position: Position) -> None:
+        if self._live is not None:
+            self._live.load(held, position)
         if isinstance(self.source, MixtureSource):
             self.source.load(held, position)
         if self._stateful is not None:
@@ -345,7 +410,7 @@ class Loader:
         WrongState
             The state is of other data, of another sampler, window or seed, or of a later version of the order.
         """
-        position = state.load(self._identity, state_dict)
+        position = state.load(self._identity(state_dict), state_dict)
         self._hold(state_dict, position)
         self.order_version = int(state_dict["order"])
         self._move(position)

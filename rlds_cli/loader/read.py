@@ -390,8 +390,16 @@ class BatchReader:
     arrays : ArrayBackend
     """
 
-    def __init__(self, source: BatchSource, ranks: Ranks, transforms: Transforms, arrays: ArrayBackend) -> None:
+    def __init__(
+        self,
+        source: BatchSource,
+        ranks: Ranks,
+        transforms: Transforms,
+        arrays: ArrayBackend,
+        read_ahead: ReadAhead | None = None,
+    ) -> None:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
+        self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
         self._tree: Tree = Batch.nest((name, name) for name in source.names)
         self._apart = source.apart and not arrays.together
         self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
@@ -400,8 +408,11 @@ class BatchReader:
         final = self._apart and not left and arrays.dtype == arrays.working
         if final and isinstance(source, DatasetSource) and not source.resident:  # those on a device are row numbers
             self._compiled = source.compiled if source.compiled.is_final(arrays.working) else None
-        self.read_ahead = ReadAhead()
         keep_freed()
+
+    def over(self, source: BatchSource) -> BatchReader:
+        """Return the reader of another source of the same fields, which goes on with the advice of this one."""
+        return BatchReader(source, self.ranks, self.transforms, self.arrays, self.read_ahead)
 
     def batches_at_once(self, size: int) -> int:
         """Return the number of batches of ``size`` samples in a run: their samples are drawn together."""
@@ -414,16 +425,6 @@ class BatchReader:
         gathered = one * size * self.batches_at_once(size)
         ships = self.arrays.ships and not self.source.resident
         return prefetch_depth(sample_bytes=one, gather_bytes=gathered, decodes=self.source.decodes, ships=ships)
-
-    def located(self, runs: Iterable[SampleRun], *, early: bool) -> Iterator[tuple[SampleRun, Any, Advice]]:
-        """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk."""
-        waiting: deque[tuple[SampleRun, Any, Advice]] = deque()
-        for run in runs:
-            located = self.locate(run)
-            waiting.append((run, located, self.advise(located)))
-            while len(waiting) > (LOOK_AHEAD if early and self.read_ahead.advising else 0):
-                yield waiting.popleft()
-        yield from waiting
 
     def locate(self, run: SampleRun) -> Any:
         """Find the rows of a run's samples, by index maths alone."""
@@ -493,6 +494,31 @@ class BatchReader:
         if name in blank:
             self.arrays.zero(values, blank[name])
         return values
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedRun:
+    """A run whose samples are located, and its reader."""
+
+    reader: BatchReader
+    run: SampleRun
+    located: Any
+    told: Advice
+
+    def read(self, *, early: bool) -> Iterator[Batch]:
+        """Read the batches, see `BatchReader.read`."""
+        return self.reader.read(self.run, self.located, self.told, early=early)
+
+
+def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
+    """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk."""
+    waiting: deque[LocatedRun] = deque()
+    for reader, run in runs:
+        found = reader.locate(run)
+        waiting.append(LocatedRun(reader, run, found, reader.advise(found)))
+        while len(waiting) > (LOOK_AHEAD if early and reader.read_ahead.advising else 0):
+            yield waiting.popleft()
+    yield from waiting
 
 
 Tree = dict[str, Any]  # leaves are full field names, or numbers of fields

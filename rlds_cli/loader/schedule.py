@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -262,9 +262,15 @@ class SampleRun:
 
 
 def runs(
-    schedule: Schedule, position: Position, order: Order, most: int, *, worker: int = 0, workers: int = 1
+    schedule: Schedule,
+    position: Position,
+    order: Order,
+    most: Callable[[Position], int],
+    *,
+    worker: int = 0,
+    workers: int = 1,
 ) -> Iterator[SampleRun]:
-    """Go through the pass that continues at ``position``, up to ``most`` batches to a gather.
+    """Go through the pass that continues at ``position``, up to ``most(position)`` batches to a gather.
 
     ``order`` is that of any epoch. Of ``workers`` that share the pass, ``worker`` gets batches worker,
     worker + workers, ... of it.
@@ -274,12 +280,13 @@ def runs(
     position = schedule.settle(schedule.skip(position, worker))
     at_once = 1  # a pass may be broken off after a batch or two: the first gather is small, the next ones double
     while left is None or left > 0:
+        at_once = min(at_once, most(position))
         mine = at_once if left is None else min(at_once, -(-left // workers))
         batches, size = schedule.run(position, mine, workers)
         yield SampleRun(replace(order, epoch=position.epoch), position.sample, size, batches, workers)
         position = schedule.settle(schedule.skip(position, batches * workers))
         left = None if left is None else left - batches * workers
-        at_once = min(2 * at_once, most)
+        at_once *= 2
 
 
 def _distributed() -> tuple[int, int] | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
@@ -14,6 +17,7 @@ from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
 from rlds_cli.loader.windows.windows import Anchors, Window
+from rlds_cli.ted import Array
 
 _MIXED = ("members", "weights")  # only mixtures have these
 
@@ -48,8 +52,7 @@ def load(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Position:
     WrongState
         The state is no position in this order.
     """
-    if not isinstance(state, Mapping):
-        raise WrongState(f"this is not the state of a loader, but of type {type(state).__name__}.")
+    check_type(state)
     missing = [key for key in (*mine, "epoch", "samples") if key not in state and key not in _MIXED]
     if missing:
         raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
@@ -64,6 +67,17 @@ def load(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Position:
             hint=_hint(wrong, state, mine),
         )
     return Position(*(_count(name, state[name]) for name in ("epoch", "samples")))
+
+
+def check_type(state: Any) -> None:
+    """Refuse what is not a mapping.
+
+    Raises
+    ------
+    WrongState
+    """
+    if not isinstance(state, Mapping):
+        raise WrongState(f"this is not the state of a loader, but of type {type(state).__name__}.")
 
 
 def _count(name: str, value: Any) -> int:
@@ -96,3 +110,16 @@ def _hint(wrong: list[str], state: Mapping[str, Any], mine: Mapping[str, Any]) -
 def _argument(key: str, value: Any) -> str:
     """Return a value as one types it; windows and samplers are kept as text."""
     return repr(value) if key == "anchors" else str(value)
+
+
+def portable(x: Array | None) -> Any:
+    """Return a tensor, which ``torch.load(weights_only=True)`` reads; an array where torch is not imported."""
+    return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
+
+
+def host(x: Any) -> Any:
+    """Return tensors of any device as NumPy arrays."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16

@@ -35,9 +35,13 @@ class SharedLoader(Protocol):
     """The parts of a `Loader` that its workers use."""
 
     order_version: int
-    reader: BatchReader
     ranks: Ranks
     schedule: Schedule
+
+    @property
+    def reader(self) -> BatchReader:
+        """The reader of batches."""
+        ...
 
     def __iter__(self) -> Iterator[Batch]: ...
 

@@ -177,7 +177,7 @@ class Fields:
         some_after = any(name in self.behind and self._after(name) for name in chosen)
         return [
             *self._summed,
-            *([OBSERVED] if some_unknown and some_after else []),
+            *([OBSERVED] if (some_unknown or self.pool.live) and some_after else []),
             *self._drawn,
             *(mask for mask, of in self._grid_masks.items() if not set(of).isdisjoint(chosen)),
         ]

@@ -127,6 +127,17 @@ class StatefulDraw(ABC):
         """
 
     @abstractmethod
+    def frontier(self, epoch: int, sample: int) -> int:
+        """Return the first sample from ``sample`` on that is not drawn yet."""
+
+    @abstractmethod
+    def take_up(self, pool: WindowIndex) -> StatefulDraw:
+        """Draw from a new generation of the dataset from now on, and return the draw that does.
+
+        Samples that are drawn already stay as they are: windows of the generation before.
+        """
+
+    @abstractmethod
     def forget(self) -> None:
         """Drop the batches drawn ahead: the loader moves to another position."""
 

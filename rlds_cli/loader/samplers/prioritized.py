@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.kernel import Floats, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
+from rlds_cli.loader.state import host, portable
 from rlds_cli.ted import IntArray
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
@@ -166,9 +166,9 @@ class PrioritizedDraw(StatefulDraw):
                 f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
                 hint="pass the batch as the loader gave it, or its tensordict()",
             )
-        places = _host(windows)
+        places = host(windows)
         places = places.reshape(len(places), -1)[:, 0].astype(np.int64, copy=False)
-        values = _host(priority)
+        values = host(priority)
         if values.dtype.kind not in "fiub":
             raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
         if values.shape[:1] != places.shape or values.size != len(places):
@@ -180,6 +180,14 @@ class PrioritizedDraw(StatefulDraw):
         if beta is not None:
             self.priorities.beta = beta
 
+    def frontier(self, epoch: int, sample: int) -> int:
+        """Return the first sample from ``sample`` on that is not drawn yet, see `StatefulDraw`."""
+        return max([sample, *(d.positions[-1] + 1 for d in self._drawn if d.order.epoch == epoch)])
+
+    def take_up(self, pool: WindowIndex) -> PrioritizedDraw:
+        """Refuse another generation."""
+        raise InvalidArgument(f"live=True with {self._sampler}: not supported.", hint="Uniform()")
+
     def forget(self) -> None:
         """Drop the batches drawn ahead: the loader moves elsewhere."""
         self._drawn.clear()
@@ -190,14 +198,14 @@ class PrioritizedDraw(StatefulDraw):
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": _portable(self._prefix.starts.take(d.episode) + d.number),
-                "probability": _portable(d.probability()),
-                "weight": _portable(d.weight),
+                "windows": portable(self._prefix.starts.take(d.episode) + d.number),
+                "probability": portable(d.probability()),
+                "weight": portable(d.weight),
             }
             for d in sorted(pending, key=lambda d: d.positions[0])
         ]
         held = self.priorities.state()
-        return {"priorities": {**held, "masses": _portable(held["masses"])}, "drawn": drawn}
+        return {"priorities": {**held, "masses": portable(held["masses"])}, "drawn": drawn}
 
     def load(self, state: Mapping[str, Any], order: Order) -> None:
         """Restore a `state`.
@@ -210,15 +218,15 @@ class PrioritizedDraw(StatefulDraw):
         if "priorities" not in state or "drawn" not in state:
             raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
         drawn = [self._loaded(d, order) for d in state["drawn"]]
-        self.priorities.load({name: _host(x) if name == "masses" else x for name, x in state["priorities"].items()})
+        self.priorities.load({name: host(x) if name == "masses" else x for name, x in state["priorities"].items()})
         self.forget()
         self._drawn.extend(drawn)
 
     def _loaded(self, drawn: Mapping[str, Any], order: Order) -> SampledWindows:
-        windows = np.asarray(_host(drawn["windows"]), np.int64)
+        windows = np.asarray(host(drawn["windows"]), np.int64)
         positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
-        probability = partial(np.asarray, np.asarray(_host(drawn["probability"]), np.float64))
-        weight: FloatArray = np.asarray(_host(drawn["weight"]), np.float64)
+        probability = partial(np.asarray, np.asarray(host(drawn["probability"]), np.float64))
+        weight: FloatArray = np.asarray(host(drawn["weight"]), np.float64)
         return SampledWindows(order, positions, *self._prefix.find(windows), probability, weight)
 
 
@@ -234,19 +242,6 @@ def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
             hint="the absolute values of errors",
         )
     return given.of_windows(pool, without=1.0)
-
-
-def _portable(x: FloatArray | IntArray | None) -> Any:
-    """Return a tensor, which ``torch.load(weights_only=True)`` reads; an array where torch is not imported."""
-    return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
-
-
-def _host(x: Any) -> Any:
-    """Return tensors of any device as NumPy arrays."""
-    if not hasattr(x, "detach"):
-        return np.asarray(x)
-    x = x.detach().cpu()
-    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
 
 
 class Priorities:
@@ -384,12 +379,12 @@ def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
 
 def _floats(values: Any) -> FloatArray:
     """Anything like an array, on any device, as float64 [K]."""
-    return np.asarray(_host(values), np.float64).reshape(-1)
+    return np.asarray(host(values), np.float64).reshape(-1)
 
 
 def _integers(values: Any) -> IntArray:
     """Anything like an array of integers, on any device, as int64 [K]."""
-    return np.asarray(_host(values)).reshape(-1).astype(np.int64, casting="same_kind", copy=False)
+    return np.asarray(host(values)).reshape(-1).astype(np.int64, casting="same_kind", copy=False)
 
 
 def _number(name: str, value: Any) -> float:

@@ -150,7 +150,7 @@ class ColumnRows:
 def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     """Return all rows of an array field: mapped, or decoded if the dataset is compressed."""
     stored = dataset.column(name)
-    if dataset.encoding != "memmap" or not stored.nbytes:
+    if dataset.encoding != "memmap" or dataset.generation is not None or not stored.nbytes:
         return ColumnRows(stored)
     row_bytes = stored.itemsize * prod(stored.shape[1:])
     path = arrays.data_file(dataset.store.directory(name), stored.ndim)

@@ -1,0 +1,425 @@
+"""Live loaders: new generations of a dataset that grows are taken up between runs of batches.
+
+Before every run the loader asks for the generation to draw from. It looks for a new one often enough that data are used
+within about 100 ms, and so seldom that looking and taking up costs at most about a tenth of the time. The first sample
+that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the generation
+that the log names for i. Whoever has the log and the generations draws the same samples again.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, WrongState
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.loader import build
+from rlds_cli.loader.arrays.frameworks import ArrayBackend
+from rlds_cli.loader.build import Request
+from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
+from rlds_cli.loader.samplers import Draw, StatefulDraw
+from rlds_cli.loader.schedule import Position, Ranks, SampleRun
+from rlds_cli.loader.state import check_type, host, portable
+from rlds_cli.store import generations
+from rlds_cli.ted import IntArray
+
+LOOK = 0.01  # seconds between looks for a new generation
+REST = 9  # times as long as taking one up took, none is taken up after it
+FRESH = 0.05  # seconds of batches that are drawn together
+KEY = "generations"  # of the log in a state
+Generations = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
+
+
+class GenerationLog:
+    """The generations that the samples of an epoch were drawn from.
+
+    Parameters
+    ----------
+    width : int
+        How many datasets grow.
+    entries : sequence of (int, ...)
+        Number of the first sample, and the generations from there on; ascending.
+    """
+
+    def __init__(self, width: int, entries: Any = ()) -> None:
+        self._width = width
+        self._first, self._numbers = array("q"), array("q")
+        for first, *numbers in np.asarray(entries, np.int64).reshape(-1, 1 + width).tolist():
+            self.note(first, tuple(numbers))
+
+    @classmethod
+    def read(cls, given: Any, width: int) -> GenerationLog:
+        """Read a log that was given: pairs of numbers, an array or tensor of them, or a state of a loader.
+
+        Raises
+        ------
+        InvalidArgument
+            It is none.
+        """
+        entries = given.get(KEY) if isinstance(given, Mapping) else given
+        try:
+            found = np.asarray(host(entries))
+        except (TypeError, ValueError):
+            found = np.zeros(0)
+        fits = found.ndim == 2 and found.shape[1] == 1 + width and len(found) and found.dtype.kind in "iu"
+        if not fits or found.min() < 0 or (np.diff(found[:, 0]) <= 0).any():
+            raise InvalidArgument(
+                f"This is no log of generations, but {_shown(entries)}.",
+                hint=f"live=True; or the log of another run, pairs of sample and generation: {_EXAMPLE}",
+            )
+        return cls(width, found)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def at(self, sample: int) -> Generations | None:
+        """Return the generations that a sample is drawn from; None before the first entry."""
+        return self._entry(bisect_right(self._first, sample) - 1)
+
+    def _entry(self, number: int) -> Generations | None:
+        at = number * self._width
+        return tuple(self._numbers[at : at + self._width]) if number >= 0 else None
+
+    def last(self) -> Generations:
+        """Return the generations of the last entry; there must be one."""
+        found = self._entry(len(self) - 1)
+        assert found is not None
+        return found
+
+    def end(self, sample: int) -> int | None:
+        """Return the first sample after ``sample`` that is drawn from other generations; None without one."""
+        number = bisect_right(self._first, sample)
+        return self._first[number] if number < len(self._first) else None
+
+    def note(self, sample: int, numbers: Generations) -> None:
+        """Note that samples from ``sample`` on are drawn from other generations than those before, if they are."""
+        if self._entry(len(self) - 1) != numbers:
+            self._first.append(sample)
+            self._numbers.extend(numbers)
+
+    def cut(self, sample: int) -> None:
+        """Forget the entries from ``sample`` on."""
+        kept = bisect_left(self._first, sample)
+        del self._first[kept:], self._numbers[kept * self._width :]
+
+    def upto(self, sample: int) -> IntArray:
+        """Return the entries up to ``sample``, int64 [n, 1 + width]."""
+        count = bisect_right(self._first, sample)
+        numbers = np.array(self._numbers[: count * self._width], np.int64).reshape(count, self._width)
+        return np.concatenate([np.array(self._first[:count], np.int64)[:, None], numbers], 1)
+
+
+_EXAMPLE = 'live=state, or live=state["generations"]'
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) < 60 else f"{text[:60]}..."
+
+
+class LiveData(Protocol):
+    """The data of a live loader: one dataset, or several of which some grow."""
+
+    @property
+    def generations(self) -> Generations:
+        """Numbers of the generations that are taken up."""
+        ...
+
+    def newest(self) -> Generations:
+        """Look for the newest generations: cheap, nothing is opened."""
+        ...
+
+    def take_up(self, wanted: Generations) -> BatchSource:
+        """Return the source over these generations. Sources before it stay as they are.
+
+        Raises
+        ------
+        EmptyWindow
+            Nothing can be drawn from them; nothing is changed.
+        DatasetNotFound
+            One of them was freed.
+        """
+        ...
+
+    def frontier(self, position: Position) -> int:
+        """Return the first sample from ``position`` on that is not drawn yet."""
+        ...
+
+    def fingerprint(self, wanted: Generations) -> str:
+        """Return the fingerprint of the content at these generations, also where they were freed.
+
+        Raises
+        ------
+        DatasetNotFound
+            There are no such generations.
+        """
+        ...
+
+
+class LiveDataset:
+    """One dataset that grows, see `LiveData`.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        The dataset at the generation that was taken up last.
+    source : DatasetSource
+    draw : Draw
+    """
+
+    def __init__(
+        self, dataset: Dataset, request: Request, transforms: Transforms, arrays: ArrayBackend, ranks: Ranks
+    ) -> None:
+        check(dataset, request)
+        self._request, self._transforms, self._arrays, self._ranks = request, transforms, arrays, ranks
+        self.dataset = dataset
+        self.draw: Draw
+        self.draw, self.source = build.dataset_source(dataset, request, transforms, arrays, ranks)
+
+    @property
+    def generations(self) -> Generations:
+        """The number of the generation that is taken up, see `LiveData`."""
+        return (self._store.generation.number,)
+
+    @property
+    def _store(self) -> GrowingStore:
+        assert isinstance(self.dataset.store, GrowingStore)
+        return self.dataset.store
+
+    def newest(self) -> Generations:
+        """Look for the newest generation, see `LiveData`."""
+        return (generations.last(self._store.path).number,)
+
+    def take_up(self, wanted: Generations) -> DatasetSource:
+        """Return the source over a generation, see `LiveData`."""
+        if wanted != self.generations:
+            dataset = Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
+            before = self.draw if isinstance(self.draw, StatefulDraw) else None
+            self.draw, self.source = build.dataset_source(
+                dataset, self._request, self._transforms, self._arrays, self._ranks, before
+            )
+            self.dataset = dataset
+        return self.source
+
+    def frontier(self, position: Position) -> int:
+        """Return the first sample that is not drawn yet, see `LiveData`."""
+        return self.draw.frontier(*position) if isinstance(self.draw, StatefulDraw) else position.sample
+
+    def fingerprint(self, wanted: Generations) -> str:
+        """Return the fingerprint of a generation, see `LiveData`."""
+        return generations.at(self._store.path, *wanted).fingerprint
+
+
+def check(dataset: Dataset, request: Request) -> None:
+    """Refuse what cannot be live.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    sampler = type(request.sampler).__name__
+    if dataset.generation is None:
+        raise InvalidArgument(
+            f"live=True: {dataset.id} does not grow.", hint="live=False; rlds_cli.writer(...) makes datasets that grow"
+        )
+    if dataset.is_selection:
+        raise InvalidArgument(
+            f"live=True on a selection of {dataset.id}: later episodes are in no selection.",
+            hint="the whole dataset; or live=False",
+        )
+    if not request.sampler.endless:
+        raise InvalidArgument(
+            f"live=True with {sampler}: its epochs have a fixed number of samples.", hint="Uniform(), or live=False"
+        )
+    if request.resident:
+        raise InvalidArgument('live=True with memory="device": rows on the device do not grow.', hint="memory=None")
+    given = getattr(request.sampler, "weight", None), getattr(request.sampler, "priority", None)
+    if any(isinstance(x, np.ndarray) for x in given):
+        raise InvalidArgument(
+            f"live=True with an array in {sampler}: it has no numbers for episodes to come.",
+            hint=f'the name of an episode column: {sampler}("total_reward")',
+        )
+
+
+class Live:
+    """The generations of one loader: takes them up, notes them, and keeps the readers of runs to come.
+
+    Parameters
+    ----------
+    data : LiveData
+    reader : BatchReader
+        The reader of the generations that ``data`` are at.
+    ahead : int
+        Runs that are read ahead.
+    replayed : GenerationLog, optional
+        The log of another run, which decides instead of the time.
+
+    Attributes
+    ----------
+    log : GenerationLog
+    reader : BatchReader
+        Of the generations that are taken up.
+    """
+
+    def __init__(
+        self, data: LiveData, reader: BatchReader, *, ahead: int, replayed: GenerationLog | None = None
+    ) -> None:
+        self._data, self.reader, self._replayed = data, reader, replayed
+        self._width = len(data.generations)
+        self.log = GenerationLog(self._width)
+        self._readers: deque[tuple[int, BatchReader]] = deque()  # first sample, ascending
+        self._epoch, self._pace = 0, _Pace(FRESH / (1 + ahead))
+        self._useless: Generations = ()  # generations without a window
+
+    # -- runs
+
+    def begin(self, position: Position) -> None:
+        """Go to ``position``: samples that are not drawn yet are of the generations to come."""
+        if position.epoch != self._epoch:
+            self.log.cut(0)
+            self._readers.clear()
+        self._epoch = position.epoch
+        self.log.cut(self._data.frontier(position))
+        self._pace.begin()
+
+    def most(self, position: Position, size: int, most: int) -> int:
+        """Take up what is due before a run at ``position``; return how many batches of ``size`` it may have."""
+        drawn = self._data.frontier(position)
+        if self._replayed is None:
+            most = self._pace.most(position.sample // size, most)
+            if self._pace.due:
+                self._pace.took(self._look)
+        else:
+            most = min(most, self._until(drawn, size, position))
+            self._take_up(self._replayed.at(drawn) or self._data.generations)
+        self.log.note(drawn, self._data.generations)
+        if not self._readers or self._readers[-1][1] is not self.reader:
+            self._readers.append((drawn, self.reader))
+        return most
+
+    def _look(self) -> bool:
+        """Take up the newest generations; return whether there were any."""
+        newest = self._data.newest()
+        if newest in (self._data.generations, self._useless):
+            return False
+        try:
+            self._take_up(newest)
+        except EmptyWindow:  # go on with the older ones, until there is something to draw again
+            self._useless = newest
+        except DatasetNotFound:  # freed between the look and now: there is a newer one
+            pass
+        return True
+
+    def _take_up(self, wanted: Generations) -> None:
+        if wanted != self._data.generations:
+            self.reader = self.reader.over(self._data.take_up(wanted))
+
+    def _until(self, sample: int, size: int, position: Position) -> int:
+        """Return how many batches lie before the next entry of the log that is replayed."""
+        assert self._replayed is not None
+        end = self._replayed.end(sample)
+        if end is None:
+            return 1 << 30
+        batches, beyond = divmod(end - position.sample, size)
+        if beyond:
+            raise WrongState(
+                f"The log takes up generations {self._replayed.at(end)} at sample {end:,}, within a batch of {size:,}.",
+                hint="the batch size of the run that the log is of",
+            )
+        return batches
+
+    def reader_of(self, run: SampleRun) -> BatchReader:
+        """Return the reader of the generation that a run is drawn from; later runs are not of older ones."""
+        while len(self._readers) > 1 and self._readers[1][0] <= run.first:
+            self._readers.popleft()
+        return self._readers[0][1]
+
+    # -- state
+
+    def state(self, position: Position) -> dict[str, Any]:
+        """Return the log of all that was drawn when the samples before ``position`` were given out."""
+        found = self.log.upto(max(0, self._data.frontier(position) - 1))
+        if position.epoch != self._epoch or not len(found):
+            found = np.array([[position.sample, *self._data.generations]])
+        return {KEY: portable(found)}
+
+    def load(self, state: Mapping[str, Any], position: Position) -> None:
+        """Take over the log of a `state`.
+
+        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed.
+
+        Raises
+        ------
+        WrongState
+            It is no state of a live loader.
+        """
+        self.log, self._epoch = _log_of(state, self._width), position.epoch
+        self._readers.clear()
+
+    def last(self, position: Position) -> Generations:
+        """Return the generations of the last sample before ``position``."""
+        found = self.log.at(max(0, position.sample - 1)) if position.epoch == self._epoch else None
+        return found or self._data.generations
+
+    def fingerprint(self, state: Mapping[str, Any]) -> str:
+        """Return the fingerprint that a state should have: of the last generations of its log.
+
+        Raises
+        ------
+        WrongState
+            It is no state of a live loader, or of generations that are not there.
+        """
+        log = _log_of(state, self._width)
+        try:
+            return self._data.fingerprint(log.last())
+        except DatasetNotFound as e:
+            raise WrongState(f"this state is of another dataset: {e.message}", hint="the same dataset") from None
+
+
+def _log_of(state: Mapping[str, Any], width: int) -> GenerationLog:
+    check_type(state)
+    if KEY not in state:
+        raise WrongState("this state is not of a live loader: it has no log of generations.", hint="live=False")
+    try:
+        return GenerationLog.read(state, width)
+    except InvalidArgument as e:
+        raise WrongState(e.message) from None
+
+
+class _Pace:
+    """The times at which a loader looks for new generations, and the length of its runs."""
+
+    def __init__(self, fresh: float) -> None:
+        self._fresh, self._next = fresh, 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a pass."""
+        self._batch, self._time = -1, 0.0
+
+    @property
+    def due(self) -> bool:
+        """True if it is time to look."""
+        return time.monotonic() >= self._next
+
+    def took(self, look: Callable[[], bool]) -> None:
+        """Look, and rest for as long as it deserves."""
+        start = time.monotonic()
+        found = look()
+        end = time.monotonic()
+        self._next = end + max(LOOK, REST * (end - start) if found else 0.0)
+
+    def most(self, batch: int, most: int) -> int:
+        """Return how many batches from number ``batch`` on are asked for soon enough, going by those before."""
+        now = time.monotonic()
+        passed, each = batch - self._batch, now - self._time
+        soon = most if self._batch < 0 or passed <= 0 else int(self._fresh * passed / max(each, 1e-9))
+        self._batch, self._time = batch, now
+        return max(1, min(most, soon))
