@@ -12,7 +12,7 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
+from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
@@ -93,6 +94,15 @@ class GenerationLog:
         assert found is not None
         return found
 
+    def between(self, sample: int, stop: int) -> Iterator[tuple[int, Generations]]:
+        """Yield the entries in force from ``sample`` to ``stop``."""
+        first = max(0, bisect_right(self._first, sample) - 1)
+        for number in range(first, bisect_left(self._first, stop)):
+            found = self._entry(number)
+            assert found is not None
+            if stop > sample:
+                yield self._first[number], found
+
     def end(self, sample: int) -> int | None:
         """Return the first sample after ``sample`` that is drawn from other generations; None without one."""
         number = bisect_right(self._first, sample)
@@ -148,6 +158,21 @@ class LiveData(Protocol):
         """
         ...
 
+    @property
+    def learns(self) -> bool:
+        """True if draws depend on what training reports."""
+        ...
+
+    def at(self, wanted: Generations) -> BatchSource:
+        """Return the source that reads what was drawn from these generations; nothing is taken up.
+
+        Raises
+        ------
+        DatasetNotFound
+            One of them was freed.
+        """
+        ...
+
     def frontier(self, position: Position) -> int:
         """Return the first sample from ``position`` on that is not drawn yet."""
         ...
@@ -164,7 +189,7 @@ class LiveData(Protocol):
 
 
 class LiveDataset:
-    """One dataset that grows, see `LiveData`.
+    """One dataset that grows, see `LiveData`; at the generation ``first`` to begin with, or as it is given.
 
     Attributes
     ----------
@@ -175,13 +200,20 @@ class LiveDataset:
     """
 
     def __init__(
-        self, dataset: Dataset, request: Request, transforms: Transforms, arrays: ArrayBackend, ranks: Ranks
+        self,
+        dataset: Dataset,
+        request: Request,
+        transforms: Transforms,
+        arrays: ArrayBackend,
+        ranks: Ranks,
+        first: Generations | None = None,
     ) -> None:
         check(dataset, request)
         self._request, self._transforms, self._arrays, self._ranks = request, transforms, arrays, ranks
         self.dataset = dataset
         self.draw: Draw
-        self.draw, self.source = build.dataset_source(dataset, request, transforms, arrays, ranks)
+        self.draw, self.source = self._made(first or self.generations, None)
+        self.dataset = self.source.locator.pool.dataset
 
     @property
     def generations(self) -> Generations:
@@ -199,14 +231,25 @@ class LiveDataset:
 
     def take_up(self, wanted: Generations) -> DatasetSource:
         """Return the source over a generation, see `LiveData`."""
-        if wanted != self.generations:
-            dataset = Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
-            before = self.draw if isinstance(self.draw, StatefulDraw) else None
-            self.draw, self.source = build.dataset_source(
-                dataset, self._request, self._transforms, self._arrays, self._ranks, before
-            )
-            self.dataset = dataset
+        draw = self.draw
+        self.draw, self.source = self._made(wanted, draw.take_up if isinstance(draw, StatefulDraw) else None)
+        self.dataset = self.source.locator.pool.dataset
         return self.source
+
+    def at(self, wanted: Generations) -> DatasetSource:
+        """Return the source that reads what was drawn from a generation, see `LiveData`."""
+        assert isinstance(self.draw, StatefulDraw)
+        return self._made(wanted, self.draw.over)[1]
+
+    def _made(self, wanted: Generations, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
+        same = wanted == self.generations
+        dataset = self.dataset if same else Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
+        return build.dataset_source(dataset, self._request, self._transforms, self._arrays, self._ranks, over)
+
+    @property
+    def learns(self) -> bool:
+        """True if the draw learns from training, see `LiveData`."""
+        return isinstance(self.draw, StatefulDraw)
 
     def frontier(self, position: Position) -> int:
         """Return the first sample that is not drawn yet, see `LiveData`."""
@@ -285,8 +328,10 @@ class Live:
         if position.epoch != self._epoch:
             self.log.cut(0)
             self._readers.clear()
-        self._epoch = position.epoch
-        self.log.cut(self._data.frontier(position))
+        self._epoch, frontier = position.epoch, self._data.frontier(position)
+        self.log.cut(frontier)
+        while self._readers and self._readers[-1][0] >= frontier:
+            self._readers.pop()
         self._pace.begin()
 
     def most(self, position: Position, size: int, most: int) -> int:
@@ -353,15 +398,35 @@ class Live:
     def load(self, state: Mapping[str, Any], position: Position) -> None:
         """Take over the log of a `state`.
 
-        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed.
+        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed;
+        what was drawn ahead is read from its own. A draw that learns, which must be loaded before, goes on from the
+        generation that it was at, or from the newest one if that was freed.
 
         Raises
         ------
         WrongState
-            It is no state of a live loader.
+            It is no state of a live loader, or generations that are needed were freed.
         """
         self.log, self._epoch = _log_of(state, self._width), position.epoch
         self._readers.clear()
+        if not self._data.learns:
+            return
+        try:
+            for sample, wanted in self.log.between(position.sample, self._data.frontier(position)):
+                self._readers.append((sample, self.reader.over(self._data.at(wanted))))
+            self.reader = self.reader.over(self._taken_up(self.log.last()))
+        except DatasetNotFound as e:
+            raise WrongState(
+                f"batches of this state were drawn ahead: {e.message}", hint="Prioritized(lag=0)"
+            ) from None
+
+    def _taken_up(self, wanted: Generations) -> BatchSource:
+        try:
+            return self._data.take_up(wanted)
+        except DatasetNotFound:
+            if self._replayed is not None:
+                raise
+            return self._data.take_up(self._data.newest())
 
     def last(self, position: Position) -> Generations:
         """Return the generations of the last sample before ``position``."""

@@ -138,6 +138,10 @@ class StatefulDraw(ABC):
         """
 
     @abstractmethod
+    def over(self, pool: WindowIndex) -> StatefulDraw:
+        """Return the draw that gives what is drawn, or will be, as windows of ``pool``."""
+
+    @abstractmethod
     def forget(self) -> None:
         """Drop the batches drawn ahead: the loader moves to another position."""
 
