@@ -8,6 +8,7 @@ that the log names for i. Whoever has the log and the generations draws the same
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from bisect import bisect_left, bisect_right
@@ -26,7 +27,7 @@ from rlds_cli.loader.build import Request
 from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
 from rlds_cli.loader.samplers import Draw, StatefulDraw
-from rlds_cli.loader.schedule import Position, Ranks, SampleRun
+from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type, host, portable
 from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
@@ -303,6 +304,8 @@ class Live:
         Runs that are read ahead.
     replayed : GenerationLog, optional
         The log of another run, which decides instead of the time.
+    agreement : Agreement, optional
+        That of several ranks.
 
     Attributes
     ----------
@@ -312,9 +315,15 @@ class Live:
     """
 
     def __init__(
-        self, data: LiveData, reader: BatchReader, *, ahead: int, replayed: GenerationLog | None = None
+        self,
+        data: LiveData,
+        reader: BatchReader,
+        *,
+        ahead: int,
+        replayed: GenerationLog | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
-        self._data, self.reader, self._replayed = data, reader, replayed
+        self._data, self.reader, self._replayed, self._agreement = data, reader, replayed, agreement
         self._width = len(data.generations)
         self.log = GenerationLog(self._width)
         self._readers: deque[tuple[int, BatchReader]] = deque()  # first sample, ascending
@@ -333,17 +342,24 @@ class Live:
         while self._readers and self._readers[-1][0] >= frontier:
             self._readers.pop()
         self._pace.begin()
+        if self._agreement is not None:
+            self._agreement.begin()
 
     def most(self, position: Position, size: int, most: int) -> int:
         """Take up what is due before a run at ``position``; return how many batches of ``size`` it may have."""
         drawn = self._data.frontier(position)
-        if self._replayed is None:
+        if self._replayed is not None:
+            most = min(most, self._until(drawn, size, position))
+            self._take_up(self._replayed.at(drawn) or self._data.generations)
+        elif self._agreement is not None and not self._agreement.leads:
+            wanted, most = self._agreement.follow()
+            self._take_up(wanted)
+        else:
             most = self._pace.most(position.sample // size, most)
             if self._pace.due:
                 self._pace.took(self._look)
-        else:
-            most = min(most, self._until(drawn, size, position))
-            self._take_up(self._replayed.at(drawn) or self._data.generations)
+            if self._agreement is not None:
+                self._agreement.decide(self._data.generations, most, self.reader)
         self.log.note(drawn, self._data.generations)
         if not self._readers or self._readers[-1][1] is not self.reader:
             self._readers.append((drawn, self.reader))
@@ -424,7 +440,7 @@ class Live:
         try:
             return self._data.take_up(wanted)
         except DatasetNotFound:
-            if self._replayed is not None:
+            if self._replayed is not None or self._agreement is not None:
                 raise
             return self._data.take_up(self._data.newest())
 
@@ -456,6 +472,86 @@ def _log_of(state: Mapping[str, Any], width: int) -> GenerationLog:
         return GenerationLog.read(state, width)
     except InvalidArgument as e:
         raise WrongState(e.message) from None
+
+
+class Agreement:
+    """Ranks that draw from the same generations: one decides about every run, and the others do as it did.
+
+    Decisions go through the key-value store by which ``torch.distributed`` found the ranks. That is no collective:
+    nothing waits for a device, and the order of the training's own collectives does not matter. The rank that decides
+    keeps the generations of its last runs open until all others have come to them.
+    """
+
+    def __init__(self, number: int) -> None:
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+        self._store = PrefixStore(f"rlds/live/{number}", _get_default_store())
+        self._rank, self._others = dist.get_rank(), range(1, dist.get_world_size())
+        self._pass = self._run = 0
+        self._kept: deque[tuple[int, Any]] = deque()  # run and reader
+
+    @classmethod
+    def of(cls, ranks: Ranks, replayed: GenerationLog | None) -> Agreement | None:
+        """Return the agreement of several ranks; None for one, and where a log decides.
+
+        Raises
+        ------
+        InvalidArgument
+            The ranks cannot talk to each other.
+        """
+        if ranks.world == 1 or replayed is not None:
+            return None
+        if distributed() is None:
+            raise InvalidArgument(
+                f"live=True on {ranks}: ranks must draw from the same generations, and cannot agree on them.",
+                hint="torch.distributed.init_process_group(...) first; or live= the log of another run",
+            )
+        return cls(next(_AGREEMENTS))
+
+    @property
+    def leads(self) -> bool:
+        """True on the rank that decides."""
+        return self._rank == 0
+
+    def first(self, generations: Generations) -> Generations:
+        """Return the generations that all ranks begin with: those of the rank that decides."""
+        if self.leads:
+            self._store.set("first", " ".join(map(str, generations)))
+            return generations
+        return tuple(map(int, self._store.get("first").split()))
+
+    def begin(self) -> None:
+        """Start a pass, as all ranks do."""
+        self._pass, self._run = self._pass + 1, 0
+        self._kept.clear()
+
+    def decide(self, generations: Generations, most: int, reader: Any) -> None:
+        """Tell the others from which generations to draw the next run, and how many batches it has at most."""
+        self._store.set(f"{self._pass}/{self._run}", " ".join(map(str, (most, *generations))))
+        self._kept.append((self._run, reader))
+        self._run += 1
+        block = self._run // _TOGETHER - 2
+        if block >= 0 and self._run % _TOGETHER == 0:
+            read = [f"{self._pass}/read/{block}/{rank}" for rank in self._others]
+            self._store.wait(read)
+            runs = range(block * _TOGETHER, (block + 1) * _TOGETHER)
+            for key in (*read, *(f"{self._pass}/{run}" for run in runs)):
+                self._store.delete_key(key)
+            while self._kept[0][0] < runs.stop:
+                self._kept.popleft()
+
+    def follow(self) -> tuple[Generations, int]:
+        """Wait for the decision about the next run, and return it: generations, and how many batches at most."""
+        most, *generations = map(int, self._store.get(f"{self._pass}/{self._run}").split())
+        self._run += 1
+        if self._run % _TOGETHER == 0:
+            self._store.set(f"{self._pass}/read/{self._run // _TOGETHER - 1}/{self._rank}", "")
+        return tuple(generations), most
+
+
+_TOGETHER = 64  # runs between two words of the others that they have come so far
+_AGREEMENTS = itertools.count()  # live loaders are made in the same order on all ranks
 
 
 class _Pace:

@@ -17,7 +17,7 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
-from rlds_cli.loader.live import GenerationLog, Live, LiveDataset
+from rlds_cli.loader.live import Agreement, GenerationLog, Live, LiveDataset
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
@@ -152,6 +152,7 @@ class Loader:
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
         growing: LiveDataset | None = None
         log: GenerationLog | None = None
+        agreement: Agreement | None = None
         source: DatasetSource | MixtureSource
         if isinstance(opened, Mixture):
             if resident or is_live:
@@ -161,7 +162,10 @@ class Loader:
             source = MixtureSource(opened, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed)
         elif is_live:
             log = None if live is True else GenerationLog.read(live, 1)
+            agreement = Agreement.of(self.ranks, log)
             first = None if log is None else log.at(0)
+            if agreement is not None:
+                first = agreement.first((opened.generation or 0,))
             growing = LiveDataset(opened, request, transforms, made, self.ranks, first)
             source = growing.source
         else:
@@ -172,7 +176,7 @@ class Loader:
         self._live: Live | None = None
         self.prefetch = self._gathers_ahead(prefetch)
         if growing is not None:
-            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log)
+            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
@@ -484,9 +488,10 @@ class Loader:
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
+        live = "" if self._live is None else f"; live at generation {self.generation:,}"
         return (
             f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
-            f" seed={self.seed}; {self.ranks})"
+            f" seed={self.seed}; {self.ranks}{live})"
         )
 
 
