@@ -122,10 +122,6 @@ class Hold:
         """End the hold."""
         self._file.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
-
 
 def oldest_held(dataset: Path, newest: int) -> int:
     """Return the oldest generation up to ``newest`` that a reader holds; ``newest`` if there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -274,29 +273,12 @@ def _about_of(line: bytes, path: Path) -> Mapping[str, Any]:
     return dict(found)
 
 
-class _Again:
-    """Gives a store again, for what belongs to it: were it kept there, its generation would be held for no one."""
-
-    def __init__(self, store: GrowingStore) -> None:
-        self._store, self._path, self._number = weakref.ref(store), store.path, store.generation.number
-
-    def __call__(self) -> GrowingStore:
-        return self._store() or GrowingStore(self._path, self._number)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _Again, (self(),)
-
-
 class _LazyStats(Mapping[str, Mapping[str, Any]]):
     """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
 
     def __init__(self, store: GrowingStore) -> None:
-        self._found = _Again(store)
+        self._store = store
         self._known: dict[str, Mapping[str, Any]] = {}
-
-    @property
-    def _store(self) -> GrowingStore:
-        return self._found()
 
     def __iter__(self) -> Iterator[str]:
         return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)
@@ -318,11 +300,7 @@ class _LazyColumns(Mapping[str, Mapping[str, str]]):
     """The user's own episode columns, for the manifest."""
 
     def __init__(self, store: GrowingStore) -> None:
-        self._found = _Again(store)
-
-    @property
-    def _store(self) -> GrowingStore:
-        return self._found()
+        self._store = store
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.own_columns)
