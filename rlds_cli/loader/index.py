@@ -77,7 +77,6 @@ class EpisodeIndex:
         return len(self.start)
 
 
-_BLOCK = 1 << 16  # slices of the range at a time
 NUMBER_BITS = 32  # of a window's number within its episode, in its name
 
 
@@ -108,13 +107,11 @@ class PrefixIndex:
 
 
 def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.int32]:
-    """Return the first episode of each slice of the range."""
+    """Return the first episode of each slice of the range: the number of those that end before the slice begins."""
     slices, last = (max(total, 1) - 1 >> shift) + 1, max(len(ends) - 1, 0)
-    table: npt.NDArray[np.int32] = np.empty(slices, np.int32)
-    for start in range(0, slices, _BLOCK):
-        edges = np.arange(start, min(start + _BLOCK, slices), dtype=np.int64) << shift
-        table[start : start + _BLOCK] = np.minimum(np.searchsorted(ends, edges, "right"), last)
-    return table
+    after = np.clip(-(-ends >> shift), 0, slices)  # the first slice that begins at the end of the episode, or later
+    table = np.cumsum(np.bincount(after, minlength=slices)[:slices])
+    return np.minimum(table, last).astype(np.int32)
 
 
 # names of columns that samplers add

@@ -463,10 +463,11 @@ class WindowTable:
         columns = start, steps, transitions, observed
         if len({len(c) for c in columns}) > 1:
             raise DamagedDataset(f"columns over episodes of {', '.join(str(len(c)) for c in columns)} rows.")
-        sound = (transitions <= steps) & (observed <= steps + 1)
-        for column in columns:
-            sound &= (column >= 0) & (column < _MOST_ROWS)
-        if not sound.all():
+        fit = all(len(c) == 0 or (c.min() >= 0 and c.max() < _MOST_ROWS) for c in columns)
+        if not fit or (transitions > steps).any() or (observed > steps + 1).any():
+            sound = (transitions <= steps) & (observed <= steps + 1)
+            for column in columns:
+                sound &= (column >= 0) & (column < _MOST_ROWS)
             raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
         self._kept = [np.ascontiguousarray(x, np.int64) for x in columns]
         self.struct = _Windows(len(start), *starts, *map(address, self._kept))
