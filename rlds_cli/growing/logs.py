@@ -20,7 +20,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import files
-from rlds_cli.ted import TERMINATED, Array, IntArray
+from rlds_cli.ted import TERMINATED, IntArray
 
 EPISODES, DEPARTED, ABOUT, SOURCES, STRINGS = (
     f"{name}.log" for name in ("episodes", "departed", "about", "sources", "strings")
@@ -165,13 +165,3 @@ def append(file: Path, at: int, data: bytes) -> None:
     if data:
         with safe_files.updating(file) as log:
             os.pwrite(log.fileno(), data, at)
-
-
-def columns(e: npt.NDArray[np.void], first_row: int) -> dict[str, Array]:
-    """Return the columns of the episode table, with rows counted from ``first_row``."""
-    names = ("length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward")
-    found: dict[str, Array] = {"start": e["start"] - first_row}
-    found |= {name: np.ascontiguousarray(e[name]) for name in (*names, "source", "end")}
-    if e["has_seed"].any():
-        found |= {name: np.ascontiguousarray(e[name]) for name in ("seed", "has_seed")}
-    return found
