@@ -18,10 +18,11 @@ from rlds_cli.growing import logs
 from rlds_cli.store.generations import Generation
 from rlds_cli.ted import Array
 
-_COPIED = (
-    *("length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
-    *("source", "end", "seed", "has_seed"),
+_COLUMNS = (
+    *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
+    *("source", "end", "seed", "has_seed", "digest"),
 )
+_BLOCK = 1 << 11  # records that are taken apart together
 About = Mapping[str, Any]
 
 
@@ -31,20 +32,26 @@ class Episodes:
 
     Attributes
     ----------
-    records : array of records
+    first, stop : int
+        Numbers of the episodes: [first, stop).
     columns : mapping
         Of the episode table; ``start`` counts rows from the first of the generation.
+    digest : array of 32 bytes
     """
 
     first: int
-    records: npt.NDArray[np.void]
+    stop: int
     columns: Mapping[str, Array]
+    digest: Array
     _told: list[int]
     _abouts: list[About]
     _named: Mapping[tuple[str, str], list[int]]
 
+    def __len__(self) -> int:
+        return self.stop - self.first
+
     def _part(self, numbers: list[int]) -> slice:
-        return slice(bisect_left(numbers, self.first), bisect_left(numbers, self.first + len(self.records)))
+        return slice(bisect_left(numbers, self.first), bisect_left(numbers, self.stop))
 
     def abouts(self) -> Iterator[tuple[int, About]]:
         """Yield the places of episodes, and what else is known of them: group, options, splits, extra."""
@@ -59,13 +66,13 @@ class Episodes:
 
     def split(self, name: str) -> Array:
         """Return which episodes are in a split."""
-        found, numbers = np.zeros(len(self.records), bool), self._named[("splits", name)]
+        found, numbers = np.zeros(len(self), bool), self._named[("splits", name)]
         found[np.array(numbers[self._part(numbers)], np.int64) - self.first] = True
         return found
 
 
 class EpisodeLog:
-    """Records, columns and texts of episodes, as far as they were read.
+    """Columns and texts of episodes, as far as they were read.
 
     They never change, so a later generation reads only those after the ones that are known, and sees its part of arrays
     that have room for more.
@@ -78,8 +85,7 @@ class EpisodeLog:
 
     def _forget(self, first: int) -> None:
         self._first, self._count = first, 0
-        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in ("start", *_COPIED)}
-        self._records = np.zeros(0, logs.EPISODE)
+        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in _COLUMNS}
         self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
@@ -106,27 +112,26 @@ class EpisodeLog:
                     self._add(number, about)
             part = slice(g.first_episode - self._first, g.episodes - self._first)
             columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
-            records = _read_only(self._records[part])
             more = self._told, self._abouts, self._named
         if g.first_row:
             columns["start"] = columns["start"] - g.first_row
         if not columns["has_seed"].any():
             del columns["seed"], columns["has_seed"]
-        return Episodes(g.first_episode, records, columns, *more)
+        return Episodes(g.first_episode, g.episodes, columns, columns.pop("digest"), *more)
 
     def _append(self, new: npt.NDArray[np.void], first: int) -> None:
         """Add records; where arrays have no room for them, longer ones go on without episodes before ``first``."""
         count = self._count + len(new)
-        if count > len(self._records):
+        if count > len(self._columns["start"]):
             known = slice(first - self._first, self._count)
             count -= first - self._first
-            self._records = _longer(self._records, known, 2 * count)
-            self._columns = {name: _longer(c, known, 2 * count) for name, c in self._columns.items()}
+            room = count + max(_BLOCK, count // 2)
+            self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
             self._first = first
-        at = slice(count - len(new), count)
-        self._records[at] = new
-        for name, column in self._columns.items():
-            column[at] = new[name]
+        for a in range(0, len(new), _BLOCK):  # which the processor's cache holds
+            part, at = new[a : a + _BLOCK], count - len(new) + a
+            for name, column in self._columns.items():
+                column[at : at + len(part)] = part[name]
         self._count = count
 
     def _add(self, number: int, about: About) -> None:

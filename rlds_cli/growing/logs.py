@@ -62,14 +62,13 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
             size = os.fstat(log.fileno()).st_size
             if size < stop:
                 raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
-            log.seek(first)
-            found = bytearray()
-            while len(found) < stop - first:
-                part = log.read(stop - first - len(found))
-                if not part:
+            parts: list[bytes] = []
+            while first < stop:
+                parts.append(os.pread(log.fileno(), stop - first, first))
+                if not parts[-1]:
                     raise DamagedDataset(f"{file} ends early.", hint=HINT)
-                found += part
-            return bytes(found)
+                first += len(parts[-1])
+            return parts[0] if len(parts) == 1 else b"".join(parts)
     except OSError as e:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
 

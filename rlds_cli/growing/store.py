@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
 from rlds_cli.growing import logs, segments
@@ -106,10 +105,6 @@ class GrowingStore(Store):
     def _read(self) -> Episodes:
         return self._log.read(self.generation, len(self.sources))
 
-    @property
-    def _records(self) -> npt.NDArray[np.void]:
-        return self._read.records
-
     @cached_property
     def kept(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept; None for all of them."""
@@ -127,13 +122,14 @@ class GrowingStore(Store):
     @cached_property
     def _needed(self) -> list[int]:
         """Numbers of the segments that hold rows of episodes that are kept."""
-        e, before, known = self._records, self._before, set[int]()
-        if before is not None and before[0].departed == self.generation.departed:
-            known, e = set(before[1]), e[before[0].episodes - self.generation.first_episode :]
-        elif self.kept is not None:
-            e = e[self.kept]
+        e, g, before, known = self._read.columns, self.generation, self._before, set[int]()
+        chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        if before is not None and before[0].departed == g.departed:
+            known, chosen = set(before[1]), slice(before[0].episodes - g.first_episode, None)
         self._before = None
-        return sorted(known | segments.touched(e["start"], e["length"], self._segment_rows))
+        return sorted(
+            known | segments.touched(e["start"][chosen] + g.first_row, e["length"][chosen], self._segment_rows)
+        )
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
@@ -146,7 +142,7 @@ class GrowingStore(Store):
 
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``)."""
-        found = [""] * len(self._records)
+        found = [""] * len(self._read)
         for k, about in self._read.abouts():
             found[k] = str(about.get(column) or "")
         return found
@@ -157,7 +153,7 @@ class GrowingStore(Store):
         return tuple(self._read.names("extra"))
 
     def _read_own_column(self, name: str) -> StoredColumn:
-        found: list[Any] = [None] * len(self._records)
+        found: list[Any] = [None] * len(self._read)
         for k, about in self._read.abouts():
             found[k] = about.get("extra", {}).get(name)
         return episode_table.typed(found, name)
@@ -173,7 +169,8 @@ class GrowingStore(Store):
         return whole if self.kept is None else whole.take(self.kept)
 
     def _whole_table(self) -> EpisodeTable:
-        e = self._records
+        e, nobody = self._read.columns, np.zeros(len(self._read), bool)
+        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         return EpisodeTable(
             e["length"],
             e["end"],
@@ -181,7 +178,7 @@ class GrowingStore(Store):
             e["source"],
             e["row"],
             group=self.episode_strings("group"),
-            seed=[s if has else None for s, has in zip(e["seed"].tolist(), e["has_seed"].tolist(), strict=True)],
+            seed=[s if has else None for s, has in seeds],
             options=[o or None for o in self.episode_strings("options")],
             splits=dict(self._splits),
             extra={name: self.own_column(name).scalars() for name in self.own_columns},
@@ -210,7 +207,7 @@ class GrowingStore(Store):
 
     def digest_of(self, k: int) -> bytes:
         """Return the recorded digest of episode ``k``, see `content`."""
-        return bytes(self._records["digest"][k])
+        return bytes(self._read.digest[k])
 
 
 def open_store(path: Path, *, generation: int | None = None, check: bool = True) -> Store:
