@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 GENERATION = struct.Struct("<8s18qd32s4xI")
-COUNTS = "number rows episodes departed about sources strings first_row first_episode kept".split()
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "first_row", "first_episode", "kept")
 EPISODE = np.dtype(
     [
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),

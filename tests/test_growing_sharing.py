@@ -1,4 +1,4 @@
-"""Generations of a dataset that grows, which share what was read of episodes: each sees its own, whatever comes later."""
+"""Generations of a dataset that grows share what was read of episodes: each sees its own, whatever comes later."""
 
 from __future__ import annotations
 
