@@ -22,7 +22,7 @@ _COLUMNS = (
     *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
     *("source", "end", "seed", "has_seed", "digest"),
 )
-_BLOCK = 1 << 11  # records that are taken apart together
+_BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
 About = Mapping[str, Any]
 
 
@@ -102,14 +102,9 @@ class EpisodeLog:
             if not self._first <= g.first_episode <= self._first + self._count:
                 self._forget(g.first_episode)
             first = self._first + self._count
-            if g.episodes > first:
-                new = logs.read_episodes(self._dataset, first, g.episodes)
-                if self._check:
-                    logs.check_episodes(new, 0, g.rows, sources, self._dataset)
-                abouts = list(self._read_abouts(new, first, g.about))
-                self._append(new, g.first_episode)
-                for number, about in abouts:
-                    self._add(number, about)
+            self._make_room(g.episodes - first, g.first_episode)
+            for start in range(first, g.episodes, _BLOCK):
+                self._read_block(start, min(start + _BLOCK, g.episodes), g.rows, sources)
             part = slice(g.first_episode - self._first, g.episodes - self._first)
             columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
             more = self._told, self._abouts, self._named
@@ -119,20 +114,25 @@ class EpisodeLog:
             del columns["seed"], columns["has_seed"]
         return Episodes(g.first_episode, g.episodes, columns, columns.pop("digest"), *more)
 
-    def _append(self, new: npt.NDArray[np.void], first: int) -> None:
-        """Add records; where arrays have no room for them, longer ones go on without episodes before ``first``."""
-        count = self._count + len(new)
-        if count > len(self._columns["start"]):
-            known = slice(first - self._first, self._count)
-            count -= first - self._first
-            room = count + max(_BLOCK, count // 2)
-            self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
-            self._first = first
-        for a in range(0, len(new), _BLOCK):  # which the processor's cache holds
-            part, at = new[a : a + _BLOCK], count - len(new) + a
-            for name, column in self._columns.items():
-                column[at : at + len(part)] = part[name]
-        self._count = count
+    def _make_room(self, new: int, first: int) -> None:
+        """Let arrays have room for new episodes; longer ones go on without those before ``first``."""
+        if new <= 0 or self._count + new <= len(self._columns["start"]):
+            return
+        known = slice(first - self._first, self._count)
+        self._first, self._count = first, known.stop - known.start
+        room = self._count + new + max(_BLOCK, (self._count + new) // 2)
+        self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
+
+    def _read_block(self, first: int, stop: int, rows: int, sources: int) -> None:
+        new = logs.read_episodes(self._dataset, first, stop)
+        if self._check:
+            logs.check_episodes(new, 0, rows, sources, self._dataset)
+        abouts = list(self._read_abouts(new, first))
+        for name, column in self._columns.items():
+            column[self._count : self._count + len(new)] = new[name]
+        self._count += len(new)
+        for number, about in abouts:
+            self._add(number, about)
 
     def _add(self, number: int, about: About) -> None:
         self._told.append(number)
@@ -141,12 +141,12 @@ class EpisodeLog:
             for name in about.get(kind, ()):
                 self._named.setdefault((kind, name), []).append(number)
 
-    def _read_abouts(self, new: npt.NDArray[np.void], first: int, about: int) -> Iterator[tuple[int, About]]:
+    def _read_abouts(self, new: npt.NDArray[np.void], first: int) -> Iterator[tuple[int, About]]:
         told = np.flatnonzero(new["about_bytes"])
         if not len(told):
             return
-        start = int(new["about"][told[0]])
-        lines = logs.read_part(self._dataset / logs.ABOUT, start, about)
+        start, last = int(new["about"][told[0]]), new[told[-1]]
+        lines = logs.read_part(self._dataset / logs.ABOUT, start, int(last["about"]) + int(last["about_bytes"]))
         places = zip(told.tolist(), new["about"][told].tolist(), new["about_bytes"][told].tolist(), strict=True)
         for k, at, size in places:
             yield first + k, _about_of(lines[at - start : at - start + size], self._dataset)
