@@ -89,14 +89,15 @@ def writer(
         raise InvalidArgument("like= and fields= both say which fields there are; give one of them.")
     if envs is not None and (isinstance(envs, bool) or not isinstance(envs, int) or envs < 1):
         raise InvalidArgument(f"envs={envs!r}: a number of environments is needed.")
-    wanted = tuple(map(_decoded, like.schema.values())) if like is not None else tuple(fields or ())
+    wanted = fields_like(like) if like is not None else tuple(fields or ())
     about = {"spaces": like.manifest.spaces, "env": like.manifest.env} if like is not None else {}
     return Writer(ref, wanted, about, keep, envs or 0, shared=shared, durable=durable, cache_dir=cache_dir)
 
 
-def _decoded(f: Field) -> Field:
-    """Return a field as a dataset that grows holds it: frames as arrays."""
-    return Field(f.name, f.dtype, f.shape, f.placement) if f.kind == "frames" else f
+def fields_like(like: Dataset) -> tuple[Field, ...]:
+    """Return the fields of a dataset as one that grows holds them: frames as arrays."""
+    decoded = ((Field(f.name, f.dtype, f.shape, f.placement), f) for f in like.schema.values())
+    return tuple(array if f.kind == "frames" else f for array, f in decoded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -564,6 +564,7 @@ class Appender:
     def _remove_empty(self) -> None:
         """Remove segments of which no row is needed; rows are still added to the last one."""
         s = self._state
+        s.empty = {n for n in s.empty if s.live.get(n, 0) <= 0}  # rows may have been added since
         for number in [n for n in s.empty if n < s.generation.rows // self._segment_rows]:
             for writer in self._writers.values():
                 writer.remove(number)
