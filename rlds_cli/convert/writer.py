@@ -87,6 +87,8 @@ def writer(
     """
     if like is not None and fields is not None:
         raise InvalidArgument("like= and fields= both say which fields there are; give one of them.")
+    if keep is not None and not isinstance(keep, Keep):
+        raise InvalidArgument(f"keep={keep!r}: Fifo, Reservoir or Top is needed.")
     if envs is not None and (isinstance(envs, bool) or not isinstance(envs, int) or envs < 1):
         raise InvalidArgument(f"envs={envs!r}: a number of environments is needed.")
     wanted = fields_like(like) if like is not None else tuple(fields or ())
@@ -502,8 +504,6 @@ class Writer:
         self._appender, self._reader.schema = opened, opened.schema
 
     def _make(self, target: Path) -> None:
-        if self._keep is not None and not isinstance(self._keep, Keep):
-            raise InvalidArgument(f"keep={self._keep!r}: Fifo, Reservoir or Top is needed.")
         work = self._home.partial(self._id, f"writer-{secrets.token_hex(4)}")
         safe_files.work_directory(work, self._home.root)  # for this user alone, unlike the dataset in it
         try:

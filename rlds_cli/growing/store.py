@@ -61,9 +61,6 @@ class GrowingStore(Store):
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
-        self.manifest = replace(
-            manifest.of_generation(head, self.generation), stats=_LazyStats(self), episode_columns=_LazyColumns(self)
-        )
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         self._maps: dict[str, SegmentMap] = {} if before is None else before._maps
@@ -75,6 +72,12 @@ class GrowingStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         return GrowingStore, (self.path, self.generation.number)
+
+    @property
+    def manifest(self) -> Manifest:  # type: ignore[override]
+        """The manifest at this generation; made anew each time, since it refers to this object, which ends at once."""
+        of_generation = manifest.of_generation(self.head, self.generation)
+        return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
     def content(self) -> str:
