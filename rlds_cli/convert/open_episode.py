@@ -228,7 +228,7 @@ def of_each(values: Any, count: int, what: str) -> Iterable[Any]:
     if values is None:
         return [None] * count
     if isinstance(values, Mapping):
-        parts = {key: list(of_each(value, count, f"{what}/{key}")) for key, value in values.items()}
+        parts = {key: list(of_each(v, count, f"{what}/{key}".lstrip("/"))) for key, v in values.items()}
         return ({key: rows[k] for key, rows in parts.items()} for k in range(count))
     if isinstance(values, tuple) and values and all(np.ndim(v) or isinstance(v, Mapping | tuple) for v in values):
         columns = [list(of_each(value, count, f"{what}/{n}")) for n, value in enumerate(values)]

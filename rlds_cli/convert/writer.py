@@ -244,7 +244,7 @@ class Writer:
             each = list(value) if hasattr(value, "__len__") and not isinstance(value, str) else [value] * n
             for k, one in enumerate(of_each(each, n, f"episode/{name}")):
                 about[k][name] = one
-        steps, later = of_each(step, n, "the step"), of_each(after, n, "next_observation")
+        steps, later = of_each(step, n, ""), of_each(after, n, "next_observation")
         for k, values in enumerate(zip(steps, later, about, *columns, strict=True)):
             if mask is None or mask.reshape(-1)[k if mask.ndim else 0]:
                 yield k, *values

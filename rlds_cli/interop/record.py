@@ -179,11 +179,12 @@ class RecordVector(VectorWrapper):  # type: ignore[misc]  # untyped
             for k in np.flatnonzero(over).tolist():
                 _put(after, k, self._form.observation(infos["final_obs"][k]))
         stepped = ~self._over if self._mode == "NextStep" else np.ones(self.num_envs, bool)
-        told = self._form.infos(infos, ended, over, stepped)
-        self.writer.add(
-            self._observation, done, np.asarray(rewards, np.float64), terminated, truncated,
-            next_observation=after, info=told, mask=stepped,
-        )  # fmt: skip
+        if stepped.any():
+            told = self._form.infos(infos, ended, over, stepped)
+            self.writer.add(
+                self._observation, done, np.asarray(rewards, np.float64), terminated, truncated,
+                next_observation=after, info=told, mask=stepped,
+            )  # fmt: skip
         self._observation = now
         if self._mode == "NextStep":
             self._over = over
@@ -267,7 +268,7 @@ class _Form:
             self._infos = tuple(n for n, v in there.items() if not n.startswith("_") and _is_plain(v))
         found: dict[str, Any] = {}
         for name in self._infos:
-            rows = np.array(now[name] if name in now else ended.get(name, ()))
+            rows = np.array(now[name] if name in now else ended.get(name, [None] * len(over)))
             has = np.array(now.get(f"_{name}", np.zeros(len(over), bool)))
             if name in ended:
                 rows[over], has[over] = np.asarray(ended[name])[over], np.asarray(ended[f"_{name}"])[over]
