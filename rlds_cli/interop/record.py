@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -122,6 +123,10 @@ class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+_own = inspect.signature(Record.__init__)  # that of __new__ says nothing
+Record.__signature__ = _own.replace(parameters=list(_own.parameters.values())[1:])
 
 
 class RecordVector(VectorWrapper):  # type: ignore[misc]  # untyped
