@@ -34,14 +34,28 @@ if TYPE_CHECKING:
     from rlds_cli.growing.retention import Reservoir as Reservoir
     from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
+    from rlds_cli.interop.record import Record as Record
 
 __version__ = "0.1.0"
 
-__all__ = ["Dataset", "Fifo", "Reservoir", "Top", "Writer", "create", "download", "find", "open_dataset", "writer"]
+__all__ = [
+    "Dataset",
+    "Fifo",
+    "Record",
+    "Reservoir",
+    "Top",
+    "Writer",
+    "create",
+    "download",
+    "find",
+    "open_dataset",
+    "writer",
+]
 
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "Fifo": "rlds_cli.growing.retention",
+    "Record": "rlds_cli.interop.record",
     "Reservoir": "rlds_cli.growing.retention",
     "Top": "rlds_cli.growing.retention",
     "Writer": "rlds_cli.convert.writer",
