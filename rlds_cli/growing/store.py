@@ -174,10 +174,11 @@ class GrowingStore(Store):
 
     def table(self) -> EpisodeTable:
         """Return the episode table of the episodes that are kept."""
-        whole = self._whole_table()
+        whole = self.whole_table()
         return whole if self.kept is None else whole.take(self.kept)
 
-    def _whole_table(self) -> EpisodeTable:
+    def whole_table(self) -> EpisodeTable:
+        """Return the table of all episodes since the first one that is kept."""
         e = self._records
         return EpisodeTable(
             e["length"],

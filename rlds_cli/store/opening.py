@@ -289,6 +289,10 @@ class Store:
         texts = self.episode_strings(name)
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
 
+    def whole_table(self) -> EpisodeTable:
+        """Return the table of all episodes that `episodes` has, with those that left a dataset that grows."""
+        return self.table()
+
     def table(self) -> EpisodeTable:
         """Return the episode table as it was written."""
         e = self.episodes
