@@ -19,7 +19,7 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.retention import Added, Keep
-from rlds_cli.growing.segments import SegmentWriter
+from rlds_cli.growing.segments import SegmentMap, SegmentWriter
 from rlds_cli.growing.store import FREED, freed
 from rlds_cli.store import arrays, generations, manifest, statistics
 from rlds_cli.store.generations import Generation
@@ -41,6 +41,7 @@ from rlds_cli.ted import (
 )
 
 Records = npt.NDArray[np.void]
+_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 
 
 def make(
@@ -208,7 +209,7 @@ class Appender:
         left = []
         for number, record, value in zip(numbers, e, self._values(e), strict=True):
             if not record["protected"]:
-                left += kept.add(Added(number, int(record["length"]), value))
+                left += kept.add(Added(number, int(record["length"]), value, int(record["born"])))
         return left
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
@@ -312,12 +313,12 @@ class Appender:
         records = _records(self.schema, chunk, g.rows, known)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
-        records["protected"] = protected
+        records["protected"], records["born"] = protected, numbers
         departed = list(leaving)
         s.kept.forget(leaving)
         for number, record, extra in zip(numbers, records, self._values_of(records, table), strict=True):
             if not record["protected"]:
-                departed += s.kept.add(Added(number, int(record["length"]), extra))
+                departed += s.kept.add(Added(number, int(record["length"]), extra, number))
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
         gone = self._records_of([n for n in departed if n < g.episodes])
         gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
@@ -407,7 +408,92 @@ class Appender:
             for file in opened:
                 file.close()
 
+    def compact(self) -> Generation:
+        """Write the episodes that are kept once more, end to end, where others left between them.
+
+        Contents, order and fingerprint stay. The old rows leave, and are freed when no reader holds them. A kill leaves
+        the dataset as it was before.
+
+        Returns
+        -------
+        Generation
+            The new one; the newest without anything to do.
+
+        Raises
+        ------
+        NoSpace
+            The disk is full. The dataset is as it was before.
+        """
+        with logs.committing(self.path):
+            self._follow()
+            g = self.generation
+            numbers = self._kept_numbers(g)
+            if len(numbers) == g.episodes - g.first_episode:
+                return g
+            try:
+                self._move(numbers)
+            except OSError as e:
+                if disk.is_full(e):
+                    raise NoSpace(
+                        f"The disk of {self.path} is full; nothing was compacted.",
+                        hint="the episodes that are kept are written once more before the old rows are freed",
+                    ) from e
+                raise
+            self.free()
+            return self.generation
+
+    def _move(self, numbers: IntArray) -> None:
+        s, g = self._state, self.generation
+        old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
+        e = old.copy()
+        ends = np.cumsum(e["length"] + 1)
+        e["start"] = g.rows + ends - (e["length"] + 1)
+        runs = _runs(old["start"], old["length"])
+        for f in self.schema:
+            self._copy_rows(f, runs, g)
+        new = replace(
+            g,
+            number=g.number + 1,
+            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            episodes=g.episodes + len(e),
+            departed=g.departed + len(e),
+            first_row=g.rows,
+            first_episode=g.episodes,
+            moved=g.moved + 1,
+            time=time.time(),
+        )
+        logs.append(self.path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, e.tobytes())
+        logs.append(self.path / logs.DEPARTED, g.departed * 8, numbers.astype("<i8").tobytes())
+        self._sync(True, False, False, False)
+        content.save(self.path, new.number, s.sums)
+        with safe_files.updating(self.path / generations.FILE) as log:
+            os.pwrite(log.fileno(), new.packed(), new.number * generations.BYTES)
+            if self._durable:
+                os.fdatasync(log.fileno())
+        self._state = self._read()
+        self._live = self._count_live()
+
+    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], g: Generation) -> None:
+        """Copy runs of rows of a field behind all others; nothing is freed meanwhile, since this is a commit."""
+        dtype, shape = segments.stored_row(f)
+        size = self._segment_rows
+        needed = {k for a, b in runs for k in range(a // size, (b - 1) // size + 1)}
+        mapped = SegmentMap(self._paths[f.name], shape, dtype, size, g.first_row, g.rows)
+        rows = mapped.rows(g.first_row, g.rows, sorted(needed))
+        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        for a, b in runs:
+            for first in range(a, b, step):
+                part = rows[first - g.first_row : min(first + step, b) - g.first_row]
+                self._writers[f.name].write(at, part)
+                at += len(part)
+
     # -- rows that nobody needs
+
+    def collect(self) -> int:
+        """Free what no reader holds any more, and return how many episodes that are."""
+        with logs.committing(self.path):
+            self._follow()
+            return self.free()
 
     def _count_live(self) -> dict[int, int]:
         """Count, for each segment, the episodes whose rows are not freed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ EPISODE = np.dtype(
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
         *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
         *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
-        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("fresh", "?"), ("_pad", "V4")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("fresh", "?"), ("born", "<u4")),
         ("digest", "V32"),
     ]
 )  # 128 bytes
@@ -113,14 +114,17 @@ class Hold:
     """
 
     def __init__(self, dataset: Path, generation: int) -> None:
-        self._file = files.open_regular(dataset / READERS)
+        with files.open_regular(dataset / READERS) as file:
+            descriptor = os.dup(file.fileno())
+        self._end = weakref.finalize(self, os.close, descriptor)
+        self._end.atexit = False
         if _SET is not None:
             with suppress(OSError):  # a file system without locks: `rlds gc` there asks first
-                fcntl.fcntl(self._file.fileno(), _SET, _wanted(fcntl.F_RDLCK, generation, 1))
+                fcntl.fcntl(descriptor, _SET, _wanted(fcntl.F_RDLCK, generation, 1))
 
     def release(self) -> None:
         """End the hold."""
-        self._file.close()
+        self._end()
 
 
 def oldest_held(dataset: Path, newest: int) -> int:

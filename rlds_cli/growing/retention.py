@@ -94,11 +94,12 @@ def from_json(found: Mapping[str, Any]) -> Keep | None:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An episode as a policy sees it."""
+    """An episode as a policy sees it. ``born`` is its number when it was first written: compacting gives it another."""
 
     number: int
     steps: int
     value: float = math.nan  # of the column that `Top` compares
+    born: int = 0
 
 
 class Kept(Protocol):
@@ -191,7 +192,7 @@ class _Sampled(_Largest):
         self._seed = keep.seed
 
     def value(self, episode: Added) -> float:
-        return float(np.random.Generator(np.random.Philox(key=(self._seed, episode.number))).random())
+        return float(np.random.Generator(np.random.Philox(key=(self._seed, episode.born))).random())
 
 
 def at_work(keep: Keep | None) -> Kept:

@@ -60,9 +60,8 @@ class GrowingStore(Store):
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
-        self.manifest = replace(
-            manifest.of_generation(head, self.generation), stats=_LazyStats(self), episode_columns=_LazyColumns(self)
-        )
+        self._plain = manifest.of_generation(head, self.generation)
+        self._stats: dict[str, Mapping[str, Any]] = {}
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         self._maps: dict[str, SegmentMap] = {} if before is None else before._maps
@@ -74,6 +73,15 @@ class GrowingStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         return GrowingStore, (self.path, self.generation.number)
+
+    @property
+    def manifest(self) -> Manifest:  # type: ignore[override]
+        """The manifest at this generation.
+
+        It refers to this object, which must not refer to it: a hold then ends with the last reference, not later, when
+        Python looks for circles of references.
+        """
+        return replace(self._plain, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
     def content(self) -> str:
@@ -278,8 +286,7 @@ class _LazyStats(Mapping[str, Mapping[str, Any]]):
     """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
 
     def __init__(self, store: GrowingStore) -> None:
-        self._store = store
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._store, self._known = store, store._stats
 
     def __iter__(self) -> Iterator[str]:
         return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)
