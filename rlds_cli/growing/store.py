@@ -128,6 +128,10 @@ class GrowingStore(Store):
         stays[left] = False
         return np.flatnonzero(stays)
 
+    def needed(self) -> list[int]:
+        """Return the numbers of the segments that hold rows of episodes that are kept."""
+        return self._needed
+
     @cached_property
     def _needed(self) -> list[int]:
         """Numbers of the segments that hold rows of episodes that are kept."""

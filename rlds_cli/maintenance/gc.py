@@ -69,8 +69,8 @@ class Collection:
 def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
-    Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed where
-    no reader holds a generation with them. Interrupted work is removed, with its finished parts, unless a
+    Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
+    where no reader holds a generation with them. Interrupted work is removed, with its finished parts, unless a
     process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it is here, was made
     of exactly these files. Links, files of other users and files that rlds has not made stay.
 
