@@ -29,7 +29,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import compression, episode_table, publishing
+from rlds_cli.store import episode_table, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
@@ -469,9 +469,7 @@ def stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources, *,
 
 
 def _rows(store: Store, f: Field, a: int, b: int, few: bool) -> Array:
-    if few or store.manifest.encoding == "memmap":
-        return store.rows(f.name)[a:b]
-    return compression.read_range(store.directory(f.name), a, b)
+    return store.rows(f.name)[a:b] if few else store.between(f.name, a, b)
 
 
 def _of_videos(store: Store, f: Field, index: Array, videos: VideoSources) -> VideoFrames:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -84,7 +85,7 @@ def plan_merge(
     column: str = COLUMN,
     cache_dir: StrPath | None = None,
 ) -> MergePlan:
-    """Check whether datasets can be merged, and say what would be written. Parameters and errors are those of `merge`."""
+    """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
     return _Merge(ids.parse(ref), _opened(refs, cache_dir), fields, column).plan
 
 
@@ -199,7 +200,7 @@ class _Merge:
             rows = np.cumsum(ds.episodes["length"] + 1)
             firsts = np.flatnonzero(np.diff(rows // _PART_ROWS, prepend=-1)) if len(rows) else np.zeros(0, np.int64)
             bounds = [*firsts.tolist(), len(rows)]
-            for a, b in zip(bounds, bounds[1:], strict=False):
+            for a, b in pairwise(bounds):
                 size = int(rows[b - 1] - (rows[a - 1] if a else 0))
                 found.append(Part(size, {"member": number, "first": a, "last": b}))
         return found
@@ -259,12 +260,10 @@ class _Merge:
         for ds in self._members:
             for name in ds.store.own_columns:
                 dtype = ds.store.own_column(name).dtype
-                before = kinds.setdefault(name, (dtype, ds.id))
-                if before[0] != dtype and "str" in (dtype, before[0]) + (
-                    ("str",) if "bool" in (dtype, before[0]) else ()
-                ):
+                before, of = kinds.setdefault(name, (dtype, ds.id))
+                if dtype != before and {dtype, before} & {"str", "bool"}:
                     raise InvalidEpisode(
-                        f"The episode column {name} is {before[0]} in {before[1]} and {dtype} in {ds.id}.",
+                        f"The episode column {name} is {before} in {of} and {dtype} in {ds.id}.",
                         hint="rlds_cli.create copies episodes with other columns",
                     )
 

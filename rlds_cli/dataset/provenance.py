@@ -154,10 +154,10 @@ class EpisodeOrigins:
 
 def _reopened(kind: Callable[[Store, Any], Any], path: Path, fingerprint: str, what: Any) -> Any:
     """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
-    from rlds_cli.store.opening import Store
+    from rlds_cli.growing.store import open_store
 
     try:
-        store = Store(path)
+        store = open_store(path)
     except (RldsError, OSError):
         return None
     return kind(store, what) if store.manifest.fingerprint == fingerprint else None

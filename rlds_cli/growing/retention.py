@@ -89,6 +89,16 @@ def from_json(found: Mapping[str, Any]) -> Keep | None:
     return policy
 
 
+def described(found: Mapping[str, Any]) -> str:
+    """Say in words what the policy of a manifest keeps."""
+    keep = from_json(found)
+    if isinstance(keep, Fifo):
+        return f"the newest {keep.episodes:,} episodes" if keep.episodes else f"the newest {keep.steps or 0:,} steps"
+    if isinstance(keep, Reservoir):
+        return f"a uniform sample of {keep.episodes:,} episodes"
+    return "every episode" if keep is None else f"the {keep.episodes:,} episodes with the largest {keep.by}"
+
+
 # -- at work
 
 

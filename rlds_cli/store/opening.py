@@ -158,6 +158,12 @@ class Store:
         """
         return self._open(name, self.directory(name), name)
 
+    def between(self, name: str, start: int, stop: int) -> Array:
+        """Return rows ``start`` to ``stop`` as `rows` does; of a compressed column, only these are decoded."""
+        if self.manifest.encoding == "memmap":
+            return self.rows(name)[start:stop]
+        return compression.read_range(self.directory(name), start, stop)
+
     def _identify(self) -> tuple[int, int]:
         status = (self.path / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
