@@ -97,7 +97,7 @@ def test_summaries_and_pages_say_the_same(pair):
     assert one == other
     grown = pair[0]
     said = report.summarise(grown)
-    assert said.generation == 10 and said.counts.rows == int((grown.episodes["length"] + 1).sum())
+    assert said.generation == grown.generation and said.counts.rows == int((grown.episodes["length"] + 1).sum())
     with (grown.path.parent / "page.html").open("wb") as f:
         write_page(grown, f)
     for k in (0, -1):

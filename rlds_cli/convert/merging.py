@@ -315,7 +315,7 @@ class _Merge:
             spaces=spaces,
             env=_common([m.env for m in manifests]),
             options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
-            sources=tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store)),  # type: ignore[misc]
+            sources=tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store)),
         )
 
 

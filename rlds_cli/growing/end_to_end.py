@@ -25,7 +25,7 @@ class EndToEndStore(GrowingStore):
         With gaps, which episodes that left have between others.
     """
 
-    kept = None  # type: ignore[assignment]
+    kept = None
 
     def __init__(self, store: GrowingStore) -> None:
         assert store.kept is not None
@@ -63,7 +63,7 @@ class EndToEndStore(GrowingStore):
         return [texts[k] for k in self._numbers.tolist()]
 
     @property
-    def own_columns(self) -> tuple[str, ...]:  # type: ignore[override]
+    def own_columns(self) -> tuple[str, ...]:
         """Names of the user's own episode columns."""
         return self._of.own_columns
 
@@ -72,7 +72,7 @@ class EndToEndStore(GrowingStore):
         return episode_table.typed([values[k] for k in self._numbers.tolist()], name)
 
     @property
-    def sources(self) -> tuple[dict[str, Any], ...]:  # type: ignore[override]
+    def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archives that episodes come from."""
         return self._of.sources
 

@@ -96,8 +96,8 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
             yield Problem(logs.DEPARTED, "names an episode that is not there")
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
-        e = logs.read_episodes(path, g.first_episode, g.episodes)
-        logs.check_episodes(e, 0, g.rows, len(store.sources), path)
+        records = logs.read_episodes(path, g.first_episode, g.episodes)
+        logs.check_episodes(records, 0, g.rows, len(store.sources), path)
     except RldsError as e:
         yield Problem("episodes", _why(e))
 

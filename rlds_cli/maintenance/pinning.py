@@ -91,8 +91,8 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
         return
     if isinstance(store, GrowingStore):
         why = "it grows: its episodes were recorded or appended where it is"
-        number = store.generation.number
-        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, reproducible=False, why=why, generation=number)
+        held = store.generation.number
+        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, reproducible=False, why=why, generation=held)
         return
     made_by = _own_steps(m)
     if made_by:
@@ -110,8 +110,8 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
 
 def _written(d: Locked) -> dict[str, Any]:
     """Return a dataset as JSON; reproducible ones have no mark."""
-    unmarked = ("reproducible", "why") if d.reproducible else ()
-    unmarked += ("generation",) if d.generation is None else ()
+    unmarked = {"reproducible", "why"} if d.reproducible else set()
+    unmarked |= {"generation"} if d.generation is None else set()
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
 
 

@@ -306,7 +306,7 @@ def _hashes(ds: Dataset, f: StoredField) -> Array:
         return arrays.read(ds.path / "digests" / f.path)
     rows = ds.store.rows(f.name)
     if f.kind == "text":
-        return text_hashes(rows, ds.store.strings(f.name)[:-1])
+        return text_hashes(rows, ds.store.strings(f.name)[:-1].tolist())
     return statistics.as_array(statistics.array_blocks(rows))
 
 
