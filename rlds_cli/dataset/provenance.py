@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,20 +103,19 @@ class ReadAs:
     @classmethod
     def of(cls, m: Manifest, file: Mapping[str, Any]) -> ReadAs:
         """Return how ``file``, of the sources of a dataset with manifest ``m``, was read; raises DamagedDataset."""
-        if "read_as" in file:
-            try:
-                return cls(**{f.name: file["read_as"][f.name] for f in fields(cls)})
-            except (TypeError, KeyError) as e:
-                what = str(file.get("file"))[:80]
-                raise DamagedDataset(f"The sources of {m.id} do not say how {what!r} was read: {e}.") from e
-        return cls(
-            reader=m.reader,
-            reader_version=m.reader_version,
-            facts=m.facts,
-            fields=m.options.get("fields") or {},
-            keeps_rows=all(step.get("keeps_steps", False) for step in m.provenance),
-            changed=sorted({name for step in m.provenance for name in step.get("changed", ())}),
-        )
+        try:
+            before = cls(**{f.name: file["read_as"][f.name] for f in fields(cls)}) if "read_as" in file else None
+        except (TypeError, KeyError) as e:
+            what = str(file.get("file"))[:80]
+            raise DamagedDataset(f"The sources of {m.id} do not say how {what!r} was read: {e}.") from e
+        keeps_rows = all(step.get("keeps_steps", False) for step in m.provenance)
+        changed = {name for step in m.provenance for name in step.get("changed", ())}
+        if before is not None:
+            return replace(
+                before, keeps_rows=before.keeps_rows and keeps_rows, changed=sorted({*before.changed, *changed})
+            )
+        mapped = m.options.get("fields") or {}
+        return cls(m.reader, m.reader_version, m.facts, mapped, keeps_rows, sorted(changed))
 
 
 def sources_for_another(store: Store) -> tuple[Mapping[str, Any], ...]:

@@ -20,14 +20,13 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.names import is_piece
-from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.home.locks import writing
 from rlds_cli.home.usage import freed_by
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import publishing
+from rlds_cli.store import generations, publishing
 
 Kind = Literal["packed", "partial", "archive", "generations"]
 _PART = ".part"
@@ -175,11 +174,11 @@ def _aside(home: Home) -> Iterator[Garbage]:
 
 def _generations(home: Home) -> Iterator[Garbage]:
     """Yield rows of episodes that left datasets that grow."""
-    from rlds_cli.maintenance import compacting
-
     for id, directory in home.datasets():
-        if not is_growing(directory) or _led_away(home, directory):
+        if not (directory / generations.FILE).exists() or _led_away(home, directory):
             continue
+        from rlds_cli.maintenance import compacting  # slow to import
+
         why = _foreign(directory, stat.S_ISDIR)
         try:
             free, held = compacting.unfreed(directory) if not why else (0, 0)
