@@ -27,7 +27,7 @@ from rlds_cli.store import arrays, manifest
 from rlds_cli.store.build import FAILED
 from rlds_cli.store.integrity import verify_directory
 from rlds_cli.store.opening import Store, field_of
-from rlds_cli.ted import Array, BoolArray, Chunk, EpisodeTable, IntArray
+from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray
 
 METADATA = "source_episodes"  # the name of the digests in the metadata of a result
 _CHUNK_BYTES = 4 << 20
@@ -91,7 +91,7 @@ class Reuse:
             columns = {f.name: self._column(f.name, a, b) for f in plan.written}
             yield Chunk(columns, marks, table.take(np.arange(*ended)))
 
-    def _column(self, name: str, a: int, b: int) -> Array | list[str | None]:
+    def _column(self, name: str, a: int, b: int) -> Column:
         values = self._store.between(name, a, b)
         return self._store.texts(name, values).tolist() if self._store.fields[name].kind == "text" else values
 
