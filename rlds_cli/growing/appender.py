@@ -7,106 +7,35 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import __version__
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken, NoSpace, RldsError
+from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.records import Records, about, counted, of_chunk
-from rlds_cli.growing.retention import Added, Keep
-from rlds_cli.growing.segments import SegmentWriter
-from rlds_cli.store import arrays, generations, manifest, statistics
+from rlds_cli.growing.retention import Added
+from rlds_cli.growing.segments import SegmentMap, SegmentWriter
+from rlds_cli.store import arrays, generations, manifest
 from rlds_cli.store.generations import Generation
-from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.opening import field_of
-from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import (
     Array,
     Chunk,
     Column,
     EpisodeTable,
     Field,
+    IntArray,
 )
 
 _BLOCK = 1 << 14  # records that are read together
+_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
-
-
-def make(
-    directory: Path,
-    id: str,
-    schema: Sequence[Field],
-    *,
-    keep: Keep | None = None,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
-    for f in schema:
-        if f.kind == "frames":
-            raise InvalidEpisode(
-                f"{f.name}: a dataset that grows holds arrays and text, not encoded frames.",
-                hint="decode them: arrays of uint8",
-            )
-    width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
-    limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    segment_rows = segments.rows_of_segment(width, None if limit is None else max(segments.PAGE_ROWS, limit // 8))
-    paths = assign_paths(f.name for f in schema)
-    growing = (
-        {"segment_rows": segment_rows, "keep": retention.to_json(keep)} if keep else {"segment_rows": segment_rows}
-    )
-    head = Manifest(
-        format=GROWING_FORMAT,
-        id=id,
-        encoding="memmap",
-        fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
-        counts=Counts(**generations.counts_of(Generation())),
-        fingerprint=Generation(content=content.content(schema, content.no_sums())).fingerprint,
-        created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        rlds_version=__version__,
-        stats={f.name: _no_stats(f) for f in schema if f.kind == "array" and "complex" not in f.dtype},
-        growing=growing,
-        **dict(about or {}),
-    )
-    for f in schema:
-        own = directory / paths[f.name]
-        own.mkdir(parents=True)
-        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
-    _write_groups(directory)
-    for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
-        safe_files.write_bytes(directory / name, b"")
-    for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
-        safe_files.write_bytes(directory / name, b"")
-    safe_files.write_bytes(directory / logs.FREED, bytes(16))
-    first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
-    content.save(directory, 0, content.no_sums())
-    safe_files.write_bytes(directory / generations.FILE, first.packed())
-    arrays.write_group(directory, {"rlds": head.to_json()})
-    manifest.read(directory)  # refuse now what would be refused on opening
-    for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
-        disk.sync_directory(path)
-
-
-def _stored(f: Field, path: str) -> StoredField:
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array([]))
-    return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
-
-
-def _no_stats(f: Field) -> dict[str, Any]:
-    return asdict(statistics.Accumulator(f.shape).result(np.zeros((0, *f.shape), f.dtype)))
-
-
-def _write_groups(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-            _write_groups(entry)
 
 
 class _Standing:
@@ -270,7 +199,7 @@ class Appender:
         if self.keep is not None:
             for number, record, value in zip(numbers, e, self._values(e), strict=True):
                 if not record["protected"]:
-                    kept.take(Added(number, int(record["length"]), value))
+                    kept.take(Added(number, int(record["length"]), value, int(record["born"])))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
         for name, text in logs.read_lines(self.path / logs.STRINGS, first, stop):
@@ -391,12 +320,12 @@ class Appender:
         records = of_chunk(self.schema, chunk, g.rows, known)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
-        records["protected"], records["open"] = protected, opened
+        records["protected"], records["open"], records["born"] = protected, opened, numbers
         departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == _Standing.KEPT]
         s.kept.forget(departed)
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
             if not record["protected"] and not record["open"]:
-                departed += s.kept.add(Added(number, int(record["length"]), value))
+                departed += s.kept.add(Added(number, int(record["length"]), value, number))
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
         gone = self._records_of([n for n in departed if n < g.episodes])
         gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
@@ -497,7 +426,93 @@ class Appender:
             return found
         return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
 
+    # -- episodes end to end
+
+    def compact(self) -> Generation:
+        """Write the episodes that are kept once more, end to end, where others left between them.
+
+        Contents, order and fingerprint stay. The old rows leave, and are freed when no reader holds them. A kill leaves
+        the dataset as it was before.
+
+        Returns
+        -------
+        Generation
+            The new one; the newest without anything to do.
+
+        Raises
+        ------
+        NoSpace
+            The disk is full. The dataset is as it was before.
+        """
+        with logs.committing(self.path):
+            self._follow()
+            g, s = self.generation, self._state
+            kept = s.standing.between(g.first_episode, g.episodes) == _Standing.KEPT
+            if kept.all():
+                return g
+            try:
+                self._move(np.flatnonzero(kept) + g.first_episode)
+            except BaseException as e:
+                self._stale = True
+                self._give_back()
+                if isinstance(e, OSError):
+                    raise self._refused(e, int(kept.sum())) from e
+                raise
+            with suppress(OSError, RldsError):
+                self.free()
+            return self.generation
+
+    def _move(self, numbers: IntArray) -> None:
+        s, g = self._state, self.generation
+        old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
+        e = old.copy()
+        ends = np.cumsum(e["length"] + 1)
+        e["start"] = g.rows + ends - (e["length"] + 1)
+        for f in self.schema:
+            self._copy_rows(f, old, g)
+        new = replace(
+            g,
+            number=g.number + 1,
+            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            episodes=g.episodes + len(e),
+            departed=g.departed + len(e),
+            first_row=g.rows,
+            first_episode=g.episodes,
+            moved=g.moved + 1,
+            time=time.time(),
+        )
+        self._write_logs(
+            {
+                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
+                logs.DEPARTED: (g.departed * 8, numbers.astype("<i8").tobytes()),
+            }
+        )
+        content.save(self.path, new.number, s.sums)
+        with safe_files.updating(self.path / generations.FILE) as log:
+            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
+            if self._durable:
+                logs.sync(log.fileno())
+        self._state = self._read()
+
+    def _copy_rows(self, f: Field, e: Records, g: Generation) -> None:
+        """Copy the rows of episodes behind all others; nothing is freed meanwhile, since this is a commit."""
+        dtype, shape = segments.stored_row(f)
+        mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
+        rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
+        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
+            for first in range(start, start + length + 1, step):
+                part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
+                self._writers[f.name].write(at, part)
+                at += len(part)
+
     # -- rows that nobody needs
+
+    def collect(self) -> int:
+        """Free what no reader holds any more, and return how many episodes that are."""
+        with logs.committing(self.path):
+            self._follow()
+            return self.free()
 
     def _count_rows(self, s: _State, e: Records) -> None:
         """Count episodes for the segments that hold their rows."""

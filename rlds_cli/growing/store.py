@@ -66,6 +66,7 @@ class GrowingStore(Store):
         self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
         self._log: EpisodeLog = EpisodeLog(path, check=check) if known is None else known._log
         self._before = None if known is None else (known.generation, known._needed)  # segments that it needs
+        self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._own_columns: dict[str, StoredColumn] = {}
@@ -123,6 +124,10 @@ class GrowingStore(Store):
         stays[left] = False
         return np.flatnonzero(stays)
 
+    def needed(self) -> list[int]:
+        """Return the numbers of the segments that hold rows of episodes that are kept."""
+        return self._needed
+
     @cached_property
     def _needed(self) -> list[int]:
         """Numbers of the segments that hold rows of episodes that are kept."""
@@ -169,10 +174,11 @@ class GrowingStore(Store):
 
     def table(self) -> EpisodeTable:
         """Return the episode table of the episodes that are kept."""
-        whole = self._whole_table()
+        whole = self.whole_table()
         return whole if self.kept is None else whole.take(self.kept)
 
-    def _whole_table(self) -> EpisodeTable:
+    def whole_table(self) -> EpisodeTable:
+        """Return the table of all episodes since the first one that is kept."""
         e, nobody = self._read.columns, np.zeros(len(self._read), bool)
         seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         return EpisodeTable(
@@ -258,8 +264,7 @@ class _LazyStats(Mapping[str, Mapping[str, Any]]):
     """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
 
     def __init__(self, store: GrowingStore) -> None:
-        self._store = store
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._store, self._known = store, store._stats
 
     def __iter__(self) -> Iterator[str]:
         return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)
