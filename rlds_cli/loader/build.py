@@ -18,7 +18,7 @@ from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
-from rlds_cli.loader.schedule import Ranks, Schedule
+from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
@@ -79,7 +79,6 @@ def dataset_source(
     request: Request,
     transforms: Transforms,
     arrays: ArrayBackend,
-    ranks: Ranks,
     over: Callable[[WindowIndex], Draw] | None = None,
 ) -> tuple[Draw, DatasetSource]:
     """Make the draw over a dataset, and the source that reads it.
@@ -89,16 +88,11 @@ def dataset_source(
     Raises
     ------
     InvalidArgument
-        The sampler cannot draw from the dataset, or not for one of several ranks.
+        The sampler cannot draw from the dataset.
     """
     request = request.in_steps(dataset)
     windows = pool(dataset, request.window, request.anchors, live=request.live)
     draw = request.sampler.over(windows) if over is None else over(windows)
-    if isinstance(draw, StatefulDraw) and ranks.world > 1:
-        raise InvalidArgument(
-            f"{type(request.sampler).__name__} on {ranks}: ranks do not know each other's updates.",
-            hint="Loader(..., world_size=1) on every rank, with a seed of its own",
-        )
     made = source(windows, draw, request, transforms, arrays.working)
     if request.resident:
         from rlds_cli.loader.storage.device_memory import reside
@@ -136,7 +130,7 @@ def source(
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
-    fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory, floats)
+    fields = Fields(pool, request.window, request.sampler.gives, request.anchors, request.memory, floats)
     chosen = fields.choose(request.fields, request.extra)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)

@@ -23,6 +23,7 @@ from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
+from rlds_cli.loader.samplers.reports import Report, check_ranks, exchange
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.storage.page_cache import prefetched
@@ -166,10 +167,10 @@ class Loader:
             first = None if log is None else log.at(0)
             if agreement is not None:
                 first = agreement.first((opened.generation or 0,))
-            growing = LiveDataset(opened, request, transforms, made, self.ranks, first)
+            growing = LiveDataset(opened, request, transforms, made, first)
             source = growing.source
         else:
-            _, source = build.dataset_source(opened, request, transforms, made, self.ranks)
+            _, source = build.dataset_source(opened, request, transforms, made)
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
@@ -214,11 +215,12 @@ class Loader:
         return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
 
     @property
-    def _stateful(self) -> StatefulDraw | None:
-        """The draw, if it learns from training."""
+    def _stateful(self) -> StatefulDraw | MixtureSource | None:
+        """The draw, or the members of a mixture, if it learns from training."""
         source = self.source
-        draw = None if isinstance(source, MixtureSource) else source.locator.draw
-        return draw if isinstance(draw, StatefulDraw) else None
+        if isinstance(source, MixtureSource):
+            return source if source.learners else None
+        return source.locator.draw if isinstance(source.locator.draw, StatefulDraw) else None
 
     @property
     def generation(self) -> int | None:
@@ -354,6 +356,10 @@ class Loader:
     def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
         """Set the priorities of the samples of a batch, with `Prioritized`.
 
+        Samples of members of a mixture that have no priorities are left alone. On several ranks, every rank calls this
+        with its own part of the batch and the same ``beta``; ranks exchange their priorities by ``torch.distributed``,
+        and all of them count, those of rank 0 first.
+
         Parameters
         ----------
         batch : Batch or TensorDict
@@ -367,11 +373,13 @@ class Loader:
         Raises
         ------
         InvalidArgument
-            The sampler has no priorities, or these are invalid; nothing is changed.
+            The sampler has no priorities, or these are invalid, on this rank or another; nothing is changed.
         """
         if self._stateful is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
-        self._stateful.observe(batch, priority, beta)
+        mixed = isinstance(self.source, MixtureSource)
+        report = exchange(self.ranks, lambda: Report.of(batch, priority, mixed=mixed))
+        self._stateful.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position: numbers and text, the same on every rank; with `Prioritized`, tensors as well.
@@ -399,13 +407,13 @@ class Loader:
         """Return all that the samples after ``position`` depend on, besides the order."""
         if isinstance(self.source, MixtureSource):
             return self.source.state(position)
-        held = {} if self._stateful is None else self._stateful.state(*position)
+        held = self._stateful.state(*position) if isinstance(self._stateful, StatefulDraw) else {}
         return held if self._live is None else held | self._live.state(position)
 
     def _hold(self, held: Mapping[str, Any], position: Position) -> None:
         if isinstance(self.source, MixtureSource):
             self.source.load(held, position)
-        if self._stateful is not None:
+        elif isinstance(self._stateful, StatefulDraw):
             self._stateful.load(held, replace(self._order, epoch=position.epoch))
         if self._live is not None:
             self._live.load(held, position)

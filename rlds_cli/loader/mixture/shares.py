@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
-from math import floor, isfinite
+from math import floor, gcd, isfinite
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import WINDOW, Order
-from rlds_cli.loader.schedule import SampleRun
+from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
@@ -274,6 +274,10 @@ class MemberTurns(NamedTuple):
     place: IntArray
     chance: Callable[[], FloatArray]
 
+    def of(self, part: IntArray) -> MemberTurns:
+        """Return the members of some of the samples [n], by their numbers among these."""
+        return MemberTurns(self.member.take(part), self.place.take(part), lambda: self.chance().take(part))
+
 
 class SourceShares(Protocol):
     """The protocol of a way to share samples out among members."""
@@ -281,6 +285,10 @@ class SourceShares(Protocol):
     @property
     def shares(self) -> FloatArray | None:
         """Share of every member [members], adding up to 1; None if it changes."""
+        ...
+
+    def in_turn(self, world: int) -> bool:
+        """Return whether samples rank, rank + world, ... hold every member's share, whatever the rank."""
         ...
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
@@ -311,6 +319,10 @@ class ConstantShares:
     def __init__(self, weights: Sequence[float]) -> None:
         self._period = period(quantised(weights))
         self.shares: FloatArray = self._period.turns / len(self._period)
+
+    def in_turn(self, world: int) -> bool:
+        """Return whether every rank comes to every turn of the period, see `SourceShares`."""
+        return gcd(len(self._period), world) == 1
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
@@ -348,6 +360,10 @@ class RandomShares:
 
     def _follow(self, epoch: int, counts: list[int], start: int, stop: int) -> list[int]:
         return self._lots.follow(self._order(epoch), counts, start, stop)
+
+    def in_turn(self, world: int) -> bool:
+        """Return True: members of samples are independent."""
+        return True
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
@@ -430,6 +446,10 @@ class DeficitRounds:
         counts = [c + g for c, g in zip(standing.counts, given, strict=True)]
         return member, place, Deficits(counts, [d - g for d, g in zip(due, given, strict=True)])
 
+    def in_turn(self, world: int) -> bool:
+        """Return whether members of samples are independent: in rounds, those of a batch have fixed places."""
+        return world == 1 or self._order is not None
+
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
         epoch, first = run.order.epoch, run.first // self._size
@@ -474,6 +494,33 @@ class DeficitRounds:
 
 
 _spread = lru_cache(maxsize=1024)(spread)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+
+
+def dealt(member: IntArray, run: SampleRun, ranks: Ranks) -> IntArray:
+    """Return the samples of a rank, as numbers within ``run``, ascending: of every batch, its share of every member.
+
+    The samples of a batch, sorted by member, are dealt to the ranks in turn: a member's counts on two ranks differ by
+    one at most. The rank that is dealt to first changes from batch to batch by the golden ratio, so that remainders are
+    even over time, whatever the period of the counts.
+
+    Parameters
+    ----------
+    member : int array [K]
+        Members of all samples of ``run``.
+    run : SampleRun
+    ranks : Ranks
+    """
+    by_member = np.argsort(member.reshape(run.batches, run.size), axis=1, kind="stable")
+    batch = np.arange(run.first // run.size, run.first // run.size + run.batches)
+    turned = np.array([(int(n) * _GOLDEN % (1 << 64)) * ranks.world >> 64 for n in batch])
+    first = (ranks.rank + turned) % ranks.world
+    chosen = np.take_along_axis(by_member, first[:, None] + np.arange(0, run.size, ranks.world), axis=1)
+    chosen.sort(axis=1)
+    mine: IntArray = (chosen + np.arange(0, len(member), run.size)[:, None]).reshape(-1)
+    return mine
 
 
 def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> list[int]:

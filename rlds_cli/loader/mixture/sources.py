@@ -19,13 +19,22 @@ from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
-from rlds_cli.loader.index import PROBABILITY, FloatArray, Located
+from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray, Located
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.mixture.merging import SOURCE, MemberPart, join
+from rlds_cli.loader.mixture.merging import MemberPart, join
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
-from rlds_cli.loader.mixture.shares import ConstantShares, DeficitRounds, RandomShares, SourceShares, normalised
+from rlds_cli.loader.mixture.shares import (
+    ConstantShares,
+    DeficitRounds,
+    RandomShares,
+    SourceShares,
+    dealt,
+    normalised,
+)
 from rlds_cli.loader.order import VERSION, Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
+from rlds_cli.loader.samplers import StatefulDraw
+from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.windows.offsets import Offsets
@@ -44,16 +53,27 @@ def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
 class MemberPlan:
     """A member with its draw and its fields, before it is known which fields all members give."""
 
-    def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        member: Member,
+        request: Request,
+        floats: str | None,
+        *,
+        gives: Sequence[str],
+        lenient: bool,
+    ) -> None:
         self.name, self.member = name, member
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
-            self.request = request.in_steps(self.dataset)
-            window = self.request.window
-            self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=True)
-            self.draw = request.sampler.over(self.pool)
-            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory, floats)
+            self.request = replace(request.in_steps(self.dataset), sampler=member.sampler or request.sampler)
+            window, sampler = self.request.window, self.request.sampler
+            self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=member.sampler is None)
+            self.draw = sampler.over(self.pool)
+            if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
+                raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
+            self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
 
 
@@ -84,7 +104,7 @@ class MemberSource:
         self, drawing: MemberPlan, names: Sequence[str], request: Request, transforms: Transforms, arrays: ArrayBackend
     ) -> None:
         self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
-        self._endless, self._arrays = request.sampler.endless, arrays
+        self._endless, self._arrays = drawing.request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
         given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
         own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
@@ -214,7 +234,12 @@ class MixtureSource:
     ) -> None:
         self.mixture, self._seed = mixture, seed
         lenient = mixture.missing == "zero"
-        drawings = [MemberPlan(name, m, request, arrays.working, lenient=lenient) for name, m in mixture.parts.items()]
+        samplers = [m.sampler or request.sampler for m in mixture.parts.values()]
+        gives = tuple(dict.fromkeys(name for sampler in samplers for name in sampler.gives))
+        drawings = [
+            MemberPlan(name, m, request, arrays.working, gives=gives, lenient=lenient)
+            for name, m in mixture.parts.items()
+        ]
         _check_names(request, drawings)
         names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
         self.members = [MemberSource(d, list(names), request, transforms, arrays) for d in drawings]
@@ -257,18 +282,22 @@ class MixtureSource:
 
     def locate(self, run: SampleRun, ranks: Ranks) -> MixtureLocation:
         """Find the rows of this rank's samples, see `BatchSource`."""
-        mine = ranks.part(run.everyone)
-        turns = self.apportioning.turns(run, mine)
+        in_turn, buckets = self.apportioning.in_turn(ranks.world), self.members[0].pool.bucket is not None
+        if in_turn and not buckets:
+            turns = everyone = self.apportioning.turns(run, ranks.part(run.everyone))
+        else:
+            everyone = self.apportioning.turns(run, run.everyone)
+            count = len(everyone.member)
+            turns = everyone.of(np.arange(count)[ranks.rank :: ranks.world] if in_turn else dealt(everyone.member, run, ranks))
         longest = self._longest
-        if self.members[0].pool.bucket is not None:
-            everyone = turns if ranks.world == 1 else self.apportioning.turns(run, run.everyone)
+        if buckets:
             longest = max(m.longest(run.order, everyone.place[everyone.member == i]) for i, m in self._numbered)
         parts = []
         for i, member in self._numbered:
             slots = np.flatnonzero(turns.member == i)
             for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
                 parts.append((i, slots[part], member.locate(order, positions, longest)))
-        return MixtureLocation(len(mine), parts, turns.chance)
+        return MixtureLocation(len(turns.member), parts, turns.chance)
 
     @property
     def _numbered(self) -> list[tuple[int, MemberSource]]:
@@ -289,6 +318,35 @@ class MixtureSource:
             merged.values[PROBABILITY] *= chance[:, None] if steps else chance
         return merged
 
+    # -- priorities
+
+    @property
+    def learners(self) -> dict[int, StatefulDraw]:
+        """The draws that learn from training, by the number of their member."""
+        draws = {i: m.source.locator.draw for i, m in self._numbered}
+        return {i: draw for i, draw in draws.items() if isinstance(draw, StatefulDraw)}
+
+    def observe(self, report: Report, beta: float | None = None) -> None:
+        """Take what training reports of a batch: each member with priorities its part, see `StatefulDraw`."""
+        parts = [(i, draw, report.of_member(i)) for i, draw in self.learners.items()]
+        for i, draw, part in parts:
+            with _naming(self.members[i].name):
+                draw.check(part)
+        for _, draw, part in parts:
+            draw.observe(part, beta)
+
+    def reserve(self, prefetch: int | None, usual: int) -> int:
+        """Return 0: batches are drawn when they are asked for, see `StatefulDraw`."""
+        if prefetch:
+            raise InvalidArgument(
+                f"prefetch={prefetch} with Prioritized in a mixture: batches would be drawn before updates that count.",
+                hint="prefetch=0",
+            )
+        return 0
+
+    def forget(self) -> None:
+        """Do nothing: no batches are drawn ahead."""
+
     # -- state
 
     def consumed(self, position: Position) -> dict[str, int]:
@@ -297,7 +355,11 @@ class MixtureSource:
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return the part of a loader's state that the mixture adds."""
-        return {"consumed": self.consumed(position), **self.apportioning.state(*position)}
+        consumed = self.consumed(position)
+        names = self.mixture.names
+        draws = {names[i]: draw.state(position.epoch, consumed[names[i]]) for i, draw in self.learners.items()}
+        held = {"draws": draws} if draws else {}
+        return {"consumed": consumed, **self.apportioning.state(*position), **held}
 
     def load(self, state: Mapping[str, Any], position: Position) -> None:
         """Restore a `state`.
@@ -316,6 +378,10 @@ class MixtureSource:
                 f"this state counts {sum(counts):,} samples of the members, and {position.sample:,} in all."
             )
         self.apportioning.load(*position, counts, state)
+        for i, draw in self.learners.items():
+            member, draws = self.members[i], state.get("draws", {})
+            with _naming(member.name):
+                draw.load(draws.get(member.name, {}), order_of(self._seed, member.name, position.epoch))
 
 
 def _check_names(request: Request, drawings: Sequence[MemberPlan]) -> None:

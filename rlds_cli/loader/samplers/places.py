@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import NUMBER_BITS, WindowIndex
-from rlds_cli.loader.state import host, portable
+from rlds_cli.loader.tensors import host, portable
 from rlds_cli.ted import BoolArray, IntArray
 
 _LEAST = 4096  # empty places below which it is not worth while to close the gaps
