@@ -235,11 +235,9 @@ class SampledWindows:
         """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
         assert isinstance(self.positions, range)
         here = slice(positions.start - self.positions.start, positions.stop - self.positions.start, positions.step)
+        episode, number = (np.ascontiguousarray(x[here]) for x in (self.episode, self.number))
         weight = None if self.weight is None else self.weight[here]
-        chance = self.probability
-        return SampledWindows(
-            self.order, positions, self.episode[here], self.number[here], lambda: chance()[here], weight
-        )
+        return SampledWindows(self.order, positions, episode, number, lambda: self.probability()[here], weight)
 
 
 class Located:

@@ -21,9 +21,10 @@ from rlds_cli.loader.live import Agreement, GenerationLog, Live, LiveDataset
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
+from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
-from rlds_cli.loader.samplers.reports import Report, check_ranks, exchange
+from rlds_cli.loader.samplers.reports import Report, exchange
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.storage.page_cache import prefetched
@@ -175,6 +176,7 @@ class Loader:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
         self._live: Live | None = None
+        self._peers = None if self._stateful is None else Peers(self.ranks, "Prioritized")
         self.prefetch = self._gathers_ahead(prefetch)
         if growing is not None:
             self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
@@ -375,10 +377,10 @@ class Loader:
         InvalidArgument
             The sampler has no priorities, or these are invalid, on this rank or another; nothing is changed.
         """
-        if self._stateful is None:
+        if self._stateful is None or self._peers is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
         mixed = isinstance(self.source, MixtureSource)
-        report = exchange(self.ranks, lambda: Report.of(batch, priority, mixed=mixed))
+        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed))
         self._stateful.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import SOURCE, WINDOW, FloatArray
-from rlds_cli.loader.schedule import Ranks, distributed
+from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.tensors import host
 from rlds_cli.ted import IntArray
 
@@ -75,35 +74,22 @@ def _column(batch: Batch, name: str) -> IntArray:
     return first
 
 
-# -- ranks
+def host(x: Any) -> Any:
+    """Return tensors of any device as NumPy arrays."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
 
 
-def check_ranks(ranks: Ranks) -> None:
-    """Refuse ranks that cannot exchange priorities.
-
-    Raises
-    ------
-    InvalidArgument
-        ``torch.distributed`` is not initialised, or with other ranks.
-    """
-    there = distributed()
-    if ranks.world > 1 and there != (ranks.rank, ranks.world):
-        known = "is not initialised" if there is None else f"has rank {there[0]} of {there[1]}"
-        raise InvalidArgument(
-            f"Prioritized on {ranks}: ranks exchange priorities by torch.distributed, which {known}.",
-            hint="torch.distributed.init_process_group(...) before the loader is made,"
-            " or Loader(..., world_size=1) on every rank, with a seed of its own",
-        )
-
-
-def exchange(ranks: Ranks, make: Callable[[], Report]) -> Report:
+def exchange(peers: Peers, make: Callable[[], Report]) -> Report:
     """Return the reports of all ranks, one after the other in the order of the ranks; every rank gets the same.
 
-    Every rank must call this, and equally often. An error of one rank is raised on all of them, so that none waits.
+    An error of one rank is raised on all of them, so that none waits for it.
 
     Parameters
     ----------
-    ranks : Ranks
+    peers : Peers
     make : callable
         Returns the report of this rank.
 
@@ -112,14 +98,14 @@ def exchange(ranks: Ranks, make: Callable[[], Report]) -> Report:
     InvalidArgument
         The report of a rank cannot be made.
     """
-    if ranks.world == 1:
+    if peers.ranks.world == 1:
         return make()
     failed: Exception | None = None
     try:
         mine = make()
-    except Exception as e:  # whatever it is, the others must not wait for this rank
+    except Exception as e:
         failed, mine = e, Report(np.zeros(0, np.int64), np.zeros(0))
-    counts = [int(n) for n in np.concatenate(_gathered(np.array([-1 if failed else len(mine.windows)]), ranks))]
+    counts = [int(n) for n in np.concatenate(peers.gather(np.array([-1 if failed else len(mine.windows)])))]
     if failed is not None:
         raise failed
     if min(counts) < 0:
@@ -129,17 +115,6 @@ def exchange(ranks: Ranks, make: Callable[[], Report]) -> Report:
     padded[0, : len(mine.windows)] = mine.windows
     padded[1, : len(mine.windows)] = mine.priority.view(np.int64)  # bit for bit
     padded[2, : len(mine.windows)] = 0 if mine.source is None else mine.source
-    parts = [part[:, :n] for part, n in zip(_gathered(padded, ranks), counts, strict=True)]
+    parts = [part[:, :n] for part, n in zip(peers.gather(padded), counts, strict=True)]
     windows, priority, source = (np.concatenate(rows) for rows in zip(*parts, strict=True))
     return Report(windows, priority.view(np.float64), None if mine.source is None else source)
-
-
-def _gathered(values: IntArray, ranks: Ranks) -> list[IntArray]:
-    """Return the arrays of all ranks, which have the same shape, by torch.distributed."""
-    torch: Any = sys.modules["torch"]
-    dist: Any = sys.modules["torch.distributed"]
-    device = torch.device("cuda" if "nccl" in str(dist.get_backend()) else "cpu")
-    given = torch.from_numpy(np.ascontiguousarray(values)).to(device)
-    parts = [torch.empty_like(given) for _ in range(ranks.world)]
-    dist.all_gather(parts, given)
-    return [part.cpu().numpy() for part in parts]
