@@ -74,14 +74,6 @@ def _column(batch: Batch, name: str) -> IntArray:
     return first
 
 
-def host(x: Any) -> Any:
-    """Return tensors of any device as NumPy arrays."""
-    if not hasattr(x, "detach"):
-        return np.asarray(x)
-    x = x.detach().cpu()
-    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16
-
-
 def exchange(peers: Peers, make: Callable[[], Report]) -> Report:
     """Return the reports of all ranks, one after the other in the order of the ranks; every rank gets the same.
 
