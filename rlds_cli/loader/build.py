@@ -48,23 +48,29 @@ class Request:
 
 
 def pool(
-    dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool = False, live: bool = False
+    dataset: Dataset,
+    window: Window,
+    anchors: Anchors,
+    *,
+    in_mixture: bool = False,
+    live: bool = False,
+    needed: bool = True,
 ) -> WindowIndex:
     """Count the windows of every episode, and number them.
 
     Raises
     ------
     EmptyWindow
-        No episode has a window.
+        No episode has a window, and one is ``needed``.
     """
     table = EpisodeIndex.of(dataset)
-    if not len(table):
+    if needed and not len(table):
         raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
     every_step = window.whole or anchors == "steps"
     offered = table.steps if every_step else table.transitions
     counts = window.counts(offered, table.steps)
     usable = counts > 0
-    if not usable.any():
+    if needed and not usable.any():
         raise window.nowhere(len(table), int(table.steps.max(initial=0)))
     bucket = getattr(window, "bucket", None)
     table, counts = table.where(usable), counts[usable]

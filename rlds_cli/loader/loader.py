@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
@@ -17,7 +18,9 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
-from rlds_cli.loader.live import Agreement, GenerationLog, Live, LiveDataset
+from rlds_cli.loader.live import Agreement, GenerationLog, Generations, Live, LiveDataset
+from rlds_cli.loader.mixture.live import LiveMixture
+from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
@@ -152,22 +155,30 @@ class Loader:
         is_live = live is not False
         allowed = None if resident else memory
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
-        growing: LiveDataset | None = None
+        growing: LiveDataset | LiveMixture | None = None
         log: GenerationLog | None = None
         agreement: Agreement | None = None
+        first: Generations | None = None
         source: DatasetSource | MixtureSource
-        if isinstance(opened, Mixture):
-            if resident or is_live:
-                what = 'memory="device"' if resident else "live=True"
-                raise InvalidArgument(f"{what} is for one dataset, not for a Mixture.", hint="leave it out")
-            on_cpu = frameworks.make(backend, dtype, None)
-            source = MixtureSource(opened, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed)
-        elif is_live:
-            log = None if live is True else GenerationLog.read(live, 1)
+        if is_live:
+            now = tuple(grown(opened).values()) if isinstance(opened, Mixture) else (opened.generation or 0,)
+            log = None if live is True else GenerationLog.read(live, len(now))
             agreement = Agreement.of(self.ranks, log)
-            first = None if log is None else log.at(0)
-            if agreement is not None:
-                first = agreement.first((opened.generation or 0,))
+            first = log.at(0) if log is not None else agreement.first(now) if agreement is not None else None
+        if isinstance(opened, Mixture):
+            if resident:
+                raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
+            mixed = partial(
+                MixtureSource,
+                request=request,
+                transforms=transforms,
+                arrays=frameworks.make(backend, dtype, None),
+                batch_size=self.batch_size,
+                seed=self.seed,
+            )
+            growing = LiveMixture(opened, request, mixed, first) if is_live else None
+            source = mixed(opened) if growing is None else growing.source
+        elif is_live:
             growing = LiveDataset(opened, request, transforms, made, first)
             source = growing.source
         else:
@@ -225,11 +236,17 @@ class Loader:
         return source.locator.draw if isinstance(source.locator.draw, StatefulDraw) else None
 
     @property
-    def generation(self) -> int | None:
-        """Number of the generation that the last batch was drawn from; None where the dataset does not grow."""
-        if self._live is not None:
-            return self._live.last(self._position)[0]
-        return None if isinstance(self.dataset, Mixture) else self.dataset.generation
+    def generation(self) -> int | dict[str, int] | None:
+        """Number of the generation that the last batch was drawn from; None where the dataset does not grow.
+
+        Of a mixture, a dict with the numbers of the members that grow.
+        """
+        dataset = self.dataset
+        last = None if self._live is None else self._live.last(self._position)
+        if isinstance(dataset, Mixture):
+            there = grown(dataset)
+            return there if last is None else dict(zip(there, last, strict=True))
+        return dataset.generation if last is None else last[0]
 
     def _gathers_ahead(self, prefetch: int | None) -> int:
         usual = self.reader.depth(self._size)
@@ -403,13 +420,17 @@ class Loader:
             seed=self.seed,
             order_version=self.order_version,
         )
-        return mine if self._live is None else mine | {"fingerprint": self._live.fingerprint(held)}
+        if self._live is None:
+            return mine
+        mine |= {"fingerprint": self._live.fingerprint(held)}
+        return mine | {"weights": f"{mine['weights']}, live"} if "weights" in mine else mine
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""
         if isinstance(self.source, MixtureSource):
-            return self.source.state(position)
-        held = self._stateful.state(*position) if isinstance(self._stateful, StatefulDraw) else {}
+            held = self.source.state(position)
+        else:
+            held = self._stateful.state(*position) if isinstance(self._stateful, StatefulDraw) else {}
         return held if self._live is None else held | self._live.state(position)
 
     def _hold(self, held: Mapping[str, Any], position: Position) -> None:

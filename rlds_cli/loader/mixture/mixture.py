@@ -64,17 +64,18 @@ class Member:
 
     @property
     def about(self) -> str:
-        """The dataset's id and fingerprint, and the renamed fields; of an opened member."""
+        """The dataset's id, the renamed fields and the sampler, and its fingerprint if it does not grow; when opened."""
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
         sampler = f", {self.sampler}" if self.sampler else ""
-        return f"{self.dataset.id} ({short(self.dataset.fingerprint)}){renamed}{sampler}"
+        content = f" ({short(self.dataset.fingerprint)})" if self.dataset.generation is None else ""
+        return f"{self.dataset.id}{content}{renamed}{sampler}"
 
     @property
-    def fingerprint(self) -> str:
-        """Fingerprint of content and names; of an opened member."""
+    def content(self) -> str:
+        """Fingerprint of the content; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return f"{self.dataset.fingerprint} {sorted(self.rename.items())}"
+        return self.dataset.fingerprint
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -213,7 +214,13 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Fingerprint of names and content of the opened members."""
-        every = "\n".join(f"{name} {m.fingerprint}" for name, m in self.parts.items())
+        return self.fingerprint_of({})
+
+    def fingerprint_of(self, contents: Mapping[str, str]) -> str:
+        """Return the fingerprint with other contents of some members, by name."""
+        every = "\n".join(
+            f"{name} {contents.get(name) or m.content} {sorted(m.rename.items())}" for name, m in self.parts.items()
+        )
         return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
 
     @property

@@ -8,7 +8,7 @@ followed from the start of the epoch; `Checkpoints` keeps states on the way.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.errors import EmptyWindow, InvalidArgument, WrongState
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import WINDOW, Order
 from rlds_cli.loader.schedule import Ranks, SampleRun
@@ -250,6 +250,13 @@ class Checkpoints(Generic[State]):
         self._states.insert(i, state)
         if len(self._points) > _POINTS:  # every second one, the first and the latest excepted
             del self._points[1 : _POINTS // 2 : 2], self._states[1 : _POINTS // 2 : 2]
+
+    def cut(self, epoch: int, point: int) -> None:
+        """Forget the states after a point."""
+        if epoch != self._epoch:
+            self._forget(epoch)
+        after = bisect_right(self._points, point)
+        del self._points[after:], self._states[after:]
 
     def _forget(self, epoch: int) -> None:
         self._epoch, self._points, self._states = epoch, [0], [self._start]
@@ -491,6 +498,69 @@ class DeficitRounds:
                 hint=f"Loader(..., batch_size={state['batch_size']})",
             )
         self._ledger.note(epoch, sample // self._size, Deficits(counts, [float(x) for x in state["owed"]]))
+
+
+class LiveRounds(DeficitRounds):
+    """Deficit rounds of a live mixture, whose members may have no windows yet.
+
+    The share of a member without windows goes to the others, by their weights. Which members have windows may change
+    from run to run.
+
+    Parameters
+    ----------
+    weights : callable
+        Returns the weights of the members in a batch [members], for its number.
+    names : sequence of str
+        Of the members.
+    batch_size : int
+        Samples of the global batch.
+    order : callable, optional
+        Returns the order of the draws of members, for an epoch.
+    """
+
+    def __init__(
+        self,
+        weights: Callable[[int], Sequence[float]],
+        names: Sequence[str],
+        batch_size: int,
+        order: Callable[[int], Order] | None = None,
+    ) -> None:
+        super().__init__(self._shares, len(names), batch_size, order)
+        self._asked, self._names = weights, names
+        self._known_epoch, self._since = 0, list[int]()  # first batches, ascending, and the factors from there on
+        self._factors = list[tuple[float, ...]]()
+
+    def use(self, epoch: int, batch: int, factors: tuple[float, ...]) -> None:
+        """Multiply the weights of the members by ``factors`` [members] from ``batch`` on, and forget what came later."""
+        if epoch != self._known_epoch:
+            self._known_epoch, self._since, self._factors = epoch, [], []
+        if self._since and self._since[-1] <= batch and self._factors[-1] == factors:
+            return
+        kept = bisect_left(self._since, batch)
+        del self._since[kept:], self._factors[kept:]
+        self._ledger.cut(epoch, batch)
+        if not kept or self._factors[-1] != factors:
+            self._since.append(batch)
+            self._factors.append(factors)
+
+    def _shares(self, batch: int) -> list[float]:
+        """Return the shares of the members in a batch.
+
+        Raises
+        ------
+        EmptyWindow
+            All members with windows have weight zero.
+        """
+        factors = self._factors[max(0, bisect_right(self._since, batch) - 1)]
+        weights = [w * f for w, f in zip(self._asked(batch), factors, strict=True)]
+        total = sum(weights)
+        if not total:
+            absent = ", ".join(name for name, f in zip(self._names, factors, strict=True) if not f)
+            raise EmptyWindow(
+                f"Mixture at step {batch:,}: {absent} has no windows yet, and all others have weight zero.",
+                hint="a positive weight of another member",
+            )
+        return [w / total for w in weights]
 
 
 _spread = lru_cache(maxsize=1024)(spread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -14,18 +15,19 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Elementwise
-from rlds_cli.errors import InvalidArgument, RldsError, UnknownField, WrongState
+from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownField, WrongState
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
-from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray, Located
+from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, FloatArray, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.mixture.merging import MemberPart, join
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
 from rlds_cli.loader.mixture.shares import (
     ConstantShares,
     DeficitRounds,
+    LiveRounds,
     RandomShares,
     SourceShares,
     dealt,
@@ -33,7 +35,7 @@ from rlds_cli.loader.mixture.shares import (
 )
 from rlds_cli.loader.order import VERSION, Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
-from rlds_cli.loader.samplers import StatefulDraw
+from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
@@ -51,7 +53,15 @@ def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
 
 
 class MemberPlan:
-    """A member with its draw and its fields, before it is known which fields all members give."""
+    """A member with its windows, its draw and its fields, before it is known which fields all members give.
+
+    Attributes
+    ----------
+    grows : bool
+        Later generations of the dataset are taken up; this one may have no windows.
+    draw : Draw or None
+        None without windows, unless it learns.
+    """
 
     def __init__(
         self,
@@ -67,14 +77,31 @@ class MemberPlan:
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
+            self.grows = request.live and self.dataset.generation is not None
             self.request = replace(request.in_steps(self.dataset), sampler=member.sampler or request.sampler)
-            window, sampler = self.request.window, self.request.sampler
-            self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=member.sampler is None)
-            self.draw = sampler.over(self.pool)
-            if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
-                raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
+            window = self.request.window
+            self.pool = build.pool(
+                self.dataset,
+                window,
+                request.anchors,
+                in_mixture=member.sampler is None,
+                live=self.grows,
+                needed=not self.grows,
+            )
+            self.draw: Draw | None = None
             self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
+
+    def begin(self, before: Draw | None = None) -> None:
+        """Make the draw: the one that goes on from that of another generation, where it learns."""
+        sampler = self.request.sampler
+        with _naming(self.name):
+            if isinstance(before, StatefulDraw):
+                self.draw = before.take_up(self.pool)
+            elif self.pool.prefix.total or WEIGHT in sampler.gives:
+                self.draw = sampler.over(self.pool)
+            if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
+                raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
 
 
 @contextmanager
@@ -92,6 +119,7 @@ class MemberSource:
     Parameters
     ----------
     drawing : MemberPlan
+        With its draw.
     names : sequence of str
         Fields of the mixture; the member reads those that it has.
     request : Request
@@ -103,7 +131,7 @@ class MemberSource:
     def __init__(
         self, drawing: MemberPlan, names: Sequence[str], request: Request, transforms: Transforms, arrays: ArrayBackend
     ) -> None:
-        self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
+        self.name, self.dataset, self.pool, self.grows = drawing.name, drawing.dataset, drawing.pool, drawing.grows
         self._endless, self._arrays = drawing.request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
         given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
@@ -114,7 +142,9 @@ class MemberSource:
         with _naming(self.name):
             self.transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
             both = Transforms([*self.transforms.elementwise, *transforms.elementwise])
-            self.source: DatasetSource = build.read(fields, chosen, drawing.draw, drawing.request, both, arrays.working)
+            self.source: DatasetSource = build.read(
+                fields, chosen, drawing.draw or _nothing, drawing.request, both, arrays.working
+            )
 
     # -- which samples
 
@@ -148,8 +178,12 @@ class MemberSource:
     # -- their columns
 
     def probe(self, longest: int) -> Gathered:
-        """Read one sample, to learn the member's columns."""
-        return self.gather(self.locate(Order(0), range(1), longest))
+        """Read one sample, or none if there is none, to learn the member's columns."""
+        if self.pool.prefix.total:
+            return self.gather(self.locate(Order(0), range(1), longest))
+        none, window = np.zeros(0, np.int64), self.source.locator.window
+        drawn = SampledWindows(Order(0), range(0), none, none, lambda: np.zeros(0), np.zeros(0))
+        return self.gather(Located(self.pool.table, drawn, window.extent(longest)))
 
     def gather(self, samples: Located) -> Gathered:
         """Read the columns of the samples and apply the member's transforms."""
@@ -174,6 +208,11 @@ class MemberSource:
         return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
 
 
+def _nothing(order: Order, positions: SampleNumbers) -> SampledWindows:
+    """Draw from a member that has no windows: nobody asks for any."""
+    raise AssertionError("a member without windows has no share")
+
+
 def _dense(places: IntArray) -> SampleNumbers:
     """Return ascending numbers as a range, if none is missing."""
     first, last = int(places[0]), int(places[-1])
@@ -192,11 +231,14 @@ class MixtureLocation:
         Member, slots in the gather, and samples.
     chance : callable
         Returns the share of each sample's member, float64 [K].
+    absent : tuple of str
+        Members that have no windows.
     """
 
     count: int
     parts: list[tuple[int, IntArray, Located]]
     chance: Callable[[], FloatArray]
+    absent: tuple[str, ...]
 
 
 class MixtureSource:
@@ -233,18 +275,19 @@ class MixtureSource:
         seed: int,
     ) -> None:
         self.mixture, self._seed = mixture, seed
-        lenient = mixture.missing == "zero"
         samplers = [m.sampler or request.sampler for m in mixture.parts.values()]
         gives = tuple(dict.fromkeys(name for sampler in samplers for name in sampler.gives))
-        drawings = [
-            MemberPlan(name, m, request, arrays.working, gives=gives, lenient=lenient)
-            for name, m in mixture.parts.items()
-        ]
+        lenient = mixture.missing == "zero"
+        self._plan = partial(MemberPlan, request=request, floats=arrays.working, gives=gives, lenient=lenient)
+        drawings = [self._plan(name, m) for name, m in mixture.parts.items()]
+        _check_windows(mixture, [d.pool for d in drawings])
+        for d in drawings:
+            d.begin()
         _check_names(request, drawings)
-        names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
-        self.members = [MemberSource(d, list(names), request, transforms, arrays) for d in drawings]
-        longest = max(int(m.pool.table.steps.max()) for m in self.members)
-        self._longest = longest if isinstance(request.window, Episode) else 0
+        names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
+        self._member = partial(MemberSource, names=names, request=request, transforms=transforms, arrays=arrays)
+        self.members = [self._member(d) for d in drawings]
+        self._whole = isinstance(request.window, Episode)
         probes = [m.probe(self._longest) for m in self.members]
         _check_pads(mixture, drawings, {name for p in probes for name in p.values})
         self._merging = join(mixture, request.window, arrays.working, [p.values for p in probes])
@@ -253,13 +296,50 @@ class MixtureSource:
         transforms.check(self.names, drawings[0].dataset, summed=request.window.n_step > 1)
         self.summed = frozenset(name for m in self.members for name in m.source.summed)
         self.sample_bytes = max(sum(x.nbytes for x in p.values.values()) for p in probes)
-        self.apportioning = self._apportion(batch_size)
+        self.apportioning = self._apportion(batch_size, live=request.live)
 
-    def _apportion(self, batch_size: int) -> SourceShares:
+    @property
+    def _longest(self) -> int:
+        """The length of samples that are whole episodes; else 0."""
+        return max(m.pool.longest for m in self.members) if self._whole else 0
+
+    def over(self, mixture: Mixture) -> MixtureSource:
+        """Return the source over other generations of the members that grow; this one stays as it is.
+
+        Raises
+        ------
+        EmptyWindow
+            No member has a window; nothing is changed.
+        """
+        made = copy(self)
+        made.mixture = mixture
+        changed: dict[int, MemberPlan] = {}
+        for i, (name, member) in enumerate(mixture.parts.items()):
+            if self.members[i].grows:
+                changed[i] = self._plan(name, member)
+        _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
+        made.members = list(self.members)
+        for i, plan in changed.items():
+            plan.begin(self.members[i].source.locator.draw)
+            made.members[i] = self._member(plan)
+        return made
+
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        """The factors of the members' weights [members]: zero without windows."""
+        totals = [m.pool.prefix.total for m in self.members]
+        by_size = self.mixture.weights == "size"
+        return tuple(float(total if by_size else total > 0) for total in totals)
+
+    def _apportion(self, batch_size: int, *, live: bool) -> SourceShares:
         weights, names = self.mixture.weights, self.mixture.names
         order = partial(order_of, self._seed, "")
+        shares = partial(_shares, weights, names)
+        if live:
+            rounds = LiveRounds(shares, names, batch_size, None if self.mixture.exact else order)
+            rounds.use(0, 0, self._factors)
+            return rounds
         if callable(weights):
-            shares = partial(_shares, weights, names)
             return DeficitRounds(shares, len(names), batch_size, None if self.mixture.exact else order)
         totals: Sequence[float] = [m.pool.prefix.total for m in self.members]
         given = totals if isinstance(weights, str) else [weights[name] for name in names]
@@ -282,6 +362,8 @@ class MixtureSource:
 
     def locate(self, run: SampleRun, ranks: Ranks) -> MixtureLocation:
         """Find the rows of this rank's samples, see `BatchSource`."""
+        if isinstance(self.apportioning, LiveRounds):
+            self.apportioning.use(run.order.epoch, run.first // run.size, self._factors)
         in_turn, buckets = self.apportioning.in_turn(ranks.world), self.members[0].pool.bucket is not None
         if in_turn and not buckets:
             turns = everyone = self.apportioning.turns(run, ranks.part(run.everyone))
@@ -297,7 +379,8 @@ class MixtureSource:
             slots = np.flatnonzero(turns.member == i)
             for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
                 parts.append((i, slots[part], member.locate(order, positions, longest)))
-        return MixtureLocation(len(turns.member), parts, turns.chance)
+        absent = tuple(m.name for m in self.members if not m.pool.prefix.total)
+        return MixtureLocation(len(turns.member), parts, turns.chance, absent)
 
     @property
     def _numbered(self) -> list[tuple[int, MemberSource]]:
@@ -405,5 +488,14 @@ def _check_pads(mixture: Mixture, drawings: Sequence[MemberPlan], names: Collect
             raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{near}')
 
 
-def _shares(weights: Callable[[int], Any], names: Sequence[str], step: int) -> list[float]:
-    return normalised(weights(step), names, f" at step {step:,}")
+def _check_windows(mixture: Mixture, pools: Sequence[WindowIndex]) -> None:
+    """Refuse members of which none has a window."""
+    if not any(pool.prefix.total for pool in pools):
+        raise EmptyWindow(f"There is nothing to draw from: no member of {mixture.id} has a window yet.")
+
+
+def _shares(weights: Any, names: Sequence[str], step: int) -> list[float]:
+    """Return the shares in a batch, before it is asked which members have windows; by size they are equal."""
+    if isinstance(weights, str):
+        return [1.0] * len(names)
+    return normalised(weights(step) if callable(weights) else weights, names, f" at step {step:,}")

@@ -212,7 +212,7 @@ class PrioritizedDraw(StatefulDraw):
 
     def _placed(self, report: Report) -> tuple[IntArray, FloatArray]:
         """Return the places of windows that are still there, and their priorities [K]."""
-        if self._places is None:
+        if self._places is None or not len(report.windows):
             return report.windows, report.priority
         places, there = self._places.find(report.windows)
         return places[there], report.priority[there]
@@ -468,7 +468,8 @@ class Priorities:
         if masses.shape != (count,):
             raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
         least = masses.min(where=masses > 0, initial=MOST) if self._changes else masses.min()
-        if masses.dtype != np.float64 or not (masses.min() >= 0 and least >= LEAST and masses.max() <= MOST):
+        lowest, highest = masses.min(initial=MOST), masses.max(initial=0)
+        if masses.dtype != np.float64 or not (lowest >= 0 and least >= LEAST and highest <= MOST):
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
         if self._changes:
