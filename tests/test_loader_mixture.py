@@ -531,7 +531,7 @@ def test_a_lambda_cannot_be_sent_to_another_process(three):
             "an array is of the episodes of one dataset",
         ),
         (lambda m: Loader(Mixture(m), sampler=Prioritized(lag=2)), InvalidArgument, "a: .*draws no batches ahead"),
-        (lambda m: Loader(Mixture(m), sampler=Prioritized(), prefetch=2), InvalidArgument, "prefetch=2 with Prioritized"),
+        (lambda m: Loader(Mixture(m), sampler=Prioritized(), prefetch=2), InvalidArgument, "prefetch=2 with Prior"),
         (lambda m: Member(m["a"], sampler=Prioritized), InvalidArgument, "is not a sampler"),
         (lambda m: Loader(Mixture(m), sampler=Weighted(np.ones(4))), InvalidArgument, "of the episodes of one dataset"),
         (lambda m: Loader(Mixture(m), sampler=Weighted("much")), UnknownField, 'Mixture, a: .*column .*"much"'),

@@ -19,7 +19,7 @@ from rlds_cli.loader import Anneal, Loader, Member, Mixture, Prioritized, Shuffl
 
 OFFLINE = [episode(k, 6 + k) for k in range(4)]
 ONLINE = [episode(100 + k, 3 + k % 5, end="truncated" if k % 2 else "terminated") for k in range(30)]
-KNOWN = {"offline": {k: e for k, e in enumerate(OFFLINE)}, "online": {100 + k: e for k, e in enumerate(ONLINE)}}
+KNOWN = {"offline": dict(enumerate(OFFLINE)), "online": {100 + k: e for k, e in enumerate(ONLINE)}}
 NAMES = ("offline", "online")
 HALF = {"offline": 1, "online": 1}
 
@@ -41,7 +41,9 @@ def record(w: Any, *numbers: int) -> int:
     return int(w.commit())
 
 
-def load(weights: Any = HALF, size: int = 8, *, sampler: Any = None, online: Any = "local/online", **options: Any) -> Loader:
+def load(
+    weights: Any = HALF, size: int = 8, *, sampler: Any = None, online: Any = "local/online", **options: Any
+) -> Loader:
     members = {"offline": "local/offline", "online": Member(online, sampler=sampler)}
     how = {"backend": "numpy", "dtype": None, "live": True, "extra": ("step",), "seed": 5} | options
     return Loader(Mixture(members, weights), size, **how)
@@ -204,7 +206,7 @@ def test_every_rank_has_the_shares(online: Any, world: int, weights: dict[str, f
         told = [row(r, i) for r in ranks for i in range(size // world)]
         assert sorted(told) == sorted(row(batch, i) for i in range(size))
         totals += each
-        assert np.abs(totals - n * size * share / world).max() < 3
+        assert np.ptp(totals) <= 1
     assert counts(whole[0]) == [4, 4] or weights != HALF
 
 

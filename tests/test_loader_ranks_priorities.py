@@ -104,9 +104,10 @@ def test_batches_of_two_ranks_are_those_of_one_process(tmp_path: Path, datasets:
     tests = Path(__file__).parent
     root = str(tests.parent)
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    code = CODE.replace("TESTS", repr(str(tests)))
     scripts = [
         subprocess.Popen(
-            [sys.executable, "-c", CODE.replace("TESTS", repr(str(tests))), str(rank), f"file://{tmp_path}/meeting", tmp_path],
+            [sys.executable, "-c", code, str(rank), f"file://{tmp_path}/meeting", tmp_path],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": path},

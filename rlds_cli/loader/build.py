@@ -17,7 +17,7 @@ from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
-from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
+from rlds_cli.loader.samplers import Draw, Sampler
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.windows.offsets import Offsets

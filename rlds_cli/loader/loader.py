@@ -519,7 +519,7 @@ class Loader:
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
-        live = "" if self._live is None else f"; live at generation {self.generation:,}"
+        live = "" if self._live is None else f"; live at generation {self.generation}"
         return (
             f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
             f" seed={self.seed}; {self.ranks}{live})"

@@ -64,7 +64,7 @@ class Member:
 
     @property
     def about(self) -> str:
-        """The dataset's id, the renamed fields and the sampler, and its fingerprint if it does not grow; when opened."""
+        """Id, renamed fields and sampler, and the fingerprint if the dataset does not grow; of an opened member."""
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
         sampler = f", {self.sampler}" if self.sampler else ""
@@ -72,10 +72,14 @@ class Member:
         return f"{self.dataset.id}{content}{renamed}{sampler}"
 
     @property
-    def content(self) -> str:
-        """Fingerprint of the content; of an opened member."""
+    def fingerprint(self) -> str:
+        """Fingerprint of content and names; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return self.dataset.fingerprint
+        return self.with_content(self.dataset.fingerprint)
+
+    def with_content(self, fingerprint: str) -> str:
+        """Return the fingerprint with another content of the dataset."""
+        return f"{fingerprint} {sorted(self.rename.items())}"
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -218,9 +222,8 @@ class Mixture:
 
     def fingerprint_of(self, contents: Mapping[str, str]) -> str:
         """Return the fingerprint with other contents of some members, by name."""
-        every = "\n".join(
-            f"{name} {contents.get(name) or m.content} {sorted(m.rename.items())}" for name, m in self.parts.items()
-        )
+        known = {name: m.with_content(contents[name]) for name, m in self.parts.items() if name in contents}
+        every = "\n".join(f"{name} {known.get(name) or m.fingerprint}" for name, m in self.parts.items())
         return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
 
     @property

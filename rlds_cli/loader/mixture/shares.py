@@ -531,7 +531,7 @@ class LiveRounds(DeficitRounds):
         self._factors = list[tuple[float, ...]]()
 
     def use(self, epoch: int, batch: int, factors: tuple[float, ...]) -> None:
-        """Multiply the weights of the members by ``factors`` [members] from ``batch`` on, and forget what came later."""
+        """Multiply the members' weights by ``factors`` [members] from ``batch`` on, and forget what came later."""
         if epoch != self._known_epoch:
             self._known_epoch, self._since, self._factors = epoch, [], []
         if self._since and self._since[-1] <= batch and self._factors[-1] == factors:
@@ -569,27 +569,35 @@ _spread = lru_cache(maxsize=1024)(spread)
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 
 
-def dealt(member: IntArray, run: SampleRun, ranks: Ranks) -> IntArray:
+def dealt(turns: MemberTurns, members: int, run: SampleRun, ranks: Ranks) -> IntArray:
     """Return the samples of a rank, as numbers within ``run``, ascending: of every batch, its share of every member.
 
-    The samples of a batch, sorted by member, are dealt to the ranks in turn: a member's counts on two ranks differ by
-    one at most. The rank that is dealt to first changes from batch to batch by the golden ratio, so that remainders are
-    even over time, whatever the period of the counts.
+    A member's counts on two ranks differ by one at most, in every batch. Two members are dealt out to the ranks in turn,
+    from batch to batch: the first one forwards and the second one backwards, so that all ranks have samples equal in
+    number, and those of each member differ by one at most at any time. More members are dealt one after the other; the
+    rank that comes first changes from batch to batch by the golden ratio, so that remainders are even over time.
 
     Parameters
     ----------
-    member : int array [K]
-        Members of all samples of ``run``.
+    turns : MemberTurns
+        Of all samples of ``run``.
+    members : int
+        How many there are.
     run : SampleRun
     ranks : Ranks
     """
-    by_member = np.argsort(member.reshape(run.batches, run.size), axis=1, kind="stable")
-    batch = np.arange(run.first // run.size, run.first // run.size + run.batches)
-    turned = np.array([(int(n) * _GOLDEN % (1 << 64)) * ranks.world >> 64 for n in batch])
+    starts = np.arange(0, len(turns.member), run.size)
+    if members == 2:
+        backwards = (run.first + starts - 1).repeat(run.size) - turns.place
+        mine: IntArray = np.flatnonzero(np.where(turns.member, backwards, turns.place) % ranks.world == ranks.rank)
+        return mine
+    by_member = np.argsort(turns.member.reshape(run.batches, run.size), axis=1, kind="stable")
+    batches = range(run.first // run.size, run.first // run.size + run.batches)
+    turned = np.array([(n * _GOLDEN % (1 << 64)) * ranks.world >> 64 for n in batches])
     first = (ranks.rank + turned) % ranks.world
     chosen = np.take_along_axis(by_member, first[:, None] + np.arange(0, run.size, ranks.world), axis=1)
     chosen.sort(axis=1)
-    mine: IntArray = (chosen + np.arange(0, len(member), run.size)[:, None]).reshape(-1)
+    mine = (chosen + starts[:, None]).reshape(-1)
     return mine
 
 

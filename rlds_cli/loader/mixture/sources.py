@@ -369,8 +369,10 @@ class MixtureSource:
             turns = everyone = self.apportioning.turns(run, ranks.part(run.everyone))
         else:
             everyone = self.apportioning.turns(run, run.everyone)
-            count = len(everyone.member)
-            turns = everyone.of(np.arange(count)[ranks.rank :: ranks.world] if in_turn else dealt(everyone.member, run, ranks))
+            if in_turn:
+                turns = everyone.of(np.arange(ranks.rank, len(everyone.member), ranks.world))
+            else:
+                turns = everyone.of(dealt(everyone, len(self.members), run, ranks))
         longest = self._longest
         if buckets:
             longest = max(m.longest(run.order, everyone.place[everyone.member == i]) for i, m in self._numbered)
