@@ -195,7 +195,7 @@ def test_shares_by_size_follow_the_windows(online: Any) -> None:
 def test_every_rank_has_the_shares(online: Any, world: int, weights: dict[str, float], live: bool) -> None:
     record(online, 0, 1, 2)
     log = np.array([[0, online.dataset().generation]]) if live else False
-    size, share = 8, weights["online"] / sum(weights.values())
+    size = 8
     whole = list(itertools.islice(load(weights, size, live=log), 64))
     parts = [list(itertools.islice(load(weights, size, live=log, rank=r, world_size=world), 64)) for r in range(world)]
     totals = np.zeros(world)

@@ -589,16 +589,14 @@ def dealt(turns: MemberTurns, members: int, run: SampleRun, ranks: Ranks) -> Int
     starts = np.arange(0, len(turns.member), run.size)
     if members == 2:
         backwards = (run.first + starts - 1).repeat(run.size) - turns.place
-        mine: IntArray = np.flatnonzero(np.where(turns.member, backwards, turns.place) % ranks.world == ranks.rank)
-        return mine
+        return np.flatnonzero(np.where(turns.member, backwards, turns.place) % ranks.world == ranks.rank)
     by_member = np.argsort(turns.member.reshape(run.batches, run.size), axis=1, kind="stable")
     batches = range(run.first // run.size, run.first // run.size + run.batches)
     turned = np.array([(n * _GOLDEN % (1 << 64)) * ranks.world >> 64 for n in batches])
     first = (ranks.rank + turned) % ranks.world
     chosen = np.take_along_axis(by_member, first[:, None] + np.arange(0, run.size, ranks.world), axis=1)
     chosen.sort(axis=1)
-    mine = (chosen + starts[:, None]).reshape(-1)
-    return mine
+    return (chosen + starts[:, None]).reshape(-1)
 
 
 def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> list[int]:
