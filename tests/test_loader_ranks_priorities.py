@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from loader_data import Known, create, episode
 
+import rlds_cli
 from rlds_cli.loader import Loader, Member, Mixture, Prioritized, Slice, Transition, Uniform
 
 EPISODES = [episode(k, 5 + k, observed=k % 2 == 0, inner=(2,)) for k in range(6)]
+GROWN = [episode(40 + k, 4 + k) for k in range(5)]
 OTHERS = [episode(20 + k, 9 - k) for k in range(3)]
 
 CODE = """
@@ -26,7 +28,8 @@ import torch, torch.distributed as dist
 import numpy as np
 rank, meeting, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-from test_loader_ranks_priorities import LOADERS, run
+import time, rlds_cli
+from test_loader_ranks_priorities import GROWN, LOADERS, online, run
 from rlds_cli.errors import InvalidArgument
 for name, make in LOADERS.items():
     loader = make()
@@ -49,6 +52,20 @@ for priority in (wrong, np.full(len(batch["window"]), np.nan if rank == 1 else 1
     except InvalidArgument as e:
         (Path(out) / f"refused-{rank}.txt").open("a").write(e.message + "\\n")
 assert torch.equal(before, loader.state_dict()["priorities"]["masses"])
+live = online(live=True)
+w = rlds_cli.writer("local/online") if rank == 0 else None
+batches = []
+for k in range(5):
+    if w is not None:
+        w.add_episodes([GROWN[k].plain()])
+        w.commit()
+    batches += run(live, 25)
+    dist.barrier()
+    time.sleep(0.05)
+if w is not None:
+    w.close()
+np.savez(f"{out}/live-{rank}.npz", **{f"{n} {k}": v for n, b in enumerate(batches) for k, v in b.items()})
+torch.save(live.state_dict(), f"{out}/live-{rank}.pt")
 """
 
 
@@ -70,6 +87,11 @@ LOADERS = {
         size=4,
     ),
 }
+
+
+def online(*, live: Any) -> Loader:
+    members = {"a": "local/known", "b": Member("local/online", sampler=Prioritized(0.8))}
+    return made(Mixture(members, {"a": 1, "b": 1}), live=live, window=Transition(3))
 
 
 def priorities(batch: Any) -> np.ndarray:
@@ -96,6 +118,8 @@ def row(batch: dict[str, np.ndarray], i: int) -> tuple[bytes, ...]:
 def datasets() -> tuple[list[Known], list[Known]]:
     create(EPISODES)
     create(OTHERS, ref="local/others")
+    with rlds_cli.writer("local/online", like=rlds_cli.open_dataset("local/known")):
+        pass
     return EPISODES, OTHERS
 
 
@@ -129,14 +153,26 @@ def test_batches_of_two_ranks_are_those_of_one_process(tmp_path: Path, datasets:
             rows = [row(r, i) for r in ranks for i in range(size // 2)]
             assert sorted(rows) == sorted(row(batch, i) for i in range(size)), (name, n)
             if "source" in batch:
-                online = [int((r["source"] == 1).sum()) for r in ranks]
-                assert sum(online) == size // (2 if name == "mixture" else 4) and max(online) - min(online) <= 1
+                here = [int((r["source"] == 1).sum()) for r in ranks]
+                assert sum(here) == size // (2 if name == "mixture" else 4) and max(here) - min(here) <= 1
             else:
                 assert rows == [row(batch, i) for r in range(2) for i in range(r, size, 2)]
         states = [torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True) for rank in range(2)]
         ours = loader.state_dict()
         for state in states:
             assert flat(state) == flat(ours)
+    states = [torch.load(tmp_path / f"live-{rank}.pt", weights_only=True) for rank in range(2)]
+    assert flat(states[0]) == flat(states[1])
+    assert len(states[0]["generations"]) > 3
+    loader = online(live=states[0])
+    whole = run(loader, 125)
+    parts = [np.load(tmp_path / f"live-{rank}.npz") for rank in range(2)]
+    for n, batch in enumerate(whole):
+        ranks = [{key: part[f"{n} {key}"] for key in batch} for part in parts]
+        assert sorted(row(r, i) for r in ranks for i in range(6)) == sorted(row(batch, i) for i in range(12)), n
+        assert [int((r["source"] == 1).sum()) for r in ranks] in ([3, 3], [0, 0])
+    assert flat(loader.state_dict()) == flat(states[0])
+    assert set(whole[-1]["observation"][whole[-1]["source"] == 1, 0]) & {43, 44}
     refused = [(tmp_path / f"refused-{rank}.txt").read_text().splitlines() for rank in range(2)]
     assert "priorities [5] for a batch of 6 samples" in refused[1][0]
     assert refused[0][0] == "update_priorities: rank 1 could not report its priorities. None was changed."

@@ -572,10 +572,10 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 def dealt(turns: MemberTurns, members: int, run: SampleRun, ranks: Ranks) -> IntArray:
     """Return the samples of a rank, as numbers within ``run``, ascending: of every batch, its share of every member.
 
-    A member's counts on two ranks differ by one at most, in every batch. Two members are dealt out to the ranks in turn,
-    from batch to batch: the first one forwards and the second one backwards, so that all ranks have samples equal in
-    number, and those of each member differ by one at most at any time. More members are dealt one after the other; the
-    rank that comes first changes from batch to batch by the golden ratio, so that remainders are even over time.
+    A member's counts on two ranks differ by one at most, in every batch. Two members are dealt out to the ranks in
+    turn, from batch to batch: the first one forwards and the second one backwards, so that all ranks have samples equal
+    in number, and those of each member differ by one at most at any time. More members are dealt one after the other;
+    the rank that comes first changes from batch to batch by the golden ratio, so that remainders are even over time.
 
     Parameters
     ----------
