@@ -508,12 +508,6 @@ class Appender:
 
     # -- rows that nobody needs
 
-    def collect(self) -> int:
-        """Free what no reader holds any more, and return how many episodes that are."""
-        with logs.committing(self.path):
-            self._follow()
-            return self.free()
-
     def _count_rows(self, s: _State, e: Records) -> None:
         """Count episodes for the segments that hold their rows."""
         for number, count in self._segments_of(e).items():
