@@ -345,17 +345,21 @@ class Live:
         if self._agreement is not None:
             self._agreement.begin()
 
-    def most(self, position: Position, size: int, most: int) -> int:
-        """Take up what is due before a run at ``position``; return how many batches of ``size`` it may have."""
-        drawn = self._data.frontier(position)
+    def most(self, position: Position, batch_size: int, mine: int) -> int:
+        """Take up what is due before a run at ``position``; return how many batches it may have.
+
+        Batches are of ``batch_size`` samples, of which ``mine`` are this rank's.
+        """
+        drawn, most = self._data.frontier(position), self.reader.batches_at_once(mine)
         if self._replayed is not None:
-            most = min(most, self._until(drawn, size, position))
+            most = min(most, self._until(drawn, batch_size, position))
             self._take_up(self._replayed.at(drawn) or self._data.generations)
         elif self._agreement is not None and not self._agreement.leads:
             wanted, most = self._agreement.follow()
             self._take_up(wanted)
         else:
-            most = self._pace.most(position.sample // size, most)
+            if most > 1:
+                most = self._pace.most(position.sample // batch_size, most)
             if self._pace.due:
                 self._pace.took(self._look)
             if self._agreement is not None:

@@ -267,15 +267,12 @@ class Loader:
         self.ranks.check()
         register(Batch)
         start = self._start()
-        if self._live is not None:
-            self._live.begin(start)
-        pieces = runs(self.schedule, start, self._order, self._most)
-        return self._batches(pieces, self.prefetch)
-
-    def _most(self, position: Position) -> int:
-        """Return how many batches may be drawn together; a live loader takes up a new generation first."""
         most = self.reader.batches_at_once(self._size)
-        return most if self._live is None else self._live.most(position, self.batch_size, most)
+        if self._live is None:
+            return self._batches(runs(self.schedule, start, self._order, lambda _: most), self.prefetch)
+        self._live.begin(start)
+        taking_up = partial(self._live.most, batch_size=self.batch_size, mine=self._size)
+        return self._batches(runs(self.schedule, start, self._order, taking_up), self.prefetch)
 
     @property
     def _order(self) -> Order:

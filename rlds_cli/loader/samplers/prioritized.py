@@ -215,7 +215,7 @@ class PrioritizedDraw(StatefulDraw):
         if self._places is None or not len(report.windows):
             return report.windows, report.priority
         places, there = self._places.find(report.windows)
-        return places[there], report.priority[there]
+        return (places, report.priority) if there is None else (places[there], report.priority[there])
 
     def observe(self, report: Report, beta: float | None = None) -> None:
         """Set priorities; where a window occurs twice, its last priority counts.
