@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
@@ -267,12 +266,11 @@ class Loader:
         self.ranks.check()
         register(Batch)
         start = self._start()
-        most = self.reader.batches_at_once(self._size)
-        if self._live is None:
-            return self._batches(runs(self.schedule, start, self._order, lambda _: most), self.prefetch)
-        self._live.begin(start)
-        taking_up = partial(self._live.most, batch_size=self.batch_size, mine=self._size)
-        return self._batches(runs(self.schedule, start, self._order, taking_up), self.prefetch)
+        at_once = self.reader.batches_at_once(self._size)
+        if self._live is not None:
+            self._live.begin(start, self.batch_size, self._size)
+        most = (lambda _: at_once) if self._live is None else self._live.most
+        return self._batches(runs(self.schedule, start, self._order, most), self.prefetch)
 
     @property
     def _order(self) -> Order:
