@@ -35,13 +35,15 @@ class Places:
         False for episodes that left.
     generation : int
         That of the windows.
+    last : int
+        The largest number of an episode that had places.
     """
 
     def __init__(self) -> None:
         self.episodes: IntArray = np.zeros(0, np.int64)
         self.first: IntArray = np.zeros(1, np.int64)
         self.there: BoolArray = np.zeros(0, bool)
-        self.generation = 0
+        self.generation, self.last = 0, -1
 
     @property
     def total(self) -> int:
@@ -69,7 +71,7 @@ class Places:
         gone = episode < 0
         some_gone = gone.any()
         if some_gone:
-            wrong = np.where(gone, (number < 0) | (number > self.episodes[-1]), wrong)
+            wrong = np.where(gone, (number < 0) | (number > self.last), wrong)
         if wrong.any():
             place = int(wrong.argmax())
             raise InvalidArgument(
@@ -110,14 +112,14 @@ class Places:
 
     def come(self, pool: WindowIndex) -> IntArray:
         """Add places for the episodes of ``pool`` that are new; return their rows of its table, in this order."""
-        known = int(self.episodes[-1]) if len(self.episodes) else -1
         recorded = pool.ascending
-        new = np.arange(np.searchsorted(recorded, known, "right"), len(recorded))
+        new = np.arange(np.searchsorted(recorded, self.last, "right"), len(recorded))
         rows = pool.rows_ascending(new)
         stops = self.first[-1] + np.cumsum(pool.prefix.counts.take(rows))
         self.episodes = np.concatenate([self.episodes, recorded[new]])
         self.first = np.concatenate([self.first, stops])
         self.there = np.concatenate([self.there, np.ones(len(new), bool)])
+        self.last = max(self.last, int(recorded[-1]))
         self._forget()
         return rows
 
@@ -152,7 +154,8 @@ class Places:
     def state(self) -> dict[str, Any]:
         """Return arrays from which `load` restores the places."""
         counts = np.where(self.there, 1, -1) * np.diff(self.first)
-        return {"generation": self.generation, "episodes": portable(self.episodes), "windows": portable(counts)}
+        found = {"episodes": portable(self.episodes), "windows": portable(counts)}
+        return {"generation": self.generation, "last": self.last, **found}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`.
@@ -162,16 +165,17 @@ class Places:
         WrongState
             It is none. Nothing is changed.
         """
-        if not {"generation", "episodes", "windows"} <= set(state):
+        if not {"generation", "last", "episodes", "windows"} <= set(state):
             raise WrongState("The priorities of this state are not those of a live loader.", hint="live=False")
         episodes, counts = (np.asarray(host(state[name]), np.int64) for name in ("episodes", "windows"))
         if episodes.ndim != 1 or episodes.shape != counts.shape or (np.diff(episodes) <= 0).any() or not counts.all():
             raise WrongState("The priorities of this state are not those that were saved.")
-        self.episodes, self.there, self.generation = episodes, counts > 0, int(state["generation"])
+        self.episodes, self.there = episodes, counts > 0
+        self.generation, self.last = int(state["generation"]), int(state["last"])
         self.first = np.concatenate([[0], np.cumsum(np.abs(counts))])
 
     def take(self, other: Places) -> None:
         """Become equal to ``other``."""
         self.episodes, self.first, self.there = other.episodes, other.first, other.there
-        self.generation = other.generation
+        self.generation, self.last = other.generation, other.last
         self._forget()
