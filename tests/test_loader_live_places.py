@@ -28,6 +28,7 @@ def test_places_of_numbers(numbers: set[int], first: int) -> None:
         assert NumberIndex(ascending).find(wanted).tolist() == [where.get(n, -1) for n in wanted.tolist()]
     dense = NumberIndex(np.arange(first, first + 5))
     assert dense.find(np.array([first + 4, first, first - 1, first + 5])).tolist() == [4, 0, -1, -1]
+    assert NumberIndex(np.zeros(0, np.int64)).find(np.arange(3)).tolist() == [-1, -1, -1]
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=200))

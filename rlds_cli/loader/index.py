@@ -86,12 +86,12 @@ class NumberIndex:
     Parameters
     ----------
     numbers : int array [n]
-        Not negative, each once; not empty.
+        Not negative, each once.
     """
 
     def __init__(self, numbers: IntArray) -> None:
-        self._numbers, self._first = numbers, int(numbers[0])
-        self._span = int(numbers[-1]) + 1 - self._first
+        self._numbers, self._first = numbers, int(numbers[0]) if len(numbers) else 0
+        self._span = int(numbers[-1]) + 1 - self._first if len(numbers) else 0
         self._dense = self._span == len(numbers)
         self._table: IntArray | None = None
         if not self._dense and self._span <= _SPARSE * len(numbers):
@@ -103,7 +103,8 @@ class NumberIndex:
         at: IntArray = wanted - self._first
         inside = at.view(np.uint64) < self._span
         if not inside.all():
-            at = np.where(inside, self.find(np.where(inside, wanted, self._first)), -1)
+            at = np.full(len(wanted), -1)
+            at[inside] = self.find(wanted[inside])
         elif self._table is not None:
             at = self._table.take(at)
         elif not self._dense:

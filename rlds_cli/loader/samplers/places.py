@@ -119,7 +119,7 @@ class Places:
         self.episodes = np.concatenate([self.episodes, recorded[new]])
         self.first = np.concatenate([self.first, stops])
         self.there = np.concatenate([self.there, np.ones(len(new), bool)])
-        self.last = max(self.last, int(recorded[-1]))
+        self.last = max(self.last, int(recorded.max(initial=-1)))
         self._forget()
         return rows
 

@@ -467,9 +467,8 @@ class Priorities:
         count = self.count if count is None else count
         if masses.shape != (count,):
             raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
-        least = masses.min(where=masses > 0, initial=MOST) if self._changes else masses.min()
-        lowest, highest = masses.min(initial=MOST), masses.max(initial=0)
-        if masses.dtype != np.float64 or not (lowest >= 0 and least >= LEAST and highest <= MOST):
+        possible = (masses >= LEAST) & (masses <= MOST) | ((masses == 0) if self._changes else False)
+        if masses.dtype != np.float64 or not possible.all():
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
         if self._changes:
