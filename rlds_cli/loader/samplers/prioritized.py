@@ -21,7 +21,7 @@ from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.ted import IntArray
+from rlds_cli.ted import BoolArray, IntArray
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
 _DIGITS = 280  # masses are between 10**-280 and about 10**280
@@ -467,8 +467,7 @@ class Priorities:
         count = self.count if count is None else count
         if masses.shape != (count,):
             raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
-        possible = (masses >= LEAST) & (masses <= MOST) | ((masses == 0) if self._changes else False)
-        if masses.dtype != np.float64 or not possible.all():
+        if masses.dtype != np.float64 or not self._possible(masses).all():
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
         if self._changes:
@@ -476,6 +475,11 @@ class Priorities:
             self._rebuild(masses, max(int(state["room"]), count))
         else:
             self._tree.fill(masses)
+
+    def _possible(self, masses: Floats) -> BoolArray:
+        """Return which masses a window can have; that of one that left is zero."""
+        possible: BoolArray = (masses >= LEAST) & (masses <= MOST)
+        return possible | (masses == 0) if self._changes else possible
 
 
 def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:
