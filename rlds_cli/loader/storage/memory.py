@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,9 @@ def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
     return _bytes(memory), "memory="
 
 
+@lru_cache(maxsize=16)  # a live loader asks with every generation
 def limit(root: Path = Path("/")) -> tuple[int, str]:
-    """Return the memory limit of the cgroup, else of the machine, and its name."""
+    """Return the memory limit of the cgroup, else of the machine, and its name: as it was when first asked for."""
     cgroup = cgroup_limit(root)
     if cgroup is not None:
         return cgroup, "the cgroup's limit"
