@@ -1,7 +1,7 @@
 """Live loaders: new generations of a dataset that grows are taken up between runs of batches.
 
 Before every run the loader asks for the generation to draw from. It looks for a new one often enough that data are used
-within about 100 ms, and so seldom that looking and taking up costs at most about a tenth of the time. The first sample
+within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first sample
 that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the generation
 that the log names for i. Whoever has the log and the generations draws the same samples again.
 """
@@ -34,7 +34,7 @@ from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
 
 LOOK = 0.01  # seconds between looks for a new generation
-REST = 9  # times as long as taking one up took, none is taken up after it
+REST = 19  # times as long as taking one up took, none is taken up after it
 FRESH = 0.05  # seconds of batches that are drawn together
 KEY = "generations"  # of the log in a state
 Generations = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
