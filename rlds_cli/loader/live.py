@@ -1,9 +1,9 @@
 """Live loaders: new generations of a dataset that grows are taken up between runs of batches.
 
 Before every run the loader asks for the generation to draw from. It looks for a new one often enough that data are used
-within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first sample
-that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the generation
-that the log names for i. Whoever has the log and the generations draws the same samples again.
+within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first
+sample that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the
+generation that the log names for i. Whoever has the log and the generations draws the same samples again.
 """
 
 from __future__ import annotations
