@@ -253,6 +253,7 @@ def test_several_members_grow(offline: rlds_cli.Dataset, online: Any) -> None:
         assert same([columns(next(iter(again))) for _ in seen], seen)
 
 
+@pytest.mark.slow
 def test_priorities_of_a_tensordict(online: Any) -> None:
     pytest.importorskip("tensordict")
     record(online, 0)
@@ -426,8 +427,7 @@ def run(loader: Loader, n: int, update: bool = True) -> list[dict[str, np.ndarra
 
 @pytest.mark.parametrize("sampler", [None, Prioritized(0.9, 0.7)])
 @pytest.mark.parametrize("weights", [HALF, "size", Anneal({"offline": 1, "online": 0.1}, HALF, steps=30)])
-@pytest.mark.parametrize("window", [Transition(3), Slice(3, after=2)])
-@pytest.mark.parametrize("by_torch", [False, True])
+@pytest.mark.parametrize(("window", "by_torch"), [(Transition(3), True), (Slice(3, after=2), False)])
 def test_a_resumed_run_is_the_uninterrupted_one(
     tmp_path: Any, online: Any, sampler: Any, weights: Any, window: Any, by_torch: bool
 ) -> None:

@@ -48,7 +48,7 @@ class Loader:
        [n * B, (n + 1) * B); rank r of W takes samples r, r + W, ... of it. Ranks, workers, memory, fields and dtypes
        change nothing. All ranks have the same number of batches, none of them empty: if the last batch of an epoch has
        n < W samples, rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of
-       samples consumed. In a `Mixture` every member has its own order.
+       samples consumed. In a `Mixture` every member has its own order, and every rank the shares of all members.
     3. **Batch size** is that of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
     4. **Memory.** Fields are contiguous, writable, and in memory of their own; batches that are copied to a device
