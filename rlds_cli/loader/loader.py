@@ -363,6 +363,13 @@ class Loader:
         self._go(self.schedule.at(number * (self.steps or 0), 0) if by_steps else Position(number, 0))
 
     def _go(self, position: Position) -> None:
+        replays = not isinstance(self._arguments["live"], bool)
+        if replays and isinstance(self.source, MixtureSource) and position > self._position:
+            raise InvalidArgument(
+                f"A mixture that replays a log goes on from sample {self._position.sample:,} batch by batch: how many"
+                " samples each member gave depends on the generations on the way.",
+                hint="load_state_dict(state) goes to the position of a state",
+            )
         self._move(position)
         if self._stateful is not None:
             self._stateful.forget()
