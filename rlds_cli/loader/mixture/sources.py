@@ -315,7 +315,8 @@ class MixtureSource:
         made.mixture = mixture
         changed: dict[int, MemberPlan] = {}
         for i, (name, member) in enumerate(mixture.parts.items()):
-            if self.members[i].grows:
+            same = member.dataset is self.mixture.parts[name].dataset and i not in self.learners
+            if self.members[i].grows and not same:
                 changed[i] = self._plan(name, member)
         _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
         made.members = list(self.members)
