@@ -37,7 +37,8 @@ class Prioritized(Endless):
     the largest of any window; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
 
     A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn ``lag`` batches
-    earlier, so that it can be read ahead (``prefetch`` up to ``lag``).
+    earlier, so that it can be read ahead (``prefetch`` up to ``lag``). Several ranks draw from the same priorities,
+    which they exchange by ``torch.distributed``. In a mixture each member has its own priorities; there is no ``lag``.
 
     Parameters
     ----------
