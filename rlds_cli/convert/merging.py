@@ -20,6 +20,7 @@ from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
@@ -162,8 +163,11 @@ def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Da
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
-    if home.find(id, where) and not force:
+    found = home.find(id, where)
+    if found and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or --force (force=True) to replace it")
+    if found:
+        logs.check_not_written(found)
 
 
 class _Merge:
