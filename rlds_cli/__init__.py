@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from rlds_cli.growing.retention import Reservoir as Reservoir
     from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
+    from rlds_cli.interop.record import Record as Record
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Dataset",
     "Fifo",
+    "Record",
     "Reservoir",
     "Top",
     "Writer",
@@ -57,6 +59,7 @@ __all__ = [
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "Fifo": "rlds_cli.growing.retention",
+    "Record": "rlds_cli.interop.record",
     "Reservoir": "rlds_cli.growing.retention",
     "Top": "rlds_cli.growing.retention",
     "Writer": "rlds_cli.convert.writer",

@@ -261,7 +261,11 @@ class EpisodeReader:
     splits : set of str
         Of the datasets that episodes come from, empty ones too.
     videos : VideoSources
+    copies : bool
+        Copy values, so that later writes into the given arrays do not change the episodes.
     """
+
+    copies = True
 
     def __init__(self, schema: Sequence[Field] = (), *, keep_frames: bool = True) -> None:
         self.schema = tuple(schema)
@@ -284,8 +288,9 @@ class EpisodeReader:
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
             about = {**of.extra, **t.about}
             self._check_types(about, t.name)
+            fitting = episode_dicts.fit(flat, self.schema, t.name)
             yield EpisodeData(
-                episode_dicts.owned(episode_dicts.fit(flat, self.schema, t.name)),
+                episode_dicts.owned(fitting) if self.copies else fitting,
                 length,
                 CUT if of.cut else end,
                 row=number,

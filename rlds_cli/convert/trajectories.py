@@ -15,7 +15,7 @@ Trajectories in an item are separated by, in this order::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,33 +63,65 @@ def trajectories(items: Iterable[Any]) -> Iterator[Trajectory]:
     InvalidEpisode
         An item is not a mapping, or holds several trajectories that cannot be separated.
     """
-    count = 0
-    waiting: dict[int, Trajectory] = {}
-    last: Trajectory | None = None  # of the previous item; the first one of this item may continue it
-    for number, item in enumerate(items):
-        going_on: dict[int, Trajectory] = {}
-        for found in _of_item(item, f"episode {count}" if count == number else f"episode {count} (item {number})"):
-            if last is not None:
-                rest, found = _follow(last, found)
-                yield from map(_complete, rest)
-                last = None
-            if found.open and (found.number is not None or found.unnumbered):
-                last = found
-                continue
-            before = waiting.pop(found.id, None) if found.id is not None else None
-            if before is not None and _goes_on(before.flat, found.flat):
-                found = _joined(before, found)
-            elif before is not None:
-                yield _complete(before)
-            if found.id is not None and found.open:
-                going_on[found.id] = found
-            else:
-                yield _complete(found)
-            count += 1
+    stream = TrajectoryStream()
+    yield from stream.read(items)
+    yield from stream.rest()
+
+
+class TrajectoryStream:
+    """Trajectories of items that come in several calls; those of a collector go on from call to call.
+
+    Attributes
+    ----------
+    waiting : dict of int to Trajectory
+        Unfinished trajectories of a collector by their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Trajectory] = {}
+        self._count = self._items = 0
+
+    def read(self, items: Iterable[Any]) -> Iterator[Trajectory]:
+        """Yield the trajectories of ``items``, but for those that wait; raises as `trajectories`."""
+        last: Trajectory | None = None  # of the previous item; the first one of this item may continue it
+        for item in items:
+            name = f"episode {self._count}"
+            going_on: dict[int, Trajectory] = {}
+            numbered = False
+            for found in _of_item(item, name if self._count == self._items else f"{name} (item {self._items})"):
+                numbered |= found.id is not None
+                if last is not None:
+                    rest, found = _follow(last, found)
+                    yield from map(_complete, rest)
+                    last = None
+                if found.open and (found.number is not None or found.unnumbered):
+                    last = found
+                    continue
+                before = self.waiting.pop(found.id, None) if found.id is not None else None
+                if before is not None and _goes_on(before.flat, found.flat):
+                    found = _joined(before, found)
+                elif before is not None:
+                    yield _complete(before)
+                if found.id is not None and found.open:
+                    going_on[found.id] = found
+                else:
+                    yield _complete(found)
+                self._count += 1
+            self._items += 1
+            if numbered:  # another batch of the collector: those that it has no more of are complete
+                yield from self.rest()
+            self.waiting |= going_on
+        yield from map(_complete, [last] if last is not None else [])
+
+    def rest(self) -> Iterator[Trajectory]:
+        """Yield the trajectories that wait, as they are."""
+        waiting, self.waiting = self.waiting, {}
         yield from map(_complete, waiting.values())
-        waiting = going_on
-    yield from map(_complete, waiting.values())
-    yield from map(_complete, [last] if last is not None else [])
+
+
+def completed(t: Trajectory) -> Trajectory:
+    """Return a trajectory that waits, as it would be if it did not go on."""
+    return _complete(replace(t, flat=dict(t.flat)))
 
 
 def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Trajectory]:
@@ -345,7 +377,7 @@ def _complete(t: Trajectory) -> Trajectory:
     flat = {
         n: value for n, value in t.flat.items() if not (n.startswith("next/") and n.removeprefix("next/") in filled)
     }
-    return Trajectory(t.name, flat, t.about, frozenset(filled), False, t.origin)
+    return Trajectory(t.name, flat, t.about, frozenset(filled), False, t.origin, t.id)
 
 
 def _is_filled(flat: Flat, name: str, steps: int) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,11 +17,12 @@ import numpy as np
 
 from rlds_cli import home, ids, settings
 from rlds_cli.convert.create import EpisodeReader
-from rlds_cli.convert.trajectories import trajectories
+from rlds_cli.convert.open_episode import Committed, OpenEpisode, of_each
+from rlds_cli.convert.trajectories import Trajectory, TrajectoryStream, completed, trajectories
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.growing import appender
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
@@ -27,11 +31,10 @@ from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import FLAGS, REWARD, Array, EpisodeData, Field, Scalar, lay_out
+from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
 
 _INTERVAL = 0.05  # seconds that an ended episode waits for others, to be committed with them
 _MOST_BYTES = 16 << 20  # of ended episodes that wait
-_FIRST_STEPS = 64  # rows of the buffers of a new episode
 
 
 def writer(
@@ -84,22 +87,40 @@ def writer(
     """
     if like is not None and fields is not None:
         raise InvalidArgument("like= and fields= both say which fields there are; give one of them.")
+    if keep is not None and not isinstance(keep, Keep):
+        raise InvalidArgument(f"keep={keep!r}: Fifo, Reservoir or Top is needed.")
     if envs is not None and (isinstance(envs, bool) or not isinstance(envs, int) or envs < 1):
         raise InvalidArgument(f"envs={envs!r}: a number of environments is needed.")
-    wanted = tuple(map(_decoded, like.schema.values())) if like is not None else tuple(fields or ())
+    wanted = fields_like(like) if like is not None else tuple(fields or ())
     about = {"spaces": like.manifest.spaces, "env": like.manifest.env} if like is not None else {}
     return Writer(ref, wanted, about, keep, envs or 0, shared=shared, durable=durable, cache_dir=cache_dir)
 
 
-def _decoded(f: Field) -> Field:
-    """Return a field as a dataset that grows holds it: frames as arrays."""
-    return Field(f.name, f.dtype, f.shape, f.placement) if f.kind == "frames" else f
+def fields_like(like: Dataset) -> tuple[Field, ...]:
+    """Return the fields of a dataset as one that grows holds them: frames as arrays."""
+    decoded = ((Field(f.name, f.dtype, f.shape, f.placement), f) for f in like.schema.values())
+    return tuple(array if f.kind == "frames" else f for array, f in decoded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An episode to be committed; ``of`` goes on, and is committed as it is now."""
+
+    episode: EpisodeData
+    protected: bool
+    of: Committed | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(c, "nbytes", 8 * len(c)) for c in self.episode.columns.values())
 
 
 class Writer:
-    """Appends episodes to a dataset; a context manager. One thread at a time may use it.
+    """Appends episodes to a dataset; a context manager. One thread at a time may use it, in the process that opened it.
 
-    Ended episodes are committed within 100 ms, several together. An error of a commit is raised by the next call.
+    Ended episodes are committed within 100 ms, several together, by a thread of the writer's own. An error of a commit
+    is raised by the next call, which then does nothing else; the episodes wait, and the next commit tries again.
+    ``commit`` and ``close`` try again at once. A program that ends without ``close`` closes its writers.
     """
 
     def __init__(
@@ -117,27 +138,35 @@ class Writer:
         self._id = ids.parse(ref)
         where = settings.read(cache_dir)
         self._home, self._cache_dir = Home(where.home), cache_dir
-        self._fields, self._about, self._keep = fields, about, keep
+        self._about, self._keep = about, keep
         self._shared, self._durable, self._envs = shared, durable, envs
+        self._process = os.getpid()
         self._appender: Appender | None = None
         self._reader = EpisodeReader(fields, keep_frames=False)
-        self._open = [_OpenEpisode() for _ in range(envs or 1)]
-        self._cuts: dict[int, int] = {}  # environment -> number of its open episode, as it was committed
-        self._waiting: list[tuple[EpisodeData, bool, int | None]] = []  # episode, protected, environment if it is open
-        self._replaced: list[int] = []  # numbers of open episodes that go on
+        self._open = [OpenEpisode() for _ in range(envs or 1)]
+        self._stream = TrajectoryStream()
+        self._collected: dict[int, tuple[Trajectory, Committed]] = {}  # unfinished ones that readers see
+        self._waiting: list[_Waiting] = []
+        self._replaced: list[int] = []  # numbers of episodes that were committed before they ended
         self._waiting_bytes, self._since = 0, 0.0
         self._failed: BaseException | None = None
-        self._ended = False
         self._state = threading.Condition()
-        self._committing = threading.Lock()
+        self._asked = self._answered = 0  # calls that wait until everything is committed
+        self._ended = self._done = False
         self._count = 0  # episodes that were read
         found = home.find(self._id, where)
         if found is not None or fields:
             self._start(found)
         self._thread = threading.Thread(target=self._commit_on_time, daemon=True, name=f"writer of {ref}")
         self._thread.start()
+        atexit.register(self._close_at_exit)
 
     # -- steps and episodes
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Fields of the dataset by name; empty as long as they are not known."""
+        return {f.name: f for f in self._reader.schema}
 
     def add(
         self,
@@ -149,36 +178,45 @@ class Writer:
         *,
         next_observation: Any = None,
         info: Mapping[str, Any] | None = None,
-        episode: Mapping[str, Scalar] | None = None,
-        protected: bool = False,
+        episode: Mapping[str, Any] | None = None,
+        protected: Any = False,
+        mask: Any = None,
         **fields: Any,
     ) -> None:
         """Add a step: what was observed, what was done, and what came of it.
 
-        Values are copied. With ``envs=n`` each is [n, ...], also in nested dicts.
+        Values are copied. The first episode defines the fields, if nothing else does: numbers of Python then become
+        int64 and float64, and whole numbers among others become floats. Where fields are known, numbers of Python are
+        rounded to their dtype, and arrays must fit without loss, as for `create`.
+
+        With ``envs=n`` each value is [n, ...], also in nested dicts and tuples.
 
         Parameters
         ----------
-        observation, action : array, or nested dict of arrays
+        observation, action : array, or nested dict or tuple of arrays
         reward : float, optional
         terminated, truncated : bool
             The step ends the episode: the task is over, or time is up.
         next_observation : like observation, optional
             What was observed after the step. It is needed of the last step of an episode, else its final observation
-            is unknown. With environments that reset by themselves, it is the one before the reset.
+            is unknown; where it is given, the next step must begin with it. With environments that reset by themselves,
+            it is the one before the reset.
         info : dict, optional
             Fields ``info/...``.
         episode : dict, optional
-            Values of the whole episode, such as ``{"success": True}``; of the last step, with ``envs``.
+            Values of the whole episode, such as ``{"success": True}``; with ``envs``, single values or one for each.
         protected : bool
-            The policy of the dataset never lets this episode leave.
+            The policy of the dataset never lets this episode leave; with ``envs``, one for all or one for each.
+        mask : bool array [envs], optional
+            Environments that took a step. Gymnasium's, which reset in the step after the end (``NEXT_STEP``), take none
+            then: ``mask=~(terminated | truncated)`` of the step before.
         fields
             Further fields of the step.
 
         Raises
         ------
         InvalidEpisode
-            A value does not fit those before it. The open episode stays as it was before the step.
+            A value does not fit those before it. Nothing was added, of no environment; open episodes are as before.
         """
         self._raise()
         step: dict[str, Any] = {"observation": observation, "action": action, **fields}
@@ -186,74 +224,146 @@ class Writer:
             step[REWARD] = reward
         if info:
             step["info"] = info
-        ended = (np.asarray(terminated), np.asarray(truncated))
         if not self._envs:
-            self._add_one(0, step, bool(ended[0]), bool(ended[1]), next_observation, episode, protected)
-            return
-        shapes = {e.shape for e in ended} - {(self._envs,), ()}
-        if shapes:
-            raise InvalidEpisode(
-                f"flags of shape {sorted(shapes)[0]}; [{self._envs}] is needed, one of each environment."
-            )
-        for k in range(self._envs):
-            last = [bool(e if e.ndim == 0 else e[k]) for e in ended]
-            after = None if next_observation is None else _of(next_observation, k, self._envs)
-            self._add_one(k, _of(step, k, self._envs), last[0], last[1], after, episode, protected)
+            if mask is not None:
+                raise InvalidArgument("mask= is for environments side by side: writer(..., envs=n).")
+            given = [(0, step, next_observation, episode, bool(protected), bool(terminated), bool(truncated))]
+        else:
+            given = list(self._of_each(step, next_observation, episode, protected, terminated, truncated, mask))
+        self._add(given)
 
-    def _add_one(
-        self,
-        env: int,
-        step: dict[str, Any],
-        terminated: bool,
-        truncated: bool,
-        after: Any,
-        about: Mapping[str, Scalar] | None,
-        protected: bool,
-    ) -> None:
-        self._open[env].add(step, after, about or {}, protected)
-        if terminated or truncated:
-            self._end(env, terminated, truncated)
+    def _of_each(self, step: Any, after: Any, episode: Any, *flags: Any) -> Iterator[tuple[Any, ...]]:
+        n = self._envs
+        *flags, mask = (None if f is None else np.asarray(f) for f in flags)  # type: ignore[assignment]
+        for f in [*flags, *([] if mask is None else [mask])]:
+            if f.shape not in ((), (n,), (n, 1)):
+                raise InvalidEpisode(f"flags of shape {list(f.shape)}; [{n}] is needed, one of each environment.")
+        columns = [np.broadcast_to(f if f.ndim == 0 else f.reshape(-1), n).astype(bool).tolist() for f in flags]
+        about: list[dict[str, Any]] = [{} for _ in range(n)]
+        for name, value in (episode or {}).items():
+            each = list(value) if hasattr(value, "__len__") and not isinstance(value, str) else [value] * n
+            for k, one in enumerate(of_each(each, n, f"episode/{name}")):
+                about[k][name] = one
+        steps, later = of_each(step, n, ""), of_each(after, n, "next_observation")
+        for k, values in enumerate(zip(steps, later, about, *columns, strict=True)):
+            if mask is None or mask.reshape(-1)[k if mask.ndim else 0]:
+                yield k, *values
+
+    def _add(self, given: Sequence[tuple[Any, ...]]) -> None:
+        """Add a step of some environments, all or none."""
+        schema, before = self.fields, self._reader.schema
+        prepared = [(k, self._open[k].prepared(step, after, schema), *rest) for k, step, after, *rest in given]
+        taken: list[OpenEpisode] = []
+        try:
+            for k, values, about, protected, _, _ in prepared:
+                self._open[k].take(*values, about or {}, protected, schema)
+                taken.append(self._open[k])
+            done = [(k, self._read(self._open[k], t, u)) for k, _, _, _, t, u in prepared if t or u]
+        except BaseException:
+            for open in taken:
+                open.undo()
+            if self._appender is None:
+                self._reader.schema = before
+            raise
+        for k, e in done:
+            self._end(k, e)
+        self._relieve()
+
+    def begin(self, env: int = 0, *, seed: int | None = None, options: str | None = None) -> None:
+        """Begin another episode of an environment, which was reset; an open one is cut.
+
+        Parameters
+        ----------
+        env : int
+            Number of the environment.
+        seed : int, optional
+            For the episode table, 0 to 2**64 - 1.
+        options : str, optional
+            For the episode table: the options of the reset, as JSON.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such environment, or the seed is none.
+        """
+        if seed is not None and (isinstance(seed, bool) or not 0 <= int(seed) < 1 << 64):
+            raise InvalidArgument(f"seed={seed!r}: a whole number from 0 to 2**64 - 1 is needed.")
+        self.end(env, truncated=False)
+        self._open[env].seed, self._open[env].options = None if seed is None else int(seed), options
 
     def end(self, env: int = 0, *, truncated: bool = True, episode: Mapping[str, Scalar] | None = None) -> None:
         """End the open episode of an environment, which took no further step: truncated, or cut."""
         self._raise()
-        if self._open[env].steps:
-            self._open[env].about |= dict(episode or {})
-            self._end(env, False, truncated)
+        if not 0 <= env < len(self._open):
+            raise InvalidArgument(f"env={env}: there are {len(self._open)} environments.")
+        open = self._open[env]
+        if open.steps:
+            before, open.about = open.about, open.about | dict(episode or {})
+            try:
+                done = self._read(open, False, truncated)
+            except BaseException:
+                open.about = before
+                raise
+            self._end(env, done)
+            self._relieve()
 
-    def _end(self, env: int, terminated: bool, truncated: bool) -> None:
-        done, self._open[env] = self._open[env], _OpenEpisode()
+    def _read(self, open: OpenEpisode, terminated: bool, truncated: bool, *, copies: bool = False) -> EpisodeData:
+        self._reader.copies = copies
+        try:
+            (e,) = self._reader.episodes(trajectories([open.item(terminated, truncated)]))
+        finally:
+            self._reader.copies = True
+        e.seed, e.options = open.seed, open.options
+        return e
+
+    def _end(self, env: int, e: EpisodeData) -> None:
+        done, self._open[env] = self._open[env], OpenEpisode()
         with self._state:
-            cut = self._cuts.pop(env, None)
-            self._queue(done.item(terminated, truncated), done.protected, None)
-            if cut is not None:
-                self._replaced.append(cut)
-        self._relieve()
+            self._put(e, done.protected, instead=done)
 
     def add_episodes(self, items: Iterable[Any], *, protected: bool = False) -> int:
         """Add whole episodes, in any form that `rlds_cli.create` takes; return how many.
 
-        These are nested dicts, episodes of other datasets, and batches of a collector as TensorDicts: trajectories of
-        which the last step is missing are joined with those of the next batch.
+        These are nested dicts, episodes of other datasets, and batches of a collector as TensorDicts; a single one
+        will do. A trajectory that a batch of a collector leaves unfinished waits for the next batch, also in another
+        call; until then `commit` shows it as cut.
+
+        Raises
+        ------
+        InvalidEpisode
+            An episode does not fit. Those before it were added.
         """
         self._raise()
         before = self._count
-        for e in self._reader.episodes(trajectories(items)):
-            with self._state:
-                self._put(e, protected, None)
-            self._relieve()
+        for t in self._stream.read([items] if hasattr(items, "items") else items):
+            self._put_trajectory(t, protected)
         return self._count - before
 
-    def _queue(self, item: Mapping[str, Any], protected: bool, env: int | None) -> None:
-        for e in self._reader.episodes(trajectories([item])):
-            self._put(e, protected, env)
+    def _put_trajectory(self, t: Trajectory, protected: bool) -> None:
+        for e in self._reader.episodes(iter([t])):
+            with self._state:
+                _, shown = self._collected.pop(t.id, (None, None)) if t.id is not None else (None, None)
+                self._put(e, protected, instead=shown)
+            self._relieve()
 
-    def _put(self, e: EpisodeData, protected: bool, env: int | None) -> None:
-        e.row = self._count
-        self._count += 1
-        self._since = self._since if self._waiting else time.monotonic()
-        self._waiting.append((e, protected, env))
-        self._waiting_bytes += sum(getattr(c, "nbytes", 0) for c in e.columns.values())
+    def _put(
+        self, e: EpisodeData, protected: bool, *, of: Committed | None = None, instead: Committed | None = None
+    ) -> None:
+        """Let an episode wait, ``of`` one that goes on, or ``instead`` of what was committed of it."""
+        earlier = of or instead
+        if earlier is not None:
+            superseded = [w for w in self._waiting if w.of is earlier]
+            self._waiting = [w for w in self._waiting if w.of is not earlier]
+            self._waiting_bytes -= sum(w.nbytes for w in superseded)
+            if earlier.number is not None:
+                self._replaced.append(earlier.number)
+                earlier.number = None
+            earlier.changed, earlier.ended = False, instead is not None
+        e.row, self._count = self._count, self._count + (of is None)
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(_Waiting(e, protected, of))
+        self._waiting_bytes += self._waiting[-1].nbytes
         self._state.notify_all()
 
     # -- commits
@@ -261,72 +371,123 @@ class Writer:
     def commit(self) -> int:
         """Commit all episodes, the open ones too, and return the number of the new generation.
 
-        An open episode is ``cut`` for readers, until it goes on: the next commit then replaces it.
+        An open episode is ``cut`` for readers, until it goes on: the next commit then replaces it, as a whole.
+        Retention counts it when it has ended.
         """
-        self._raise()
-        with self._state:
-            for env, episode in enumerate(self._open):
-                if episode.steps and not episode.committed:
-                    if env in self._cuts:
-                        self._replaced.append(self._cuts.pop(env))
-                    self._queue(episode.item(False, False), episode.protected, env)
-                    episode.committed = True
-        self._flush()
-        self._raise()
+        self._check_usable()
+        try:
+            with self._state:
+                self._failed = None
+                self._put_open()
+        finally:
+            self._flush()
         return 0 if self._appender is None else self._appender.generation.number
+
+    def _put_open(self, *, final: bool = False) -> None:
+        """Let open episodes wait as they are, for ``final`` as ended ones."""
+        for open in self._open:
+            if open.steps and (open.changed or (final and open.number is None)):
+                e = self._read(open, False, False, copies=True)
+                self._put(e, open.protected, **{"instead" if final else "of": open})
+        for id, t in self._stream.waiting.items():
+            known, shown = self._collected.get(id, (None, Committed()))
+            if known is not t:
+                self._collected[id] = t, shown
+                for e in self._reader.episodes(iter([completed(t)])):
+                    self._put(e, False, **{"instead" if final else "of": shown})
 
     def _relieve(self) -> None:
         """Commit here if too much waits."""
         if self._waiting_bytes > _MOST_BYTES:
             self._flush()
-            self._raise()
 
     def _flush(self) -> None:
-        with self._committing:
+        """Wait until all that waits is committed."""
+        with self._state:
+            self._asked += 1
+            mine = self._asked
+            self._state.notify_all()
+            self._state.wait_for(lambda: self._answered >= mine or self._done)
+        self._raise()
+
+    def _commit_on_time(self) -> None:
+        """Commit what waits, in a thread of its own: an interrupt (Ctrl-C) never comes in the middle of a commit."""
+        while True:
             with self._state:
+                self._state.wait_for(self._is_wanted)
+                if not self._ended and self._asked == self._answered:
+                    at = self._since + _INTERVAL - time.monotonic()
+                    self._state.wait_for(lambda: self._ended or self._asked > self._answered, max(0.0, at))
+                if self._ended and self._asked == self._answered:
+                    self._done = True
+                    self._state.notify_all()
+                    return
+                asked = self._asked
                 waiting, self._waiting = self._waiting, []
                 leaving, self._replaced = self._replaced, []
                 self._waiting_bytes = 0
-            if not waiting and not leaving:
-                return
-            try:
-                if self._appender is None:
-                    self._start(None)
-                assert self._appender is not None
-                chunk = lay_out(self._reader.schema, [e for e, _, _ in waiting])
-                _, numbers = self._appender.commit(chunk, protected=[p for _, p, _ in waiting], leaving=leaving)
-            except BaseException as e:
-                with self._state:  # nothing was committed: these wait again
+            failed = self._commit(waiting, leaving) if waiting or leaving else None
+            with self._state:
+                if failed is not None:  # these wait again
                     self._waiting, self._replaced = [*waiting, *self._waiting], [*leaving, *self._replaced]
-                    self._failed = e
-                return
-            with self._state:
-                for number, (_, _, env) in zip(numbers, waiting, strict=True):
-                    if env is not None:
-                        self._cuts[env] = number
+                    self._waiting_bytes = sum(w.nbytes for w in self._waiting)
+                    self._failed = failed
+                self._answered = asked
+                self._state.notify_all()
 
-    def _commit_on_time(self) -> None:
-        while True:
-            with self._state:
-                self._state.wait_for(lambda: self._ended or (self._waiting and self._failed is None))
-                if self._ended:
-                    return
-                self._state.wait_for(lambda: self._ended, max(0.0, self._since + _INTERVAL - time.monotonic()))
-            self._flush()
+    def _is_wanted(self) -> bool:
+        return self._ended or self._asked > self._answered or bool(self._waiting and self._failed is None)
 
-    def _raise(self) -> None:
+    def _commit(self, waiting: Sequence[_Waiting], leaving: Sequence[int]) -> BaseException | None:
+        """Commit episodes, or return the error with which nothing was committed."""
+        try:
+            if self._appender is None:
+                self._start(None)
+            assert self._appender is not None
+            chunk = lay_out(self._reader.schema, [w.episode for w in waiting])
+            protected, opened = [w.protected for w in waiting], [w.of is not None for w in waiting]
+            _, numbers = self._appender.commit(chunk, protected=protected, opened=opened, leaving=leaving)
+        except BaseException as e:
+            return e
+        with self._state:
+            for number, w in zip(numbers, waiting, strict=True):
+                if w.of is not None and w.of.ended:
+                    self._replaced.append(number)
+                elif w.of is not None:
+                    w.of.number = number
+            unsure, self._appender.unsure = self._appender.unsure, None
+            if unsure is not None:
+                self._failed = RldsError(
+                    f"Generation {self._appender.generation.number:,} of {self._id} is committed, but the disk does "
+                    f"not confirm it: {unsure.strerror}.",
+                    hint="rlds verify ID",
+                )
+        return None
+
+    def _check_usable(self) -> None:
         if self._ended:
             raise RldsError(f"The writer of {self._id} is closed.")
-        with self._state:
-            failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
+        if os.getpid() != self._process:
+            raise RldsError(
+                f"The writer of {self._id} was opened by another process.",
+                hint="each process opens its own: rlds_cli.writer(..., shared=True)",
+            )
+
+    def _raise(self) -> None:
+        self._check_usable()
+        if self._failed is not None:
+            with self._state:
+                failed, self._failed = self._failed, None
+                self._since = time.monotonic()
+                self._state.notify_all()
+            if failed is not None:
+                raise failed
 
     def _start(self, found: Path | None) -> None:
         """Open the dataset, or make it."""
         if found is None:
+            found = self._home.dataset(self._id)
             with exclusive(self._home, self._id, silent):
-                found = self._home.dataset(self._id)
                 if not found.exists():
                     self._make(found)
         if not is_growing(found):
@@ -343,14 +504,16 @@ class Writer:
         self._appender, self._reader.schema = opened, opened.schema
 
     def _make(self, target: Path) -> None:
-        if self._keep is not None and not isinstance(self._keep, Keep):
-            raise InvalidArgument(f"keep={self._keep!r}: Fifo, Reservoir or Top is needed.")
         work = self._home.partial(self._id, f"writer-{secrets.token_hex(4)}")
-        safe_files.work_directory(work, self._home.root)
+        safe_files.work_directory(work, self._home.root)  # for this user alone, unlike the dataset in it
         try:
-            appender.make(work, str(self._id), self._reader.schema, keep=self._keep, about=self._about)
+            (work / "dataset").mkdir()
+            appender.make(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
             safe_files.directory(target.parent, self._home.root)
-            work.rename(target)
+            (work / "dataset").rename(target)
+            disk.sync_directory(target.parent)
+        except OSError as e:
+            raise disk.disk_error(e, target, kept="Nothing was written.") from e
         finally:
             trees.discard(work)
 
@@ -377,18 +540,35 @@ class Writer:
         return open_dataset(str(self._id), cache_dir=self._cache_dir)
 
     def close(self) -> None:
-        """Commit everything, open episodes as cut ones, and let others write."""
+        """Commit everything, open episodes as cut ones, and let others write.
+
+        Raises
+        ------
+        RldsError
+            The last commit failed, and its episodes are lost. The writer is closed nevertheless.
+        """
         if self._ended:
             return
+        self._check_usable()
         try:
-            self.commit()
+            try:
+                with self._state:
+                    self._failed = None
+                    self._put_open(final=True)
+            finally:
+                self._flush()
         finally:
             with self._state:
                 self._ended = True
                 self._state.notify_all()
             self._thread.join()
+            atexit.unregister(self._close_at_exit)
             if self._appender is not None:
                 self._appender.close()
+
+    def _close_at_exit(self) -> None:
+        if os.getpid() == self._process:
+            self.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -396,118 +576,16 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as e:  # the error of the block goes on
+            error.add_note(f"The writer of {self._id} could not commit what was left: {e}")
 
 
 def _described(f: Field | None) -> str:
     if f is None:
         return "not there"
     return f"{f.dtype} {list(f.shape)}, placed {f.placement}" if f.kind == "array" else f.kind
-
-
-class _OpenEpisode:
-    """The steps of an episode so far, in buffers that grow."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.about: dict[str, Scalar] = {}
-        self.protected = self.committed = False
-        self._buffers: dict[str, Array | list[Any]] = {}
-        self._after: dict[str, Any] = {}
-
-    def add(self, step: Mapping[str, Any], after: Any, about: Mapping[str, Scalar], protected: bool) -> None:
-        leaves = dict(_leaves(step, ""))
-        if self.steps and leaves.keys() != self._buffers.keys():
-            wrong = sorted(leaves.keys() ^ self._buffers.keys())
-            raise InvalidEpisode(f"step {self.steps}: {', '.join(wrong)} is not in every step of the episode.")
-        prepared = {name: self._prepared(name, value) for name, value in leaves.items()}
-        for name, value in prepared.items():
-            self._write(name, value)
-        self.steps += 1
-        self._after = {} if after is None else dict(_leaves({"observation": after}, ""))
-        if after is not None:
-            self._after = {name: np.array(v) if not isinstance(v, str) else v for name, v in self._after.items()}
-        self.about |= dict(about)
-        self.protected = self.protected or protected
-        self.committed = False
-
-    def _prepared(self, name: str, value: Any) -> Any:
-        buffer = self._buffers.get(name)
-        if isinstance(value, str) or value is None or isinstance(buffer, list):
-            if self.steps and not isinstance(buffer, list):
-                raise InvalidEpisode(f"step {self.steps}: {name} is text, and was an array before.")
-            return value
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-        if array.dtype.kind not in "biufc":
-            raise InvalidEpisode(
-                f"step {self.steps}: {name} has dtype {array.dtype}; numbers, flags or text are needed."
-            )
-        if buffer is not None and array.shape != buffer.shape[1:]:
-            shapes = f"{list(array.shape)}, {list(buffer.shape[1:])} before"
-            raise InvalidEpisode(f"step {self.steps}: {name} has shape {shapes}.")
-        return array
-
-    def _write(self, name: str, value: Any) -> None:
-        buffer = self._buffers.get(name)
-        if buffer is None:
-            text = isinstance(value, str) or value is None
-            buffer = [] if text else np.empty((_FIRST_STEPS, *value.shape), value.dtype)
-            self._buffers[name] = buffer
-        if isinstance(buffer, list):
-            buffer.append(value)
-            return
-        if self.steps == len(buffer):
-            buffer = self._buffers[name] = np.concatenate([buffer, np.empty_like(buffer)])
-        if value.dtype != buffer.dtype:
-            joint = np.result_type(value.dtype, buffer.dtype)
-            if joint != buffer.dtype:  # the schema says later whether it fits
-                buffer = self._buffers[name] = buffer.astype(joint)
-        buffer[self.steps] = value
-
-    def item(self, terminated: bool, truncated: bool) -> dict[str, Any]:
-        """Return the episode so far, in the form that `rlds_cli.create` takes."""
-        found: dict[str, Any] = {}
-        for name, buffer in self._buffers.items():
-            values: Any = list(buffer[: self.steps]) if isinstance(buffer, list) else buffer[: self.steps]
-            if name in self._after:
-                last = self._after[name]
-                values = [*values, last] if isinstance(values, list) else _extended(values, last, name)
-            found[name] = values
-        flags = {FLAGS[0]: terminated, FLAGS[1]: truncated}
-        for name, ends in flags.items():
-            column = np.zeros(self.steps, bool)
-            column[-1] = ends
-            found[name] = column
-        return found | ({"episode": dict(self.about)} if self.about else {})
-
-
-def _extended(values: Array, last: Any, name: str) -> Array:
-    last = np.asarray(last)
-    if last.shape != values.shape[1:]:
-        raise InvalidEpisode(f"next_observation: {name} has shape {list(last.shape)}, {list(values.shape[1:])} before.")
-    return np.concatenate([values, last[None].astype(values.dtype) if last.dtype != values.dtype else last[None]])
-
-
-def _leaves(values: Mapping[Any, Any], above: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{name}/")
-        elif isinstance(value, tuple) and value and not np.isscalar(value[0]):
-            yield from _leaves(dict(enumerate(value)), f"{name}/")
-        else:
-            yield name, value
-
-
-def _of(values: Any, k: int, count: int) -> Any:
-    """Return the values of one environment."""
-    if isinstance(values, Mapping):
-        return {key: _of(value, k, count) for key, value in values.items()}
-    if isinstance(values, tuple) and values and hasattr(values[0], "__len__"):
-        return tuple(_of(value, k, count) for value in values)
-    if not hasattr(values, "__len__") or len(values) != count:
-        size = len(values) if hasattr(values, "__len__") else "one value"
-        raise InvalidEpisode(f"{size} for {count} environments: each value is [{count}, ...].")
-    return values[k]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
-from rlds_cli.errors import InvalidEpisode, NameTaken, NoSpace
+from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
+from rlds_cli.growing.records import Records, about, counted, of_chunk
 from rlds_cli.growing.retention import Added, Keep
 from rlds_cli.growing.segments import SegmentMap, SegmentWriter
-from rlds_cli.growing.store import FREED, freed
 from rlds_cli.store import arrays, generations, manifest, statistics
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.opening import field_of
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
     Array,
     Chunk,
     Column,
@@ -40,8 +36,9 @@ from rlds_cli.ted import (
     IntArray,
 )
 
-Records = npt.NDArray[np.void]
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
+_BLOCK = 1 << 14  # records that are read together
+_PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
 
 
 def make(
@@ -80,15 +77,15 @@ def make(
         **dict(about or {}),
     )
     for f in schema:
-        field = directory / paths[f.name]
-        field.mkdir(parents=True)
-        safe_files.write_bytes(field / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
+        own = directory / paths[f.name]
+        own.mkdir(parents=True)
+        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
     _write_groups(directory)
     for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
         safe_files.write_bytes(directory / name, b"")
     for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")
-    safe_files.write_bytes(directory / FREED, bytes(8))
+    safe_files.write_bytes(directory / logs.FREED, bytes(16))
     first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
     content.save(directory, 0, content.no_sums())
     safe_files.write_bytes(directory / generations.FILE, first.packed())
@@ -114,6 +111,37 @@ def _write_groups(directory: Path) -> None:
             _write_groups(entry)
 
 
+class _Standing:
+    """What became of episodes: they are kept, left, or left and their rows are freed. One byte for each."""
+
+    KEPT, LEFT, FREED = range(3)
+
+    def __init__(self, first: int, stop: int) -> None:
+        self._first, self._of = first, bytearray(stop - first)  # all before the first are freed
+
+    def extend(self, stop: int) -> None:
+        self._of.extend(bytes(stop - self._first - len(self._of)))
+
+    def __getitem__(self, number: int) -> int:
+        return self.FREED if number < self._first else self._of[number - self._first]
+
+    def between(self, first: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return what became of the episodes [first, stop), none of which is before the first."""
+        return np.frombuffer(bytes(self._of[first - self._first : stop - self._first]), np.uint8)
+
+    def set(self, numbers: Iterable[int], to: int) -> None:
+        for number in numbers:
+            if number >= self._first:
+                self._of[number - self._first] = to
+
+    def trim(self) -> None:
+        """Forget the freed episodes at the beginning, if they are many."""
+        freed = len(self._of) - len(self._of.lstrip(bytes([self.FREED]))) if self._of[:1] == b"\2" else 0
+        if freed > _BLOCK:
+            del self._of[:freed]
+            self._first += freed
+
+
 @dataclass(slots=True)
 class _State:
     """What an appender knows of the newest generation."""
@@ -121,8 +149,11 @@ class _State:
     generation: Generation
     sums: content.Sums
     kept: retention.Kept
-    codes: dict[str, dict[str, int]]  # of the texts of each field
-    gone: set[int]  # episodes after the first one that is kept, which left
+    standing: _Standing
+    seen_freed: int  # departures whose rows are not counted in `live` any more
+    codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
+    live: dict[int, int] = field(default_factory=dict)  # segment -> episodes whose rows it holds
+    empty: set[int] = field(default_factory=set)  # segments of which no row is needed
 
 
 class Appender:
@@ -142,27 +173,39 @@ class Appender:
     ------
     NameTaken
         Another writer is at work, and one of the two does not share.
+    NoPermission
+        The directory may not be written.
     """
 
     def __init__(self, path: Path, *, shared: bool = False, durable: bool = True) -> None:
         self.path, self._durable = path, durable
-        lock = logs.lock_writers(path, shared=shared)
+        try:
+            lock = logs.lock_writers(path, shared=shared)
+        except OSError as e:
+            raise disk.disk_error(e, path, kept="It can be read.") from e
         if lock is None:
             raise NameTaken(
                 f"{path} is being written by another process{' that does not share it' if shared else ''}.",
                 hint="wait for it; or let all writers share: writer(..., shared=True)",
             )
         self._lock: int | None = lock
+        self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
             self.schema = tuple(map(field_of, head.fields))
             self._segment_rows = int(head.growing["segment_rows"])
             self.keep = retention.from_json(head.growing.get("keep", {}))
-            self._writers = {f.name: SegmentWriter(path / f.path, field_of(f), self._segment_rows) for f in head.fields}
+            self._writers = {
+                f.name: SegmentWriter(path / f.path, field_of(f), self._segment_rows, durable=durable)
+                for f in head.fields
+            }
             self._paths = {f.name: path / f.path for f in head.fields}
             with logs.committing(path):
+                self._stale = False
                 self._state = self._read()
-                self._live = self._count_live()
+                self._sweep()
+                with suppress(OSError, RldsError):
+                    self.free()
         except BaseException:
             os.close(lock)
             raise
@@ -176,52 +219,65 @@ class Appender:
         """Tell other Zarr readers how many rows there are, and let others write."""
         if self._lock is None:
             return
-        with logs.committing(self.path):
-            rows = generations.last(self.path).rows
-            for f in self.schema:
-                text = json.dumps(segments.document(f, rows, self._segment_rows))
-                safe_files.replace_text(self._paths[f.name] / "zarr.json", text)
-                self._writers[f.name].close()
-        os.close(self._lock)
-        self._lock = None
+        try:
+            with logs.committing(self.path):
+                rows = generations.last(self.path).rows
+                for f in self.schema:
+                    text = json.dumps(segments.document(f, rows, self._segment_rows))
+                    safe_files.replace_text(self._paths[f.name] / "zarr.json", text)
+        except OSError as e:
+            raise disk.disk_error(e, self.path, kept="All commits are there.") from e
+        finally:
+            for writer in self._writers.values():
+                writer.close()
+            os.close(self._lock)
+            self._lock = None
 
     # -- the state
 
     def _read(self) -> _State:
         """Read the state of the newest generation."""
         g = generations.last(self.path)
-        left = logs.read_departed(self.path, g.departed)
-        state = _State(
-            g, content.no_sums(), retention.at_work(self.keep), {}, set(left[left >= g.first_episode].tolist())
-        )
-        numbers = self._kept_numbers(g)
-        e = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
-        sums = content.load(self.path, g.number)
-        if sums is None:  # the commit was killed before it kept them, or they are damaged
-            sums = content.changed(content.no_sums(), (bytes(d) for d in e["digest"]))
-        state.sums = sums
-        self._tell(state.kept, numbers.tolist(), e)
-        self._learn(state.codes, 0, g.strings)
-        return state
+        done = min(logs.freed(self.path)[1], g.departed)
+        waiting = logs.read_departed(self.path, g.departed, done)
+        first = min([g.first_episode, *waiting.tolist()])
+        s = _State(g, content.no_sums(), retention.at_work(self.keep), _Standing(first, g.episodes), done)
+        for a in range(0, done, _BLOCK):
+            s.standing.set(logs.read_departed(self.path, min(done, a + _BLOCK), a).tolist(), _Standing.FREED)
+        s.standing.set(waiting.tolist(), _Standing.LEFT)
+        s.standing.set(range(first, g.first_episode), _Standing.FREED)
+        s.standing.set((n for n in waiting.tolist() if n < g.first_episode), _Standing.LEFT)
+        known = content.load(self.path, g.number)
+        sound = known is not None and content.content(self.schema, known) == g.content
+        s.sums = known if known is not None and sound else content.no_sums()
+        for a, e in self._blocks(first, g.episodes):
+            standing = s.standing.between(a, a + len(e))
+            self._count_rows(s, e[standing != _Standing.FREED])
+            kept = np.flatnonzero(standing == _Standing.KEPT)
+            self._take(s.kept, (kept + a).tolist(), e[kept])
+            if not sound:
+                s.sums = content.changed(s.sums, (bytes(d) for d in e["digest"][kept]))
+        if content.content(self.schema, s.sums) != g.content:
+            raise DamagedDataset(f"{self.path / logs.EPISODES}: digests do not give the fingerprint.", hint=logs.HINT)
+        self._learn(s.codes, 0, g.strings)
+        return s
 
-    def _tell(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> list[int]:
-        """Tell the policy of episodes, and return those that leave by it."""
-        left = []
-        for number, record, value in zip(numbers, e, self._values(e), strict=True):
-            if not record["protected"]:
-                left += kept.add(Added(number, int(record["length"]), value, int(record["born"])))
-        return left
+    def _blocks(self, first: int, stop: int) -> Iterator[tuple[int, Records]]:
+        """Read the records of episodes [first, stop), a few at a time."""
+        for a in range(first, stop, _BLOCK):
+            yield a, logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+
+    def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
+        """Tell the policy of episodes that are there."""
+        if self.keep is not None:
+            for number, record, value in zip(numbers, e, self._values(e), strict=True):
+                if not record["protected"]:
+                    kept.take(Added(number, int(record["length"]), value, int(record["born"])))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
         for name, text in logs.read_lines(self.path / logs.STRINGS, first, stop):
             known = codes.setdefault(name, {})
             known[text] = len(known)
-
-    def _kept_numbers(self, g: Generation) -> IntArray:
-        stays = np.ones(g.episodes - g.first_episode, bool)
-        left = logs.read_departed(self.path, g.departed) - g.first_episode
-        stays[left[left >= 0]] = False
-        return np.flatnonzero(stays) + g.first_episode
 
     def _values(self, e: Records) -> list[float]:
         """Return the numbers by which `Top` keeps episodes."""
@@ -239,22 +295,27 @@ class Appender:
     def _follow(self) -> None:
         """Take up what other writers have committed."""
         s, old, new = self._state, self._state.generation, generations.last(self.path)
+        if self._stale or new.moved != old.moved:
+            self._state, self._stale = self._read(), False
+            self._give_back()
+            return
         if new.number == old.number:
             return
         sums = content.load(self.path, new.number)
-        if sums is None or new.moved != old.moved:
+        if sums is None:
             self._state = self._read()
-            self._live = self._count_live()
             return
-        e = logs.read_episodes(self.path, old.episodes, new.episodes)
-        by_policy = set(self._tell(s.kept, range(old.episodes, new.episodes), e))
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
-        s.kept.forget(set(left) - by_policy)
-        s.gone.update(left)
-        s.gone = {n for n in s.gone if n >= new.first_episode}
+        s.standing.extend(new.episodes)
+        s.standing.set(left, _Standing.LEFT)
+        for a, e in self._blocks(old.episodes, new.episodes):
+            self._count_rows(s, e)
+            stays = s.standing.between(a, a + len(e)) == _Standing.KEPT
+            stays = np.flatnonzero(stays & ~e["open"])
+            self._take(s.kept, (stays + a).tolist(), e[stays])
+        s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
         s.generation, s.sums = new, sums
-        self._add_live(e["start"], e["length"])
 
     # -- commits
 
@@ -263,6 +324,7 @@ class Appender:
         chunk: Chunk,
         *,
         protected: Sequence[bool] = (),
+        opened: Sequence[bool] = (),
         leaving: Iterable[int] = (),
         sources: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[Generation, list[int]]:
@@ -274,8 +336,10 @@ class Appender:
             Rows of whole episodes; ``episodes.source`` counts from the first of ``sources``.
         protected : sequence of bool
             Episodes that the policy never lets leave; none of them by default.
+        opened : sequence of bool
+            Episodes that go on, and are replaced then: the policy does not count them yet. None by default.
         leaving : iterable of int
-            Numbers of earlier episodes, which leave.
+            Numbers of earlier episodes, which leave; those that have left already are passed over.
         sources : sequence of mapping
             Archive files that the episodes come from.
 
@@ -284,21 +348,37 @@ class Appender:
         NoSpace
             The disk is full. The dataset is as it was before.
         """
+        count = len(chunk.episodes)
         with logs.committing(self.path):
             self._follow()
             try:
-                return self._commit(chunk, list(protected) or [False] * len(chunk.episodes), list(leaving), sources)
-            except OSError as e:
-                self._state = self._read()  # codes of texts that are not committed are forgotten
-                if disk.is_full(e):
-                    raise NoSpace(
-                        f"The disk of {self.path} is full; these {len(chunk.episodes):,} episodes are not committed.",
-                        hint="free some space and commit again; everything before is readable",
-                    ) from e
+                marks = [list(given) or [False] * count for given in (protected, opened)]
+                done = self._commit(chunk, marks[0], marks[1], list(leaving), sources)
+            except BaseException as e:  # codes of texts, and what the policy let go, are not committed
+                self._stale = True
+                self._give_back()
+                if isinstance(e, OSError):
+                    raise self._refused(e, count) from e
                 raise
+            with suppress(OSError, RldsError):  # the next commit tries again
+                self.free()
+            return done
+
+    def _refused(self, e: OSError, count: int) -> RldsError:
+        if disk.is_full(e):
+            return NoSpace(
+                f"The disk of {self.path} is full; {count:,} episodes are not committed.",
+                hint="free some space and commit again; everything before is readable",
+            )
+        return disk.disk_error(e, self.path, kept=f"{count:,} episodes are not committed.")
 
     def _commit(
-        self, chunk: Chunk, protected: list[bool], leaving: list[int], sources: Sequence[Mapping[str, Any]]
+        self,
+        chunk: Chunk,
+        protected: list[bool],
+        opened: list[bool],
+        leaving: list[int],
+        sources: Sequence[Mapping[str, Any]],
     ) -> tuple[Generation, list[int]]:
         s, g, table = self._state, self._state.generation, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
@@ -308,22 +388,22 @@ class Appender:
             values = self._encoded(f.name, column, strings) if f.kind == "text" else column
             assert isinstance(values, np.ndarray)
             self._writers[f.name].write(g.rows, values)
-        told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in _about(table)]
+        told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
-        records = _records(self.schema, chunk, g.rows, known)
+        records = of_chunk(self.schema, chunk, g.rows, known)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
-        records["protected"], records["born"] = protected, numbers
-        departed = list(leaving)
-        s.kept.forget(leaving)
-        for number, record, extra in zip(numbers, records, self._values_of(records, table), strict=True):
-            if not record["protected"]:
-                departed += s.kept.add(Added(number, int(record["length"]), extra, number))
+        records["protected"], records["open"], records["born"] = protected, opened, numbers
+        departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == _Standing.KEPT]
+        s.kept.forget(departed)
+        for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
+            if not record["protected"] and not record["open"]:
+                departed += s.kept.add(Added(number, int(record["length"]), value, number))
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
         gone = self._records_of([n for n in departed if n < g.episodes])
         gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
         sums = content.changed(s.sums, (bytes(d) for d in records["digest"]), (bytes(d) for d in gone["digest"]))
-        new = _counted(
+        new = counted(
             replace(
                 g,
                 number=g.number + 1,
@@ -339,22 +419,60 @@ class Appender:
             records,
             gone,
         )
-        logs.append(self.path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, records.tobytes())
-        logs.append(self.path / logs.DEPARTED, g.departed * 8, np.array(departed, "<i8").tobytes())
-        logs.append(self.path / logs.ABOUT, g.about, b"".join(told))
-        logs.append(self.path / logs.SOURCES, g.sources, lines)
-        logs.append(self.path / logs.STRINGS, g.strings, bytes(strings))
-        new = self._first_kept(new, departed)
-        self._sync(bool(departed), bool(at[-1] > g.about), bool(lines), bool(strings))
+        new = self._first_kept(new, set(departed), records)
+        self._write_logs(
+            {
+                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
+                logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
+                logs.ABOUT: (g.about, b"".join(told)),
+                logs.SOURCES: (g.sources, lines),
+                logs.STRINGS: (g.strings, bytes(strings)),
+            }
+        )
         content.save(self.path, new.number, sums)
         with safe_files.updating(self.path / generations.FILE) as log:
-            os.pwrite(log.fileno(), new.packed(), new.number * generations.BYTES)
+            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
+            s.generation, s.sums = new, sums  # readers see it from here on
+            s.standing.extend(new.episodes)
+            s.standing.set(departed, _Standing.LEFT)
+            self._count_rows(s, records)
             if self._durable:
-                os.fdatasync(log.fileno())
-        s.generation, s.sums = new, sums
-        self._add_live(records["start"], records["length"])
-        self.free()
+                try:
+                    logs.sync(log.fileno())
+                except OSError as e:
+                    self.unsure = e
         return new, numbers
+
+    def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
+        """Append to the logs; rows and logs are on the disk then."""
+        for descriptor in (d for w in self._writers.values() for d in w.dirty()):
+            if self._durable:
+                logs.sync(descriptor)
+        for name, (at, data) in added.items():
+            if data:
+                with safe_files.updating(self.path / name) as log:
+                    logs.write(log.fileno(), data, at)
+                    if self._durable:
+                        logs.sync(log.fileno())
+
+    def _give_back(self) -> None:
+        """Free the disk that rows take which were not committed."""
+        with suppress(OSError):
+            for writer in self._writers.values():
+                writer.drop(self._state.generation.rows)
+
+    def _first_kept(self, g: Generation, departed: set[int], records: Records) -> Generation:
+        """Move the first episode that is kept, where it left."""
+        first, old, standing = g.first_episode, g.episodes - len(records), self._state.standing
+        while first < g.episodes and (first in departed or (first < old and standing[first] != _Standing.KEPT)):
+            first += 1
+        if first == g.first_episode:
+            return g
+        if first < old:
+            row = int(logs.read_episodes(self.path, first, first + 1)["start"][0])
+        else:
+            row = int(records["start"][first - old]) if first < g.episodes else g.rows
+        return replace(g, first_episode=first, first_row=row)
 
     def _encoded(self, name: str, column: Column, strings: bytearray) -> Array:
         """Return the codes of texts, and add lines for new ones."""
@@ -381,33 +499,6 @@ class Appender:
             return found
         return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
 
-    def _first_kept(self, g: Generation, departed: Sequence[int]) -> Generation:
-        """Move the first episode that is kept, where it left."""
-        gone, first = self._state.gone, g.first_episode
-        gone.update(departed)
-        while first in gone:
-            gone.discard(first)
-            first += 1
-        if first == g.first_episode:
-            return g
-        row = int(logs.read_episodes(self.path, first, first + 1)["start"][0]) if first < g.episodes else g.rows
-        return replace(g, first_episode=first, first_row=row)
-
-    def _sync(self, departed: bool, about: bool, sources: bool, strings: bool) -> None:
-        files = [d for w in self._writers.values() for d in w.dirty()]
-        if not self._durable:
-            return
-        names = [logs.EPISODES]
-        names += [n for n, there in ((logs.DEPARTED, departed), (logs.ABOUT, about)) if there]
-        names += [n for n, there in ((logs.SOURCES, sources), (logs.STRINGS, strings)) if there]
-        opened = [safe_files.updating(self.path / name) for name in names]
-        try:
-            for descriptor in [*files, *(f.fileno() for f in opened)]:
-                os.fdatasync(descriptor)
-        finally:
-            for file in opened:
-                file.close()
-
     def compact(self) -> Generation:
         """Write the episodes that are kept once more, end to end, where others left between them.
 
@@ -427,19 +518,21 @@ class Appender:
         with logs.committing(self.path):
             self._follow()
             g = self.generation
-            numbers = self._kept_numbers(g)
+            standing = self._state.standing.between(g.first_episode, g.episodes)
+            numbers = np.flatnonzero(standing == _Standing.KEPT) + g.first_episode
             if len(numbers) == g.episodes - g.first_episode:
                 return g
             try:
                 self._move(numbers)
-            except OSError as e:
-                if disk.is_full(e):
-                    raise NoSpace(
-                        f"The disk of {self.path} is full; nothing was compacted.",
-                        hint="the episodes that are kept are written once more before the old rows are freed",
-                    ) from e
+            except BaseException as e:
+                self._stale = True
+                self._give_back()
+                if isinstance(e, OSError):
+                    raise disk.disk_error(e, self.path, kept="Nothing was compacted.") from e
                 raise
-            self.free()
+            self._state = self._read()
+            with suppress(OSError, RldsError):
+                self.free()
             return self.generation
 
     def _move(self, numbers: IntArray) -> None:
@@ -448,9 +541,11 @@ class Appender:
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
         e["start"] = g.rows + ends - (e["length"] + 1)
-        runs = _runs(old["start"], old["length"])
+        breaks = np.flatnonzero(old["start"][1:] != old["start"][:-1] + old["length"][:-1] + 1) + 1
+        firsts, lasts = (old[[0, *breaks]], old[[*(breaks - 1), -1]]) if len(old) else (old, old)
+        stops = (lasts["start"] + lasts["length"] + 1).tolist()
         for f in self.schema:
-            self._copy_rows(f, runs, g)
+            self._copy_rows(f, list(zip(firsts["start"].tolist(), stops, strict=True)), g)
         new = replace(
             g,
             number=g.number + 1,
@@ -462,16 +557,17 @@ class Appender:
             moved=g.moved + 1,
             time=time.time(),
         )
-        logs.append(self.path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, e.tobytes())
-        logs.append(self.path / logs.DEPARTED, g.departed * 8, numbers.astype("<i8").tobytes())
-        self._sync(True, False, False, False)
+        self._write_logs(
+            {
+                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
+                logs.DEPARTED: (g.departed * 8, numbers.astype("<i8").tobytes()),
+            }
+        )
         content.save(self.path, new.number, s.sums)
         with safe_files.updating(self.path / generations.FILE) as log:
-            os.pwrite(log.fileno(), new.packed(), new.number * generations.BYTES)
+            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
             if self._durable:
-                os.fdatasync(log.fileno())
-        self._state = self._read()
-        self._live = self._count_live()
+                logs.sync(log.fileno())
 
     def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], g: Generation) -> None:
         """Copy runs of rows of a field behind all others; nothing is freed meanwhile, since this is a commit."""
@@ -489,132 +585,97 @@ class Appender:
 
     # -- rows that nobody needs
 
-    def collect(self) -> int:
-        """Free what no reader holds any more, and return how many episodes that are."""
-        with logs.committing(self.path):
-            self._follow()
-            return self.free()
+    def _count_rows(self, s: _State, e: Records) -> None:
+        """Count episodes for the segments that hold their rows."""
+        for number, count in self._segments_of(e).items():
+            s.live[number] = s.live.get(number, 0) + count
 
-    def _count_live(self) -> dict[int, int]:
-        """Count, for each segment, the episodes whose rows are not freed."""
-        g, live = self._state.generation, dict[int, int]()
-        waiting = logs.read_departed(self.path, g.departed, min(freed(self.path), g.departed))
-        numbers = np.union1d(self._kept_numbers(g), waiting)
-        self._live = live
-        if len(numbers):
-            e = logs.read_episodes(self.path, 0, g.episodes)[numbers]
-            self._add_live(e["start"], e["length"])
-        return live
-
-    def _add_live(self, start: IntArray, length: IntArray) -> None:
-        for a, t in zip(start.tolist(), length.tolist(), strict=True):
-            for number in range(a // self._segment_rows, (a + t) // self._segment_rows + 1):
-                self._live[number] = self._live.get(number, 0) + 1
+    def _segments_of(self, e: Records) -> dict[int, int]:
+        """Count, for each segment, the episodes with rows there."""
+        first, last = e["start"] // self._segment_rows, (e["start"] + e["length"]) // self._segment_rows
+        found = [first, last[last > first]]
+        found += [np.arange(first[k] + 1, last[k]) for k in np.flatnonzero(last - first > 1).tolist()]
+        numbers, counts = np.unique(np.concatenate(found), return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
     def free(self) -> int:
-        """Free the rows of episodes that left before every generation that is held; return how many episodes."""
-        g, before = self._state.generation, freed(self.path)
-        if before >= g.departed:
-            return 0
-        # Said first, asked then: a reader holds first, and then looks whether its generation was freed.
-        self._say_freed(g.departed)
-        held = logs.oldest_held(self.path, g.number)
-        upto = g.departed if held >= g.number else max(before, generations.at(self.path, held).departed)
-        if upto < g.departed:
-            self._say_freed(upto)
-        numbers = logs.read_departed(self.path, upto, before)
-        if len(numbers):
-            self._free(self._records_of(numbers.tolist()))
-        return len(numbers)
+        """Free the rows of episodes that left before every generation that is held; return how many episodes.
 
-    def _say_freed(self, departed: int) -> None:
-        logs.append(self.path / FREED, 0, departed.to_bytes(8, "little"))
+        A commit does so, too; call it with the lock of commits (`logs.committing`).
+        """
+        s, g = self._state, self._state.generation
+        _, done = logs.freed(self.path)
+        upto = done
+        if done < g.departed:
+            logs.say_freed(self.path, g.departed, done)
+            held = logs.oldest_held(self.path, g.number)
+            upto = g.departed if held >= g.number else max(done, generations.at(self.path, held).departed)
+            logs.say_freed(self.path, upto, done)
+        if upto > s.seen_freed:  # by others, too
+            self._free(logs.read_departed(self.path, upto, s.seen_freed).tolist())
+            s.seen_freed = upto
+        self._remove_empty()
+        if upto > done:
+            logs.say_freed(self.path, upto, upto)
+        return upto - done
 
-    def _free(self, e: Records) -> None:
-        now, ended = self._state.generation.rows // self._segment_rows, set[int]()
+    def _free(self, numbers: list[int]) -> None:
+        s, e = self._state, self._records_of(numbers)
+        for number, count in self._segments_of(e).items():
+            s.live[number] = s.live.get(number, 0) - count
+            if s.live[number] <= 0:
+                s.empty.add(number)
+        s.standing.set(numbers, _Standing.FREED)
         order = np.argsort(e["start"])
-        for a, t in zip(e["start"][order].tolist(), e["length"][order].tolist(), strict=True):
-            for number in range(a // self._segment_rows, (a + t) // self._segment_rows + 1):
-                self._live[number] = self._live.get(number, 1) - 1
-                if self._live[number] <= 0 and number < now:
-                    ended.add(number)
-        for writer in self._writers.values():
-            for number in ended:
+        e, numbers = e[order], [numbers[k] for k in order]
+        stays = np.flatnonzero(e["start"] >= s.generation.first_row)  # segments before it are removed as a whole
+        for first, stop in _runs([numbers[k] for k in stays]):
+            a, b = self._free_rows(first, stop)
+            for writer in self._writers.values():
+                writer.punch(a, b)
+        s.standing.trim()
+
+    def _free_rows(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the rows around episodes [first, stop) that nobody needs: up to a page of the narrowest field."""
+        s, g = self._state, self._state.generation
+        a, b = max(g.first_episode, first - _PAGE_EPISODES), min(g.episodes, stop + _PAGE_EPISODES)
+        e = logs.read_episodes(self.path, a, b)
+        needed = s.standing.between(a, b) != _Standing.FREED
+        before, after = np.flatnonzero(needed[: first - a]), np.flatnonzero(needed[stop - a :])
+        last = int(before[-1]) if len(before) else None
+        begins = int(e["start"][0]) if last is None else int(e["start"][last] + e["length"][last]) + 1
+        ends = int(e["start"][-1] + e["length"][-1]) + 1
+        return begins, int(e["start"][stop - a + after[0]]) if len(after) else ends
+
+    def _remove_empty(self) -> None:
+        """Remove segments of which no row is needed; rows are still added to the last one."""
+        s = self._state
+        s.empty = {n for n in s.empty if s.live.get(n, 0) <= 0}  # rows may have been added since
+        for number in [n for n in s.empty if n < s.generation.rows // self._segment_rows]:
+            for writer in self._writers.values():
                 writer.remove(number)
-        for number in ended:
-            self._live.pop(number, None)
-        if not isinstance(self.keep, retention.Fifo):
-            for a, b in _runs(e["start"][order], e["length"][order]):
-                for writer in self._writers.values():
-                    writer.punch(a, b)
+            s.empty.discard(number)
+            s.live.pop(number, None)
+
+    def _sweep(self) -> None:
+        """Remove segments that a writer left behind that was killed: of no episode, or of a commit without a record."""
+        s = self._state
+        for writer in self._writers.values():
+            for number in writer.existing():
+                if number != s.generation.rows // self._segment_rows and number not in s.live:
+                    writer.remove(number)
 
 
-def _runs(start: IntArray, length: IntArray) -> list[tuple[int, int]]:
-    """Join the rows of episodes that lie end to end."""
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Join numbers, in order, that follow each other: (first, behind the last)."""
     found: list[tuple[int, int]] = []
-    for a, t in zip(start.tolist(), length.tolist(), strict=True):
-        if found and found[-1][1] == a:
-            found[-1] = (found[-1][0], a + t + 1)
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
         else:
-            found.append((a, a + t + 1))
+            found.append((number, number + 1))
     return found
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else float("nan")
-
-
-def _about(table: EpisodeTable) -> list[dict[str, Any]]:
-    """Return what has no place in the fixed records."""
-    found = []
-    for k in range(len(table)):
-        extra = {name: values[k] for name, values in table.extra.items() if values[k] is not None}
-        splits = [name for name, mask in table.splits.items() if mask[k]]
-        told = {"group": table.group[k], "options": table.options[k], "splits": splits, "extra": extra}
-        found.append({name: value for name, value in told.items() if value})
-    return found
-
-
-def _records(schema: Sequence[Field], chunk: Chunk, row: int, known: int) -> Records:
-    """Return the records of a chunk's episodes, whose first row is ``row``."""
-    table = chunk.episodes
-    e = np.zeros(len(table), logs.EPISODE)
-    start = table.start
-    e["start"], e["length"], e["num_observed"] = row + start, table.length, table.num_observed
-    e["num_transitions"], e["row"], e["end"], e["source"] = table.num_transitions, table.row, table.end, table.source
-    e["source"] += known
-    e["has_seed"] = [s is not None for s in table.seed]
-    e["seed"] = [s or 0 for s in table.seed]
-    columns = chunk.columns
-    reward = columns.get(REWARD)
-    if isinstance(reward, np.ndarray) and reward.ndim == 1 and len(table):
-        e["total_reward"] = np.add.reduceat(reward.astype(np.float64), start)
-    if all(name in columns for name in FLAGS) and len(table):
-        terminated, truncated = (np.asarray(columns[name]) for name in FLAGS)
-        e["num_done"] = np.add.reduceat((terminated | truncated).astype(np.int64), start)
-        e["num_terminated"] = np.add.reduceat(terminated.astype(np.int64), start)
-    for k in range(len(table)):
-        a, b = int(start[k]), int(start[k] + table.length[k] + 1)
-        splits = sorted(name for name, mask in table.splits.items() if mask[k])
-        numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
-        head = [*numbers, table.seed[k], table.options[k], splits]
-        rows = {f.name: columns[f.name][a:b] for f in schema}  # type: ignore[index]
-        e["digest"][k] = content.episode_digest(head, rows)
-    return e
-
-
-def _counted(g: Generation, added: Records, gone: Records) -> Generation:
-    """Return a generation with the counts of what is kept."""
-    changes = {
-        "kept": len(added) - len(gone),
-        "steps": int(added["length"].sum() - gone["length"].sum()),
-        "transitions": int(added["num_transitions"].sum() - gone["num_transitions"].sum()),
-    }
-    for name, end in (("terminated", TERMINATED), ("truncated", TRUNCATED), ("cut", CUT)):
-        changes[name] = int((added["end"] == end).sum()) - int((gone["end"] == end).sum())
-    for sign, e in ((1, added), (-1, gone)):
-        observed = int((e["num_observed"] > e["length"]).sum())
-        inside = int(e["num_terminated"].sum() - (e["end"] == TERMINATED).sum())
-        changes["final_observations"] = changes.get("final_observations", 0) + sign * observed
-        changes["terminated_inside"] = changes.get("terminated_inside", 0) + sign * inside
-    return replace(g, **{name: getattr(g, name) + change for name, change in changes.items()})

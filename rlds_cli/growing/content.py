@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field
 
@@ -77,7 +78,7 @@ def save(dataset: Path, generation: int, sums: Sums) -> None:
     record += zlib.crc32(record).to_bytes(4, "little")
     descriptor = safe_files.open_own(dataset / _FILE, os.O_RDWR | os.O_CREAT)
     try:
-        os.pwrite(descriptor, record, generation % 2 * len(record))
+        logs.write(descriptor, record, generation % 2 * len(record))
     finally:
         os.close(descriptor)
 

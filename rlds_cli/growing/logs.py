@@ -31,10 +31,11 @@ EPISODE = np.dtype(
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
         *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
         *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
-        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("fresh", "?"), ("born", "<u4")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
         ("digest", "V32"),
     ]
 )  # 128 bytes
+FREED = "freed"
 HINT = "rlds verify ID shows all damage"
 
 
@@ -92,6 +93,31 @@ def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: 
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)
+
+
+def freed(dataset: Path) -> tuple[int, int]:
+    """Return two numbers of departures, in their order: rows of the first so many may be gone, and are gone.
+
+    A writer raises the first number before it asks which generations are held, and lowers it to what may go; a reader
+    holds a generation first, and then compares it with the first number. So one of the two sees the other.
+    """
+    return int.from_bytes((found := _freed(dataset))[:8], "little"), int.from_bytes(found[8:], "little")
+
+
+def _freed(dataset: Path) -> bytes:
+    try:
+        with files.open_regular(dataset / FREED) as file:
+            found = os.pread(file.fileno(), 17, 0)
+    except OSError as e:
+        raise DamagedDataset(f"{dataset / FREED} cannot be read: {e.strerror}.", hint=HINT) from e
+    if len(found) != 16:
+        raise DamagedDataset(f"{dataset / FREED} has another size than 16 bytes.", hint=HINT)
+    return found
+
+
+def say_freed(dataset: Path, may_be: int, are: int) -> None:
+    """Write the numbers of `freed`."""
+    append(dataset / FREED, 0, may_be.to_bytes(8, "little") + are.to_bytes(8, "little"))
 
 
 # -- locks
@@ -183,7 +209,20 @@ def append(file: Path, at: int, data: bytes) -> None:
     """Write bytes at a place of a log; what is behind is of a commit that was not finished."""
     if data:
         with safe_files.updating(file) as log:
-            os.pwrite(log.fileno(), data, at)
+            write(log.fileno(), data, at)
+
+
+def write(descriptor: int, data: bytes, at: int) -> None:
+    """Write all bytes at a place of a file: a disk that fills up takes a part of them first."""
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(descriptor, left, at)
+        left, at = left[done:], at + done
+
+
+def sync(descriptor: int) -> None:
+    """Wait until the content of a file is on the disk."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync
 
 
 def columns(e: npt.NDArray[np.void], first_row: int) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -115,8 +115,12 @@ class Added:
 class Kept(Protocol):
     """The episodes that may leave."""
 
+    def take(self, episode: Added) -> None:
+        """Note an episode that is there; episodes come in the order of their numbers."""
+        ...
+
     def add(self, episode: Added) -> list[int]:
-        """Add an episode, and return the numbers of those that leave for it."""
+        """Take an episode, and return the numbers of those that leave for it."""
         ...
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -127,6 +131,9 @@ class Kept(Protocol):
 class _Everything:
     """Without a policy nothing leaves."""
 
+    def take(self, episode: Added) -> None:
+        pass
+
     def add(self, episode: Added) -> list[int]:
         return []
 
@@ -135,36 +142,41 @@ class _Everything:
 
 
 class _Newest:
-    """Episodes in order, of at most so many steps or episodes."""
+    """Episodes in order, of at most so many steps or episodes: eight bytes for each."""
 
     def __init__(self, keep: Fifo) -> None:
-        self._most = keep.steps if keep.episodes is None else keep.episodes
+        self._most = (keep.steps if keep.episodes is None else keep.episodes) or 0
         self._by_steps = keep.episodes is None
-        self._queue: deque[tuple[int, int]] = deque()  # number, weight
-        self._gone: set[int] = set()
-        self._held = 0
+        self._first, self._weights = 0, array("q")  # number of an episode; what it counts, and those after it
+        self._oldest = self._held = 0  # place of the oldest episode; sum of all
+
+    def take(self, episode: Added) -> None:
+        if not self._weights:
+            self._first = episode.number
+        self._weights.frombytes(bytes(8 * (episode.number - self._first - len(self._weights))))
+        weight = episode.steps if self._by_steps else 1
+        self._weights.append(weight)
+        self._held += weight
 
     def add(self, episode: Added) -> list[int]:
-        weight = episode.steps if self._by_steps else 1
-        self._queue.append((episode.number, weight))
-        self._held += weight
-        left = []
-        while self._held > (self._most or 0) and len(self._queue) > 1:
-            number, weight = self._queue.popleft()
-            if number in self._gone:
-                self._gone.discard(number)  # it does not count any more
-                continue
-            self._held -= weight
-            left.append(number)
+        self.take(episode)
+        left, weights = [], self._weights
+        while self._held > self._most and self._oldest < len(weights) - 1:
+            if weights[self._oldest]:
+                left.append(self._first + self._oldest)
+                self._held -= weights[self._oldest]
+                weights[self._oldest] = 0
+            self._oldest += 1
+        if self._oldest > 1024 and 2 * self._oldest > len(weights):
+            del weights[: self._oldest]
+            self._first, self._oldest = self._first + self._oldest, 0
         return left
 
     def forget(self, numbers: Iterable[int]) -> None:
-        weights = None
-        for number in numbers:
-            weights = dict(self._queue) if weights is None else weights
-            if number in weights and number not in self._gone:
-                self._gone.add(number)
-                self._held -= weights[number]
+        for at in (number - self._first for number in numbers):
+            if 0 <= at < len(self._weights):
+                self._held -= self._weights[at]
+                self._weights[at] = 0
 
 
 class _Largest:
@@ -172,26 +184,31 @@ class _Largest:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._heap: list[tuple[float, int]] = []  # value, minus number
-        self._gone: set[int] = set()
+        self._heap: list[tuple[float, int]] = []  # value, minus number; of some that are gone, too
+        self._there: set[int] = set()
 
     def value(self, episode: Added) -> float:
         return -math.inf if math.isnan(episode.value) else episode.value
 
-    def add(self, episode: Added) -> list[int]:
+    def take(self, episode: Added) -> None:
         heapq.heappush(self._heap, (self.value(episode), -episode.number))
+        self._there.add(episode.number)
+
+    def add(self, episode: Added) -> list[int]:
+        self.take(episode)
         left = []
-        while len(self._heap) - len(self._gone) > self._most:
+        while len(self._there) > self._most:
             number = -heapq.heappop(self._heap)[1]
-            if number in self._gone:
-                self._gone.discard(number)
-            else:
+            if number in self._there:
+                self._there.discard(number)
                 left.append(number)
         return left
 
     def forget(self, numbers: Iterable[int]) -> None:
-        there = {-number for _, number in self._heap}
-        self._gone.update(number for number in numbers if number in there)
+        self._there.difference_update(numbers)
+        if len(self._heap) > 2 * len(self._there) + 64:
+            self._heap = [(value, minus) for value, minus in self._heap if -minus in self._there]
+            heapq.heapify(self._heap)
 
 
 class _Sampled(_Largest):

@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing.logs import sync
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field
 
 PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
+_ROOM_BYTES, _MOST_MAPPED = 1 << 40, 1 << 46  # of these rows, and of a field: a process has 2**47 addresses
 
 
 def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
@@ -93,22 +96,26 @@ class SegmentMap:
         self._width = arrays.row_bytes((0, *row_shape), dtype)
         self._segment_rows = segment_rows
         self._first = first // segment_rows
-        segments = -(-(rows + max(_ROOM, rows - first)) // segment_rows) - self._first
-        self._capacity = max(2, segments)  # segments
+        room = min(max(_ROOM, rows - first), max(segment_rows, _ROOM_BYTES // max(1, self._width)))
+        self._capacity = max(2, -(-(rows + room) // segment_rows) - self._first)  # segments
         self._mapped: set[int] = set()
         self._size = self._capacity * segment_rows * self._width
+        if self._size > _MOST_MAPPED:
+            raise DamagedDataset(f"{directory} would take {self._size:,} bytes of addresses.", hint="rlds verify ID")
         if self._size:
             self._at = _mapped(None, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
             raw = (ctypes.c_char * self._size).from_address(self._at)
-            weakref.finalize(raw, _libc.munmap, self._at, self._size)
+            weakref.finalize(raw, _libc.munmap, self._at, self._size).atexit = False  # threads may still read then
             self._raw = raw
 
     def fits(self, first: int, rows: int) -> bool:
         """Return whether rows from ``first`` up to ``rows`` have addresses here."""
         return self._first * self._segment_rows <= first and rows <= (self._first + self._capacity) * self._segment_rows
 
-    def rows(self, first: int, rows: int, needed: Sequence[int]) -> Array:
+    def rows(self, first: int, rows: int, needed: Sequence[int], hold: object = None) -> Array:
         """Return rows ``first`` to ``rows``, read-only; the segments ``needed`` must be there.
+
+        The array keeps ``hold``, so that its rows are not freed while it is used.
 
         Raises
         ------
@@ -123,7 +130,9 @@ class SegmentMap:
             if number not in self._mapped:
                 self._map(number)
         count = self._capacity * self._segment_rows
-        whole: Array = np.frombuffer(memoryview(self._raw), self._dtype).reshape(count, *self._shape)
+        view: Any = type(self._raw).from_address(self._at)
+        view.kept = self._raw, hold
+        whole: Array = np.frombuffer(view, self._dtype).reshape(count, *self._shape)
         part = whole[first - self._first * self._segment_rows :][: rows - first]
         part.flags.writeable = False
         return part
@@ -156,10 +165,10 @@ def check(directory: Path, f: Field, segment_rows: int, needed: Sequence[int]) -
 
 
 class SegmentWriter:
-    """Writes the rows of one field from a given row on."""
+    """Writes the rows of one field from a given row on. ``durable`` as of an `Appender`."""
 
-    def __init__(self, directory: Path, f: Field, segment_rows: int) -> None:
-        self._directory, self._name, self._segment_rows = directory, f.name, segment_rows
+    def __init__(self, directory: Path, f: Field, segment_rows: int, *, durable: bool = True) -> None:
+        self._directory, self._name, self._segment_rows, self._durable = directory, f.name, segment_rows, durable
         self._dtype, self._shape = stored_row(f)
         self._width = arrays.row_bytes((0, *self._shape), self._dtype)
         self._open: dict[int, int] = {}  # descriptors by segment
@@ -179,17 +188,29 @@ class SegmentWriter:
             done += count
 
     def _descriptor(self, number: int) -> int:
-        if number not in self._open:
-            for old in [n for n in self._open if n < number - 1 and n not in self._dirty]:
-                os.close(self._open.pop(old))
-            file = file_of(self._directory, number, 1 + len(self._shape))
-            file.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
-            size = self._segment_rows * self._width
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, size)
-            self._open[number] = descriptor
-        return self._open[number]
+        if number in self._open and os.fstat(self._open[number]).st_nlink:
+            return self._open[number]
+        for old in [n for n in self._open if n < number - 1 or n == number]:
+            self._close(old)
+        file = file_of(self._directory, number, 1 + len(self._shape))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = self._open[number] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
+        size = self._segment_rows * self._width
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+            for made in list(file.parents)[: 2 + len(self._shape)] if self._durable else ():
+                disk.sync_directory(made)
+        return descriptor
+
+    def _close(self, number: int) -> None:
+        """Close a file, which is on the disk then if it has to be."""
+        descriptor = self._open.pop(number)
+        try:
+            if number in self._dirty and self._durable and os.fstat(descriptor).st_nlink:
+                sync(descriptor)
+        finally:
+            self._dirty.discard(number)
+            os.close(descriptor)
 
     def dirty(self) -> list[int]:
         """Return the descriptors of files that were written to since the last call."""
@@ -207,14 +228,27 @@ class SegmentWriter:
             if b > a and (number in self._open or self._exists(number)):
                 _punch(self._descriptor(number), a, b - a)
 
+    def drop(self, row: int) -> None:
+        """Give the disk back that rows from ``row`` on take, which are not committed."""
+        number, within = divmod(row, self._segment_rows)
+        for later in self.existing():
+            if later > number or (later == number and not within):
+                self.remove(later)
+        if within:
+            self.punch(row, (number + 1) * self._segment_rows)
+
+    def existing(self) -> list[int]:
+        """Return the numbers of the segments that are there."""
+        return existing(self._directory)
+
     def _exists(self, number: int) -> bool:
         return file_of(self._directory, number, 1 + len(self._shape)).exists()
 
     def remove(self, number: int) -> None:
         """Remove a segment, of which no row is kept."""
+        self._dirty.discard(number)
         if number in self._open:
-            os.close(self._open.pop(number))
-            self._dirty.discard(number)
+            self._close(number)
         file = file_of(self._directory, number, 1 + len(self._shape))
         file.unlink(missing_ok=True)
         for parent in list(file.parents)[: len(self._shape)]:
@@ -223,9 +257,8 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close all files."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
+        for number in list(self._open):
+            self._close(number)
 
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.growing import logs, segments
+from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.store import episode_table, files, generations, manifest, statistics
 from rlds_cli.store.episode_table import StoredColumn
@@ -24,7 +25,7 @@ from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray
 
-FREED = "freed"  # the number of entries of the log of departures whose rows may be gone
+_LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which generations are held
 
 
 class GrowingStore(Store):
@@ -216,7 +217,7 @@ class GrowingStore(Store):
                 dtype, shape = segments.stored_row(f)
                 found = SegmentMap(self.directory(name), shape, dtype, self._segment_rows, g.first_row, g.rows)
                 self._maps[name] = found
-            self._columns[name] = found.rows(g.first_row, g.rows, self._needed)
+            self._columns[name] = found.rows(g.first_row, g.rows, self._needed, self._hold)
         return self._columns[name]
 
     def strings(self, name: str) -> Array:
@@ -253,26 +254,22 @@ def is_growing(path: Path) -> bool:
 
 def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
     """Return a generation, with a hold on it."""
+    until = time.monotonic() + _LONGEST_FREEING
     while True:
         g = generations.last(path) if wanted is None else generations.at(path, wanted)
         hold = logs.Hold(path, g.number)
-        if freed(path) <= g.departed:
+        if freed(path)[0] <= g.departed:
             return g, hold
-        hold.release()
-        if wanted is not None:
+        if wanted is None:
+            hold.release()
+        elif freed(path)[1] > g.departed or time.monotonic() > until:
+            hold.release()
             raise DatasetNotFound(
                 f"Generation {wanted:,} of {path} was freed: episodes of it are gone.",
                 hint="open the newest one; a generation stays while a process has it open",
             )
-
-
-def freed(path: Path) -> int:
-    """Return the number of departures, in order, whose rows may be gone."""
-    try:
-        with files.open_regular(path / FREED) as file:
-            return int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
-    except OSError as e:
-        raise DamagedDataset(f"{path / FREED} cannot be read: {e.strerror}.", hint=logs.HINT) from e
+        else:  # a writer asks at this moment who holds what, and will see this hold or another one
+            time.sleep(0.001)
 
 
 def _about_of(line: bytes, path: Path) -> Mapping[str, Any]:

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlds_cli.interop import d4rl as d4rl
+    from rlds_cli.interop import record as record
 
-__all__ = ["d4rl"]
+__all__ = ["d4rl", "record"]
 
 
 def __getattr__(name: str) -> Any:
