@@ -540,19 +540,20 @@ class Appender:
         old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
-        e["start"] = g.rows + ends - (e["length"] + 1)
+        base = -(-g.rows // self._segment_rows) * self._segment_rows  # of a segment of its own: all others are removed
+        e["start"] = base + ends - (e["length"] + 1)
         breaks = np.flatnonzero(old["start"][1:] != old["start"][:-1] + old["length"][:-1] + 1) + 1
         firsts, lasts = (old[[0, *breaks]], old[[*(breaks - 1), -1]]) if len(old) else (old, old)
         stops = (lasts["start"] + lasts["length"] + 1).tolist()
         for f in self.schema:
-            self._copy_rows(f, list(zip(firsts["start"].tolist(), stops, strict=True)), g)
+            self._copy_rows(f, list(zip(firsts["start"].tolist(), stops, strict=True)), base)
         new = replace(
             g,
             number=g.number + 1,
-            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            rows=base + (int(ends[-1]) if len(ends) else 0),
             episodes=g.episodes + len(e),
             departed=g.departed + len(e),
-            first_row=g.rows,
+            first_row=base,
             first_episode=g.episodes,
             moved=g.moved + 1,
             time=time.time(),
@@ -569,14 +570,14 @@ class Appender:
             if self._durable:
                 logs.sync(log.fileno())
 
-    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], g: Generation) -> None:
-        """Copy runs of rows of a field behind all others; nothing is freed meanwhile, since this is a commit."""
+    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], to: int) -> None:
+        """Copy runs of rows of a field end to end, from row ``to`` on; nothing is freed while the commit lasts."""
         dtype, shape = segments.stored_row(f)
-        size = self._segment_rows
+        g, size = self.generation, self._segment_rows
         needed = {k for a, b in runs for k in range(a // size, (b - 1) // size + 1)}
         mapped = SegmentMap(self._paths[f.name], shape, dtype, size, g.first_row, g.rows)
         rows = mapped.rows(g.first_row, g.rows, sorted(needed))
-        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
         for a, b in runs:
             for first in range(a, b, step):
                 part = rows[first - g.first_row : min(first + step, b) - g.first_row]
