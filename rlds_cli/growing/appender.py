@@ -7,26 +7,23 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import __version__
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken, NoSpace, RldsError
+from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.records import Records, about, counted, of_chunk
-from rlds_cli.growing.retention import Added, Keep
+from rlds_cli.growing.retention import Added
 from rlds_cli.growing.segments import SegmentMap, SegmentWriter
-from rlds_cli.store import arrays, generations, manifest, statistics
+from rlds_cli.store import arrays, generations, manifest
 from rlds_cli.store.generations import Generation
-from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.opening import field_of
-from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import (
     Array,
     Chunk,
@@ -36,79 +33,9 @@ from rlds_cli.ted import (
     IntArray,
 )
 
-_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _BLOCK = 1 << 14  # records that are read together
+_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
-
-
-def make(
-    directory: Path,
-    id: str,
-    schema: Sequence[Field],
-    *,
-    keep: Keep | None = None,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
-    for f in schema:
-        if f.kind == "frames":
-            raise InvalidEpisode(
-                f"{f.name}: a dataset that grows holds arrays and text, not encoded frames.",
-                hint="decode them: arrays of uint8",
-            )
-    width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
-    limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    segment_rows = segments.rows_of_segment(width, None if limit is None else max(segments.PAGE_ROWS, limit // 8))
-    paths = assign_paths(f.name for f in schema)
-    growing = (
-        {"segment_rows": segment_rows, "keep": retention.to_json(keep)} if keep else {"segment_rows": segment_rows}
-    )
-    head = Manifest(
-        format=GROWING_FORMAT,
-        id=id,
-        encoding="memmap",
-        fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
-        counts=Counts(**generations.counts_of(Generation())),
-        fingerprint=Generation(content=content.content(schema, content.no_sums())).fingerprint,
-        created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        rlds_version=__version__,
-        stats={f.name: _no_stats(f) for f in schema if f.kind == "array" and "complex" not in f.dtype},
-        growing=growing,
-        **dict(about or {}),
-    )
-    for f in schema:
-        own = directory / paths[f.name]
-        own.mkdir(parents=True)
-        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
-    _write_groups(directory)
-    for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
-        safe_files.write_bytes(directory / name, b"")
-    for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
-        safe_files.write_bytes(directory / name, b"")
-    safe_files.write_bytes(directory / logs.FREED, bytes(16))
-    first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
-    content.save(directory, 0, content.no_sums())
-    safe_files.write_bytes(directory / generations.FILE, first.packed())
-    arrays.write_group(directory, {"rlds": head.to_json()})
-    manifest.read(directory)  # refuse now what would be refused on opening
-    for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
-        disk.sync_directory(path)
-
-
-def _stored(f: Field, path: str) -> StoredField:
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array([]))
-    return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
-
-
-def _no_stats(f: Field) -> dict[str, Any]:
-    return asdict(statistics.Accumulator(f.shape).result(np.zeros((0, *f.shape), f.dtype)))
-
-
-def _write_groups(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-            _write_groups(entry)
 
 
 class _Standing:
@@ -499,6 +426,8 @@ class Appender:
             return found
         return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
 
+    # -- episodes end to end
+
     def compact(self) -> Generation:
         """Write the episodes that are kept once more, end to end, where others left between them.
 
@@ -517,20 +446,18 @@ class Appender:
         """
         with logs.committing(self.path):
             self._follow()
-            g = self.generation
-            standing = self._state.standing.between(g.first_episode, g.episodes)
-            numbers = np.flatnonzero(standing == _Standing.KEPT) + g.first_episode
-            if len(numbers) == g.episodes - g.first_episode:
+            g, s = self.generation, self._state
+            kept = s.standing.between(g.first_episode, g.episodes) == _Standing.KEPT
+            if kept.all():
                 return g
             try:
-                self._move(numbers)
+                self._move(np.flatnonzero(kept) + g.first_episode)
             except BaseException as e:
                 self._stale = True
                 self._give_back()
                 if isinstance(e, OSError):
-                    raise disk.disk_error(e, self.path, kept="Nothing was compacted.") from e
+                    raise self._refused(e, int(kept.sum())) from e
                 raise
-            self._state = self._read()
             with suppress(OSError, RldsError):
                 self.free()
             return self.generation
@@ -540,13 +467,10 @@ class Appender:
         old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
-        base = -(-g.rows // self._segment_rows) * self._segment_rows  # of a segment of its own: all others are removed
+        base = -(-g.rows // self._segment_rows) * self._segment_rows  # segments of their own: all others are removed
         e["start"] = base + ends - (e["length"] + 1)
-        breaks = np.flatnonzero(old["start"][1:] != old["start"][:-1] + old["length"][:-1] + 1) + 1
-        firsts, lasts = (old[[0, *breaks]], old[[*(breaks - 1), -1]]) if len(old) else (old, old)
-        stops = (lasts["start"] + lasts["length"] + 1).tolist()
         for f in self.schema:
-            self._copy_rows(f, list(zip(firsts["start"].tolist(), stops, strict=True)), base)
+            self._copy_rows(f, old, base)
         new = replace(
             g,
             number=g.number + 1,
@@ -569,18 +493,17 @@ class Appender:
             logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
             if self._durable:
                 logs.sync(log.fileno())
+        self._state = self._read()
 
-    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], to: int) -> None:
-        """Copy runs of rows of a field end to end, from row ``to`` on; nothing is freed while the commit lasts."""
-        dtype, shape = segments.stored_row(f)
-        g, size = self.generation, self._segment_rows
-        needed = {k for a, b in runs for k in range(a // size, (b - 1) // size + 1)}
-        mapped = SegmentMap(self._paths[f.name], shape, dtype, size, g.first_row, g.rows)
-        rows = mapped.rows(g.first_row, g.rows, sorted(needed))
+    def _copy_rows(self, f: Field, e: Records, to: int) -> None:
+        """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
+        g, (dtype, shape) = self.generation, segments.stored_row(f)
+        mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
+        rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
         at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
-        for a, b in runs:
-            for first in range(a, b, step):
-                part = rows[first - g.first_row : min(first + step, b) - g.first_row]
+        for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
+            for first in range(start, start + length + 1, step):
+                part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
                 self._writers[f.name].write(at, part)
                 at += len(part)
 
