@@ -308,3 +308,48 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, monkeypatch):
     ds = rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     assert firsts(ds) == A + B and [p.args["member"] for p in parts] == [1]
     assert not list((tmp_path / "partial").iterdir())
+
+
+def test_a_merge_of_a_download_is_traced_to_its_archive_and_one_of_values_has_none(tmp_path):
+    pendulum = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path)
+    ds = rlds_cli.merge([pendulum.select(episodes=[3, 1])], "local/two", cache_dir=tmp_path)
+    assert ds.source_of(0).row == pendulum.episodes["start"][3] - 3 == 600  # 200 steps each, and a last row
+    assert trace(ds, 40).ok
+    e = pendulum.episode(0)
+    made = rlds_cli.create("local/made", [{**e, "observation": e["observation"] + 1}], cache_dir=tmp_path)
+    assert not made.sources
+    both = rlds_cli.merge(["local/made", made.select(episodes=[0])], "local/values", cache_dir=tmp_path)
+    assert not both.sources and verify("local/values", cache_dir=tmp_path).ok
+    with pytest.raises(RldsError, match="created from values"):
+        both.source_of(0)
+
+
+def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_path, files):
+    rlds_cli.append("local/all", files / "a.hdf5", cache_dir=tmp_path)
+    with rlds_cli.writer("local/all", cache_dir=tmp_path), pytest.raises(NameTaken, match="does not share it"):
+        appending.plan_append("local/all", files / "b.hdf5", cache_dir=tmp_path)
+    with rlds_cli.writer("local/all", shared=True, cache_dir=tmp_path):
+        assert rlds_cli.append("local/all", files / "b.hdf5", cache_dir=tmp_path).episodes == 3
+
+
+def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
+    rlds_cli.importing.import_archive(files / "a.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
+    want = rlds_cli.merge([*members, "local/small"], "local/all", cache_dir=tmp_path)
+    assert firsts(want) == A + B + A
+    monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows
+    monkeypatch.setattr(merging, "_PART_ROWS", 5)
+    ds = rlds_cli.merge([*members, "local/small"], "local/pieces", cache_dir=tmp_path)
+    assert ds.fingerprint == want.fingerprint
+    assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 3, 25]
+
+
+def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
+    content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",), video=("top",))
+    lerobot_archives.write_v3(tmp_path / "robot", content)
+    one = rlds_cli.importing.import_archive(tmp_path / "robot", "local/one", cache_dir=tmp_path)
+    ds = rlds_cli.merge([one, one.select(episodes=[2, 0])], "local/both", column="from", cache_dir=tmp_path)
+    assert {f.codec for f in ds.schema.values()} == {f.codec for f in one.schema.values()}
+    for k, number in enumerate([0, 1, 2, 2, 0]):
+        for name in one.schema:
+            assert np.array_equal(ds.episode(k)[name], one.episode(number)[name]), name
+    assert verify("local/both", cache_dir=tmp_path).ok
