@@ -96,7 +96,7 @@ def free(path: Path) -> int:
         A writer is at work; it frees them itself.
     """
     before = logs.freed(path)[1]
-    with _writing(path, shared=True):  # frees as it opens
+    with _writing(path, shared=True):  # opening a dataset for writing frees them
         return logs.freed(path)[1] - before
 
 
