@@ -467,16 +467,17 @@ class Appender:
         old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
-        e["start"] = g.rows + ends - (e["length"] + 1)
+        base = -(-g.rows // self._segment_rows) * self._segment_rows  # segments of their own: all others are removed
+        e["start"] = base + ends - (e["length"] + 1)
         for f in self.schema:
-            self._copy_rows(f, old, g)
+            self._copy_rows(f, old, base)
         new = replace(
             g,
             number=g.number + 1,
-            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            rows=base + (int(ends[-1]) if len(ends) else 0),
             episodes=g.episodes + len(e),
             departed=g.departed + len(e),
-            first_row=g.rows,
+            first_row=base,
             first_episode=g.episodes,
             moved=g.moved + 1,
             time=time.time(),
@@ -494,12 +495,12 @@ class Appender:
                 logs.sync(log.fileno())
         self._state = self._read()
 
-    def _copy_rows(self, f: Field, e: Records, g: Generation) -> None:
-        """Copy the rows of episodes behind all others; nothing is freed meanwhile, since this is a commit."""
-        dtype, shape = segments.stored_row(f)
+    def _copy_rows(self, f: Field, e: Records, to: int) -> None:
+        """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
+        g, (dtype, shape) = self.generation, segments.stored_row(f)
         mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
         rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
-        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
         for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
             for first in range(start, start + length + 1, step):
                 part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
