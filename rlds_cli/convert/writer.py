@@ -33,8 +33,8 @@ from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
 
-_INTERVAL = 0.05  # seconds that an ended episode waits for others, to be committed with them
-_MOST_BYTES = 16 << 20  # of ended episodes that wait
+_INTERVAL = 0.04  # seconds that an ended episode waits for others, to be committed with them
+_MOST_BYTES = 8 << 20  # of ended episodes that wait
 
 
 def writer(

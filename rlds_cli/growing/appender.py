@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from rlds_cli.ted import (
     IntArray,
 )
 
+_SYNCS = 8  # files at a time
 _BLOCK = 1 << 14  # records that are read together
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
@@ -116,6 +118,7 @@ class Appender:
                 hint="wait for it; or let all writers share: writer(..., shared=True)",
             )
         self._lock: int | None = lock
+        self._syncing = ThreadPoolExecutor(_SYNCS, "sync")  # starts threads when there is something to do
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
@@ -157,6 +160,7 @@ class Appender:
         finally:
             for writer in self._writers.values():
                 writer.close()
+            self._syncing.shutdown()
             os.close(self._lock)
             self._lock = None
 
@@ -372,15 +376,18 @@ class Appender:
 
     def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
         """Append to the logs; rows and logs are on the disk then."""
-        for descriptor in (d for w in self._writers.values() for d in w.dirty()):
-            if self._durable:
-                logs.sync(descriptor)
-        for name, (at, data) in added.items():
-            if data:
-                with safe_files.updating(self.path / name) as log:
+        with ExitStack() as opened:
+            descriptors = [d for w in self._writers.values() for d in w.dirty()]
+            for name, (at, data) in added.items():
+                if data:
+                    log = opened.enter_context(safe_files.updating(self.path / name))
                     logs.write(log.fileno(), data, at)
-                    if self._durable:
-                        logs.sync(log.fileno())
+                    descriptors.append(log.fileno())
+            if self._durable:  # side by side: the disk then takes all of them at once
+                syncs = [self._syncing.submit(logs.sync, d) for d in descriptors]
+                wait(syncs)  # also where one fails: the files are closed then
+                for sync in syncs:
+                    sync.result()
 
     def _give_back(self) -> None:
         """Free the disk that rows take which were not committed."""
