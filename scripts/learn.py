@@ -92,6 +92,7 @@ RUNS = (
         "python examples/gcivl.py --clone",
         "goal-conditioned behaviour cloning",
     ),
+    Run("RLPD", "python examples/rlpd.py", -230),
     Run(
         "DAgger",
         "python examples/dagger.py",

@@ -577,6 +577,11 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
     lengths, kept = ran["ds"].episodes["length"].tolist(), ran["recent"].episodes["length"].tolist()
     newest = next(k for k in range(1, 20) if sum(lengths[k:]) <= 100)
     assert kept == [lengths[0], *lengths[newest:]]
+    merged = rlds_cli.open_dataset("local/all").episodes
+    assert merged["dataset"].tolist() == ["local/run7"] * 20 + ["local/played"] * 3
+    assert rlds_cli.open_dataset("local/swings").num_episodes == 26
+    assert ran["recorded"].sum() == 32  # half of the batch
+    assert rlds_cli.open_dataset("local/online").num_steps == 5_000
     for code in blocks("docs/growing.md", "py"):
         compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
 
@@ -622,6 +627,8 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
         rlds_cli.download("sample/pendulum-d4rl")
         rlds_cli.download("sample/cartpole-minari")
     if page == "docs/bring-your-own-data.md":  # its code writes the files that its commands import
+        run_in_order(page, monkeypatch)
+    if page == "docs/growing.md":
         run_in_order(page, monkeypatch)
     if page == "docs/lerobot.md":
         write_v3(desk / "my_arm", Content(video=("top",)))

@@ -192,6 +192,46 @@ def test_dagger_appends_what_the_expert_would_have_done(capsys: pytest.CaptureFi
         module.train(rounds=1, steps=1, into="local/one")
 
 
+def test_a_few_steps_from_offline_to_online(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("examples/rlpd.py")
+    curve = module.train(offline=4, online=12, eval_every=8, evaluations=1, into="local/one")
+    assert [point[0] for point in curve] == [8, 16] and all(math.isfinite(x) for point in curve for x in point)
+    output = capsys.readouterr().out
+    printed = re.findall(r"^step +(\d+) .*return +(-?[\d.]+)   score +-?[\d.]+$", output, re.M)
+    assert [(int(step), float(value)) for step, value in printed] == [(p[0], round(p[-1], 1)) for p in curve]
+    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
+        returns = np.add.reduceat(f["rewards"][:].astype(np.float64), np.arange(0, 5100, 200))
+    assert f"the data               return {np.sort(returns)[:3].mean():8.1f}" in output  # the poorest three
+    ds = rlds_cli.open_dataset("local/one")
+    assert ds.episodes["length"].tolist() == [12] and ds.episodes["end"].tolist() == ["cut"]
+    e = ds.episode(0)
+    speed = e["observation"][:, 2] + 0.05 * (15 * e["observation"][:, 1] + 3 * e["action"][:, 0])
+    np.testing.assert_allclose(e["next/observation"][:, 2], speed.clip(-8, 8), atol=1e-4)  # Pendulum's own equation
+
+
+@pytest.mark.slow
+def test_rlpd_learns_values_and_the_better_action() -> None:
+    """One step with one reward: values become the reward, and the policy moves to the better action."""
+    torch.manual_seed(0)
+    module = load("examples/rlpd.py")
+    trainer = module.Trainer()
+    s, a = torch.tensor([[1.0, 0.0, 0.0]]).expand(64, -1), torch.linspace(-2, 2, 64)[:, None]
+    r = -8 * (a / 2 - 0.5).abs()  # best at half of the torque
+
+    class Batch:
+        def sarsd(self) -> Any:
+            return s, a, r, s, torch.ones(64, 1)
+
+    before = trainer.act(np.array([1.0, 0.0, 0.0], np.float32))
+    for _ in range(300):
+        trainer.train(Batch(), cloning=False)
+    with torch.no_grad():
+        values = trainer.critics(s * module.OBSERVATION, a / 2).mean(0)
+    assert (values - r / 8).abs().mean() < 0.1
+    after = trainer.act(np.array([1.0, 0.0, 0.0], np.float32))
+    assert abs(after[0] - 1) < 0.5 < abs(before[0] - 1)
+
+
 # -- images and goals
 
 
