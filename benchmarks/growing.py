@@ -30,7 +30,7 @@ from results import DATA, RESULTS, Results, memory
 import rlds_cli
 from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.growing import appender, content, logs, segments
+from rlds_cli.growing import content, logs, making, segments
 from rlds_cli.home import Home
 from rlds_cli.store import generations, manifest
 from rlds_cli.store.generations import Generation
@@ -80,7 +80,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     work = path.with_name(f"{path.name}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    appender.make(work, id, FIELDS)
+    making.make(work, id, FIELDS)
     head = manifest.read(work)
     e = np.zeros(episodes, logs.EPISODE)
     e["start"], e["length"] = np.arange(episodes) * (length + 1), length
@@ -327,6 +327,14 @@ def peer(name: str) -> None:
         td = TensorDict({}, [LENGTH])
         for key, values in arrays.items():
             td[names[key]] = torch.from_numpy(values)
+        if name == "mixing":
+            offline = ReplayBuffer(storage=LazyTensorStorage(100_000))
+            mixed = OfflineToOnlineReplayBuffer(offline, online_capacity=100_000, batch_size=256)
+            for _ in range(500):
+                offline.extend(td)
+                mixed.extend(td)
+            print(json.dumps(median(rate(iter(mixed.sample, None)) for _ in range(ROUNDS))), flush=True)
+            return
         if name == "offline-to-online":
             offline = ReplayBuffer(storage=LazyTensorStorage(LENGTH))
             offline.extend(td)
@@ -500,6 +508,25 @@ def arriving() -> None:
             time.sleep(max(0.0, start + 1 / 50 - time.monotonic()))
 
 
+def mixing(results: Results) -> None:
+    """Batches of which half is from a dataset that grows, beside TorchRL's buffer for this."""
+    from rlds_cli.loader import Loader, Mixture
+
+    members = {}
+    for name in ("offline", "online"):
+        with rlds_cli.writer(fresh(f"local/mixed-{name}"), fields=FIELDS, cache_dir=HOME) as w:
+            w.add_episodes(episode(k) for k in range(500))
+        members[name] = w.dataset()
+    batches = iter(Loader(Mixture(members, {"offline": 1, "online": 1}), 256, live=True))
+    rate(batches)
+    with child("peer", "mixing") as process:
+        theirs = told(process)
+    ours = median(rate(batches) for _ in range(ROUNDS))
+    results.add("batches of 256, half of each, live", ours, "1/s", "from disk")
+    results.add("torchrl: OfflineToOnlineReplayBuffer, sample", theirs, "1/s", "from memory")
+    results.add("  times its rate", ours / theirs, "x")
+
+
 def slices(results: Results) -> None:
     """Slices of 3.5e8 steps, whose draws all lie in a million rows that hold numbers, and of these alone."""
     from rlds_cli.loader import Loader, Slice
@@ -526,6 +553,7 @@ PARTS = {
     "visible": visible,
     "opening": opening,
     "sampling": sampling,
+    "mixing": mixing,
     "slices": slices,
 }
 

@@ -33,7 +33,7 @@ from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
 
-_INTERVAL = 0.04  # seconds that an ended episode waits for others, to be committed with them
+_INTERVAL = 0.03  # seconds that an ended episode waits for others, to be committed with them
 _MOST_BYTES = 8 << 20  # of ended episodes that wait
 
 
