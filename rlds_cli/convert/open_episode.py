@@ -11,6 +11,7 @@ from rlds_cli.errors import InvalidEpisode
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Scalar
 
 _FIRST_ROWS = 64  # of the buffers of a new episode
+_ROUNDED, _WHOLE = 1e38, 1 << 62  # numbers of Python below are in the range of float32; of int64
 _PYTHON = (bool, int, float)  # numbers that take the dtype of their field
 
 Leaves = dict[str, Any]
@@ -46,6 +47,29 @@ class OpenEpisode(Committed):
         self._buffers: dict[str, Array | list[Any]] = {}
         self._after: Leaves = {}  # what was observed after the last step
         self._before: tuple[Any, ...] = ()  # what a step replaced
+
+    def follow(self, step: Mapping[str, Any], after: Any) -> bool:
+        """Take a step like those before, at once; return False, with nothing changed, if it may be of another kind.
+
+        Almost every step is: its values are arrays and numbers of the dtypes and shapes of the buffers.
+        """
+        at, buffers = self.steps, self._buffers
+        if not at or len(step) != len(buffers):
+            return False
+        for name, value in step.items():
+            buffer = buffers.get(name)
+            if not isinstance(buffer, np.ndarray) or at + 1 >= len(buffer) or not _is_row(value, buffer):
+                return False
+        if after is not None and (type(after) is not np.ndarray or not _is_row(after, buffers.get("observation"))):
+            return False
+        for name, was in self._after.items():
+            if name not in step or not np.all(was == step[name]):
+                return False
+        for name, value in step.items():
+            buffers[name][at] = value
+        self.steps, self.changed = at + 1, True
+        self._after = {} if after is None else {"observation": after.copy()}
+        return True
 
     def prepared(self, step: Mapping[str, Any], after: Any, schema: Mapping[str, Field]) -> tuple[Leaves, Leaves]:
         """Return the values of a step and those after it, as arrays that fit.
@@ -198,6 +222,15 @@ class OpenEpisode(Committed):
             column[-1] = ends
             found[name] = column
         return found | ({"episode": dict(self.about)} if self.about else {})
+
+
+def _is_row(value: Any, buffer: Any) -> bool:
+    """Return whether a value is a row of a buffer as it is."""
+    if isinstance(value, np.ndarray | np.generic):
+        return buffer is not None and value.dtype == buffer.dtype and value.shape == buffer.shape[1:]
+    if type(value) is float and buffer.ndim == 1:
+        return buffer.dtype == np.float64 or (buffer.dtype == np.float32 and -_ROUNDED < value < _ROUNDED)
+    return type(value) is int and buffer.ndim == 1 and buffer.dtype == np.int64 and -_WHOLE < value < _WHOLE
 
 
 def _same(a: Any, b: Any) -> bool:

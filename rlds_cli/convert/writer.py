@@ -227,6 +227,9 @@ class Writer:
         if not self._envs:
             if mask is not None:
                 raise InvalidArgument("mask= is for environments side by side: writer(..., envs=n).")
+            goes_on = not (terminated or truncated or episode or protected)
+            if goes_on and self._open[0].follow(step, next_observation):
+                return
             given = [(0, step, next_observation, episode, bool(protected), bool(terminated), bool(truncated))]
         else:
             given = list(self._of_each(step, next_observation, episode, protected, terminated, truncated, mask))

@@ -383,11 +383,20 @@ class Appender:
                     log = opened.enter_context(safe_files.updating(self.path / name))
                     logs.write(log.fileno(), data, at)
                     descriptors.append(log.fileno())
-            if self._durable:  # side by side: the disk then takes all of them at once
-                syncs = [self._syncing.submit(logs.sync, d) for d in descriptors]
-                wait(syncs)  # also where one fails: the files are closed then
-                for sync in syncs:
-                    sync.result()
+            if self._durable:
+                self._sync(descriptors)
+
+    def _sync(self, descriptors: Sequence[int]) -> None:
+        """Wait until files are on the disk, side by side: it then takes all of them at once."""
+        try:
+            syncs = [self._syncing.submit(logs.sync, d) for d in descriptors]
+        except RuntimeError:  # the interpreter ends, and starts no threads any more
+            for descriptor in descriptors:
+                logs.sync(descriptor)
+            return
+        wait(syncs)  # also where one fails: the files are closed then
+        for sync in syncs:
+            sync.result()
 
     def _give_back(self) -> None:
         """Free the disk that rows take which were not committed."""
