@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -464,6 +465,55 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     with pytest.raises(InvalidArgument, match=r"goes on from sample .* batch by batch"):
         resumed.seek(resumed.step + 1)
     assert flat(resumed.state_dict()) == flat(final)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_random_commits_retention_and_samplers(
+    offline: rlds_cli.Dataset, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members grow and let episodes go; every state on the way goes on as the run did."""
+    for name in ("LOOK", "REST", "FRESH"):  # a loader looks for new data before every batch
+        monkeypatch.setattr(f"rlds_cli.loader.live.{name}", 0.0)
+    rng = random.Random(seed)
+    policies = [None, rlds_cli.Fifo(episodes=3), rlds_cli.Reservoir(episodes=4, seed=1)]
+    writers = {name: rlds_cli.writer(f"local/{name}", like=offline, keep=rng.choice(policies)) for name in ("a", "b")}
+    samplers = [None, Prioritized(0.7), Uniform(by="episode"), Weighted("length")]
+    members = {name: Member(f"local/{name}", sampler=rng.choice(samplers)) for name in writers}
+    start, end = {"offline": 1, "a": 0, "b": 0.3}, {"offline": 0.1, "a": 1, "b": 1}
+    weights = rng.choice(["size", {"offline": 1, "a": 2, "b": 1}, end, Anneal(start, end, steps=20)])
+    mixture = Mixture({"offline": offline, **members}, weights, exact=rng.random() < 0.8)
+    window = rng.choice([Transition(), Transition(3), Slice(5), Slice(3, after=2), Episode(max_length=6)])
+
+    def made(live: Any) -> Loader:
+        return Loader(mixture, 10, window=window, backend="numpy", dtype=None, live=live)
+
+    def draw(loader: Loader, n: int) -> list[dict[str, np.ndarray]]:
+        found = []
+        for batch in itertools.islice(loader, n):
+            found.append(columns(batch))
+            if "weight" in batch and loader.step % 3:
+                window = batch["window"].reshape(len(batch["window"]), -1)[:, 0]
+                loader.update_priorities(batch, window % 7 + 0.5)
+        return found
+
+    loader, whole, states, held = made(True), [], [], []
+    for k in range(8):
+        for name, w in writers.items():
+            if rng.random() < 0.5:
+                w.add_episodes(episode(100 * k + j, rng.randint(2, 9)).plain() for j in range(rng.randint(1, 3)))
+                w.commit()
+                held.append(rlds_cli.open_dataset(f"local/{name}"))  # so that its episodes stay
+        whole += draw(loader, rng.randint(1, 6))
+        states.append((loader.state_dict(), len(whole)))
+    final = loader.state_dict()
+    assert len(final["generations"]) > 1 and same(draw(made(final), len(whole)), whole)
+    for state, done in states:
+        resumed = made(final)
+        resumed.load_state_dict(state)
+        assert same(draw(resumed, len(whole) - done), whole[done:])
+    for w in writers.values():
+        w.close()
 
 
 def flat(state: Any, prefix: str = "") -> dict[str, Any]:
