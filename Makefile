@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-download  downloads alone, over the loopback interface"
 	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
+	@echo "make bench-grow  figures of datasets that grow"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
@@ -86,6 +87,10 @@ bench-convert: $(READY) .bench-data/peers/.ready
 bench-preprocess: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/preprocess
+
+bench-grow: $(READY) .bench-data/peers/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/growing.py
 
 # Libraries that want other versions of what we have live beside it, and find the rest in our environment.
 .bench-data/peers/.ready: benchmarks/peers.txt $(VENV)/.ready

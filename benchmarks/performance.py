@@ -16,12 +16,18 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
+GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
 
 
 def write() -> None:
     """Put the tables of what was measured in place of those that are there."""
-    places = ((START, "loader", tables), (PREPROCESS, "preprocess", preprocess_tables), (ARCHIVES, "images", archives))
+    places = (
+        (START, "loader", tables),
+        (PREPROCESS, "preprocess", preprocess_tables),
+        (ARCHIVES, "images", archives),
+        (GROWING, "growing", growing),
+    )
     for start, name, made in places:
         if (RESULTS / f"{name}.json").exists():
             before, _, rest = PAGE.read_text().partition(start)
@@ -50,6 +56,12 @@ def archives() -> str:
             run = json.loads((RESULTS / f"{name}.json").read_text())
             parts += [f"### {title}", _about(run, "make bench-convert"), _plain(run["rows"])]
     return "\n\n".join(parts)
+
+
+def growing() -> str:
+    """The table of datasets that grow."""
+    run = json.loads((RESULTS / "growing.json").read_text())
+    return "\n\n".join([_about(run, "make bench-grow"), _plain(run["rows"])])
 
 
 def preprocess_tables() -> str:

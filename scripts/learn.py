@@ -92,6 +92,13 @@ RUNS = (
         "python examples/gcivl.py --clone",
         "goal-conditioned behaviour cloning",
     ),
+    Run(
+        "DAgger",
+        "python examples/dagger.py",
+        -250,
+        "python examples/dagger.py --clone",
+        "cloning of the demonstration alone",
+    ),
 )
 
 

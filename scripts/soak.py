@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "benchmarks"), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import archives
 import soak_growing
 

@@ -3,8 +3,8 @@
 Usage: python scripts/soak_growing.py [--times 50] [--seed 0]
 
 After each kill every episode is whole, or cut by a commit that was asked for; none is there twice; every episode of
-which a commit has said that it is there is there, unless its policy let it go; and the next writer goes on. Episode n has
-a length and values that follow from n, so that each row can be checked.
+which a commit has said that it is there is there, unless its policy let it go; and the next writer goes on. Episode n
+has a length and values that follow from n, so that each row can be checked.
 """
 
 from __future__ import annotations

@@ -569,6 +569,45 @@ def test_the_array_of_the_slurm_script_runs(desk: Path) -> None:
     assert made.num_episodes == rlds_cli.open_dataset("sample/pendulum-d4rl").num_episodes
 
 
+def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/growing.md", monkeypatch)
+    assert (ran["ds"].num_episodes, ran["newer"].num_episodes) == (20, 21)
+    assert ran["again"].fingerprint == ran["ds"].fingerprint != ran["newer"].fingerprint
+    lengths, kept = ran["ds"].episodes["length"].tolist(), ran["recent"].episodes["length"].tolist()
+    newest = next(k for k in range(1, 20) if sum(lengths[k:]) <= 100)
+    assert kept == [lengths[0], *lengths[newest:]]
+    for code in blocks("docs/growing.md", "py"):
+        compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
+
+
+def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
+    script = load(ROOT / "docs" / "read_growing.py")
+    rng = np.random.default_rng(0)
+    given = []
+    for k in range(9):
+        n = 2 + k
+        observation = {"x": rng.normal(size=(n + 1, 2)).astype(np.float32), "said": [f"s{t % 3}" for t in range(n + 1)]}
+        end = {"terminated": True} if k % 2 else {}
+        given.append(
+            {"observation": observation, "action": rng.integers(0, 5, (n, 1)), "next": {"reward": [0.5] * n} | end}
+        )
+    with rlds_cli.writer("local/a", keep=rlds_cli.Fifo(episodes=4)) as w:
+        for e in given:
+            w.add_episodes([e])
+            w.commit()
+    ds = w.dataset()
+    kept = script.kept(ds.path, script.generation(ds.path))
+    for e, record in zip(given[-4:], kept, strict=True):
+        found = script.episode(ds.path, record)
+        np.testing.assert_array_equal(found["observation/x"], e["observation"]["x"], strict=True)
+        assert found["observation/said"] == e["observation"]["said"]
+        np.testing.assert_array_equal(found["action"][:-1], e["action"], strict=True)
+    assert script.fingerprint(ds.path) == ds.fingerprint
+    with rlds_cli.writer("local/b") as w:  # the same set, in another order
+        w.add_episodes(given[:4:-1])
+    assert w.dataset().fingerprint == ds.fingerprint
+
+
 def commands(page: str) -> list[str]:
     lines = "\n".join(blocks(page, "console")).splitlines()
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]

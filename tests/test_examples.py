@@ -170,6 +170,28 @@ def test_it_learns() -> None:
     assert curve[-1][-1] > 450  # the data: 362 on average, a random policy: 22
 
 
+# -- datasets that grow
+
+
+def test_dagger_appends_what_the_expert_would_have_done(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("examples/dagger.py")
+    curve = module.train(rounds=2, steps=4, evaluations=1, into="local/one")
+    assert [point[0] for point in curve] == [4, 8] and all(math.isfinite(x) for point in curve for x in point)
+    printed = re.findall(r"^step +(\d+) .*return +(-?[\d.]+)   score +-?[\d.]+$", capsys.readouterr().out, re.M)
+    assert [(int(step), float(value)) for step, value in printed] == [(p[0], round(p[-1], 1)) for p in curve]
+    ds = rlds_cli.open_dataset("local/one")
+    assert ds.episodes["length"].tolist() == [200] * 5  # a demonstration, and two episodes in each round
+    for k in range(5):
+        e = ds.episode(k)
+        assert e["action"].tolist() == [module.expert(o).tolist() for o in e["observation"]]
+        same = (e["info/taken"] == e["action"]).all()
+        assert same == (k == 0)  # the learner does other things
+        speed = e["observation"][:-1, 2] + 0.05 * (15 * e["observation"][:-1, 1] + 3 * e["info/taken"][:-1, 0])
+        np.testing.assert_allclose(e["observation"][1:, 2], speed.clip(-8, 8), atol=1e-4)  # Pendulum's own equation
+    with pytest.raises(SystemExit, match="local/one is here already"):
+        module.train(rounds=1, steps=1, into="local/one")
+
+
 # -- images and goals
 
 

@@ -21,7 +21,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import files
-from rlds_cli.ted import TERMINATED, Array, IntArray
+from rlds_cli.ted import TERMINATED, IntArray
 
 EPISODES, DEPARTED, ABOUT, SOURCES, STRINGS = (
     f"{name}.log" for name in ("episodes", "departed", "about", "sources", "strings")
@@ -64,14 +64,13 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
             size = os.fstat(log.fileno()).st_size
             if size < stop:
                 raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
-            log.seek(first)
-            found = bytearray()
-            while len(found) < stop - first:
-                part = log.read(stop - first - len(found))
-                if not part:
+            parts: list[bytes] = []
+            while first < stop:
+                parts.append(os.pread(log.fileno(), stop - first, first))
+                if not parts[-1]:
                     raise DamagedDataset(f"{file} ends early.", hint=HINT)
-                found += part
-            return bytes(found)
+                first += len(parts[-1])
+            return parts[0] if len(parts) == 1 else b"".join(parts)
     except OSError as e:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
 
@@ -208,13 +207,3 @@ def write(descriptor: int, data: bytes, at: int) -> None:
 def sync(descriptor: int) -> None:
     """Wait until the content of a file is on the disk."""
     getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync
-
-
-def columns(e: npt.NDArray[np.void], first_row: int) -> dict[str, Array]:
-    """Return the columns of the episode table, with rows counted from ``first_row``."""
-    names = ("length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward")
-    found: dict[str, Array] = {"start": e["start"] - first_row}
-    found |= {name: np.ascontiguousarray(e[name]) for name in (*names, "source", "end")}
-    if e["has_seed"].any():
-        found |= {name: np.ascontiguousarray(e[name]) for name in ("seed", "has_seed")}
-    return found

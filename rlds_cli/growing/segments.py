@@ -24,7 +24,7 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing.logs import sync
 from rlds_cli.store import arrays
-from rlds_cli.ted import Array, Field
+from rlds_cli.ted import Array, Field, IntArray
 
 PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
@@ -55,6 +55,18 @@ def document(f: Field, rows: int, segment_rows: int) -> dict[str, Any]:
 def stored_row(f: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return dtype and shape of a row: a code for text."""
     return (np.dtype(np.int32), ()) if f.kind == "text" else (np.dtype(f.dtype), f.shape)
+
+
+def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
+    """Return the numbers of the segments that hold rows of episodes, which start at rows and have so many steps."""
+    if not len(start):
+        return set()
+    first, last = start // segment_rows, (start + length) // segment_rows
+    marked = np.zeros(int(last.max()) + 1, bool)
+    marked[first] = marked[last] = True
+    for k in np.flatnonzero(last - first > 1).tolist():
+        marked[int(first[k]) : int(last[k])] = True
+    return set(np.flatnonzero(marked).tolist())
 
 
 # -- reading

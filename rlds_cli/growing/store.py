@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
-from rlds_cli.files import json as documents
 from rlds_cli.growing import logs, segments
+from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.store import episode_table, files, generations, manifest, statistics
@@ -63,7 +62,10 @@ class GrowingStore(Store):
         self._segment_rows = int(head.growing["segment_rows"])
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
-        self._maps: dict[str, SegmentMap] = {} if before is None else before._maps
+        known = before if before is not None and before.generation.moved == self.generation.moved else None
+        self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
+        self._log: EpisodeLog = EpisodeLog(path, check=check) if known is None else known._log
+        self._before = None if known is None else (known.generation, known._needed)  # segments that it needs
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._own_columns: dict[str, StoredColumn] = {}
@@ -96,19 +98,16 @@ class GrowingStore(Store):
         yield
 
     def _check_sizes(self) -> None:
-        needed = self._needed
+        known = () if self._before is None else self._before[1]
+        needed = sorted(set(self._needed) - set(known))
         for f in self.fields.values():
             segments.check(self.directory(f.name), f, self._segment_rows, needed)
 
     # -- episodes
 
     @cached_property
-    def _records(self) -> npt.NDArray[np.void]:
-        g = self.generation
-        found = logs.read_episodes(self.path, g.first_episode, g.episodes)
-        if self._checks:
-            logs.check_episodes(found, 0, g.rows, len(self.sources), self.path)
-        return found
+    def _read(self) -> Episodes:
+        return self._log.read(self.generation, len(self.sources))
 
     @cached_property
     def kept(self) -> IntArray | None:  # type: ignore[override]
@@ -127,49 +126,41 @@ class GrowingStore(Store):
     @cached_property
     def _needed(self) -> list[int]:
         """Numbers of the segments that hold rows of episodes that are kept."""
-        e = self._records if self.kept is None else self._records[self.kept]
-        first, last = e["start"] // self._segment_rows, (e["start"] + e["length"]) // self._segment_rows
-        found = set(np.unique(first).tolist()) | set(np.unique(last).tolist())
-        for k in np.flatnonzero(last - first > 1).tolist():
-            found |= set(range(int(first[k]), int(last[k])))
-        return sorted(found)
+        e, g, before, known = self._read.columns, self.generation, self._before, set[int]()
+        chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        if before is not None and before[0].departed == g.departed:
+            known, chosen = set(before[1]), slice(before[0].episodes - g.first_episode, None)
+        self._before = None
+        return sorted(
+            known | segments.touched(e["start"][chosen] + g.first_row, e["length"][chosen], self._segment_rows)
+        )
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
         """Columns of the episode table, without texts and without the user's own."""
-        found = logs.columns(self._records, self.generation.first_row)
-        return found | {f"split/{name}": mask for name, mask in self._splits.items()}
-
-    @cached_property
-    def _about(self) -> list[Mapping[str, Any]]:
-        """What else is known of each episode: ``group``, ``options``, ``splits``, ``extra``."""
-        e, nothing = self._records, dict[str, Any]()
-        found: list[Mapping[str, Any]] = [nothing] * len(e)
-        told = np.flatnonzero(e["about_bytes"])
-        if not len(told):
-            return found
-        first = int(e["about"][told[0]])
-        lines = logs.read_part(self.path / logs.ABOUT, first, self.generation.about)
-        for k, at, size in zip(told.tolist(), e["about"][told].tolist(), e["about_bytes"][told].tolist(), strict=True):
-            found[k] = _about_of(lines[at - first : at - first + size], self.path)
-        return found
+        return {**self._read.columns, **{f"split/{name}": mask for name, mask in self._splits.items()}}
 
     @cached_property
     def _splits(self) -> dict[str, Array]:
-        names = sorted({name for about in self._about for name in about.get("splits", ())})
-        return {n: np.array([n in about.get("splits", ()) for about in self._about], bool) for n in names}
+        return {name: self._read.split(name) for name in sorted(self._read.names("splits"))}
 
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``)."""
-        return [str(about.get(column) or "") for about in self._about]
+        found = [""] * len(self._read)
+        for k, about in self._read.abouts():
+            found[k] = str(about.get(column) or "")
+        return found
 
     @cached_property
     def own_columns(self) -> tuple[str, ...]:
         """Names of the user's own episode columns."""
-        return tuple({name: None for about in self._about for name in about.get("extra", ())})
+        return tuple(self._read.names("extra"))
 
     def _read_own_column(self, name: str) -> StoredColumn:
-        return episode_table.typed([about.get("extra", {}).get(name) for about in self._about], name)
+        found: list[Any] = [None] * len(self._read)
+        for k, about in self._read.abouts():
+            found[k] = about.get("extra", {}).get(name)
+        return episode_table.typed(found, name)
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
@@ -182,7 +173,8 @@ class GrowingStore(Store):
         return whole if self.kept is None else whole.take(self.kept)
 
     def _whole_table(self) -> EpisodeTable:
-        e = self._records
+        e, nobody = self._read.columns, np.zeros(len(self._read), bool)
+        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         return EpisodeTable(
             e["length"],
             e["end"],
@@ -190,7 +182,7 @@ class GrowingStore(Store):
             e["source"],
             e["row"],
             group=self.episode_strings("group"),
-            seed=[s if has else None for s, has in zip(e["seed"].tolist(), e["has_seed"].tolist(), strict=True)],
+            seed=[s if has else None for s, has in seeds],
             options=[o or None for o in self.episode_strings("options")],
             splits=dict(self._splits),
             extra={name: self.own_column(name).scalars() for name in self.own_columns},
@@ -219,7 +211,7 @@ class GrowingStore(Store):
 
     def digest_of(self, k: int) -> bytes:
         """Return the recorded digest of episode ``k``, see `content`."""
-        return bytes(self._records["digest"][k])
+        return bytes(self._read.digest[k])
 
 
 def open_store(path: Path, *, generation: int | None = None, check: bool = True) -> Store:
@@ -260,17 +252,6 @@ def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
             )
         else:  # a writer asks at this moment who holds what, and will see this hold or another one
             time.sleep(0.001)
-
-
-def _about_of(line: bytes, path: Path) -> Mapping[str, Any]:
-    try:
-        found = documents.loads(line)
-        whole = isinstance(found, dict) and isinstance(found.get("extra", {}), dict)
-        if not whole or not all(isinstance(s, str) for s in found.get("splits", ())):
-            raise ValueError("no description of an episode")
-    except ValueError as e:
-        raise DamagedDataset(f"{path / logs.ABOUT} cannot be read: {e}.", hint=logs.HINT) from e
-    return dict(found)
 
 
 class _LazyStats(Mapping[str, Mapping[str, Any]]):

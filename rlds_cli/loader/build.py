@@ -80,11 +80,11 @@ def dataset_source(
     transforms: Transforms,
     arrays: ArrayBackend,
     ranks: Ranks,
-    learnt: StatefulDraw | None = None,
+    over: Callable[[WindowIndex], Draw] | None = None,
 ) -> tuple[Draw, DatasetSource]:
     """Make the draw over a dataset, and the source that reads it.
 
-    ``learnt`` is a draw over another generation of the dataset, which goes on with this one.
+    ``over`` makes the draw, instead of the sampler: from one over another generation of the dataset.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def dataset_source(
     """
     request = request.in_steps(dataset)
     windows = pool(dataset, request.window, request.anchors, live=request.live)
-    draw = request.sampler.over(windows) if learnt is None else learnt.take_up(windows)
+    draw = request.sampler.over(windows) if over is None else over(windows)
     if isinstance(draw, StatefulDraw) and ranks.world > 1:
         raise InvalidArgument(
             f"{type(request.sampler).__name__} on {ranks}: ranks do not know each other's updates.",

@@ -57,7 +57,7 @@ def _dataset(loader: Described, source: DatasetSource) -> list[str]:
     epoch = "" if loader.sampler.endless else f", {_counted(total, 'sample')} an epoch"
     length = _counted(loader.steps, "batch") if loader.steps else "endless" if loader.sampler.endless else "an epoch"
     return [
-        f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.locator.pool)}",
+        f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.locator.pool)}{_live(source.locator.pool)}",
         f"samples   {_drawn(source.locator.pool)}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, source)),
         f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
@@ -106,6 +106,10 @@ def _batches(loader: Described) -> str:
 def _extent(pool: WindowIndex) -> str:
     everything = EpisodeIndex.of(pool.dataset)
     return f"{_counted(int(everything.steps.sum()), 'step')}, {_counted(len(everything), 'episode')}"
+
+
+def _live(pool: WindowIndex) -> str:
+    return f", live at generation {pool.dataset.generation:,}" if pool.live else ""
 
 
 def _drawn(pool: WindowIndex) -> str:

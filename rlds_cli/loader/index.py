@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.ted import Array, IntArray
@@ -76,7 +77,7 @@ class EpisodeIndex:
         return len(self.start)
 
 
-_BLOCK = 1 << 16  # slices of the range at a time
+NUMBER_BITS = 32  # of a window's number within its episode, in its name
 
 
 class PrefixIndex:
@@ -106,13 +107,11 @@ class PrefixIndex:
 
 
 def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.int32]:
-    """Return the first episode of each slice of the range."""
+    """Return the first episode of each slice of the range: the number of those that end before the slice begins."""
     slices, last = (max(total, 1) - 1 >> shift) + 1, max(len(ends) - 1, 0)
-    table: npt.NDArray[np.int32] = np.empty(slices, np.int32)
-    for start in range(0, slices, _BLOCK):
-        edges = np.arange(start, min(start + _BLOCK, slices), dtype=np.int64) << shift
-        table[start : start + _BLOCK] = np.minimum(np.searchsorted(ends, edges, "right"), last)
-    return table
+    after = np.clip(-(-ends >> shift), 0, slices)  # the first slice that begins at the end of the episode, or later
+    table = np.cumsum(np.bincount(after, minlength=slices)[:slices])
+    return np.minimum(table, last).astype(np.int32)
 
 
 # names of columns that samplers add
@@ -159,6 +158,46 @@ class WindowIndex:
     def longest(self) -> int:
         """Steps of the longest episode."""
         return int(self.table.steps.max(initial=0))
+
+    @cached_property
+    def recorded(self) -> IntArray:
+        """Number of each episode among all that were ever recorded, of a dataset that grows."""
+        store = self.dataset.store
+        assert isinstance(store, GrowingStore)
+        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.generation.first_episode
+        return numbers
+
+    @cached_property
+    def _by_record(self) -> IntArray | None:
+        """Rows of the table in the order of `recorded`; None where they are in it."""
+        return None if self.bucket is None else np.argsort(self.recorded)
+
+    @cached_property
+    def ascending(self) -> IntArray:
+        """The numbers `recorded`, ascending."""
+        return self.recorded if self._by_record is None else self.recorded[self._by_record]
+
+    def rows_ascending(self, at: IntArray) -> IntArray:
+        """Return the rows of the table of the episodes at places ``at`` [K] of `ascending`."""
+        return at if self._by_record is None else self._by_record.take(at)
+
+    def name(self, episode: IntArray, number: IntArray) -> IntArray:
+        """Return the numbers of windows [K] in the column ``window``.
+
+        They count all windows from 0 on. Those of a live loader stay the same in later generations: the number of the
+        episode among all that were ever recorded, times 2**32, plus the window's number within the episode.
+        """
+        if not self.live:
+            return self.prefix.starts.take(episode) + number
+        numbers: IntArray = (self.recorded.take(episode) << NUMBER_BITS) + number
+        return numbers
+
+    def named(self, names: IntArray) -> tuple[IntArray, IntArray]:
+        """Return rows of the table [K] and numbers within the episodes [K] of windows, see `name`."""
+        if not self.live:
+            return self.prefix.find(names)
+        at = np.searchsorted(self.ascending, names >> NUMBER_BITS)
+        return self.rows_ascending(at), names & ((1 << NUMBER_BITS) - 1)
 
     def anchor(self, number: IntArray) -> IntArray:
         """Return the anchor step of windows ``number`` [K] of their episodes: the first step inside."""

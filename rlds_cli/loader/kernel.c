@@ -582,11 +582,11 @@ static inline void renew(const Tree *t, i64 level, i64 k) {
   t->least[level][k] = smallest;
 }
 
-API void rlds_tree_fill(const Tree *t) {
-  i64 nodes = t->count;
+/* All nodes above numbers [first, stop). */
+API void rlds_tree_renew(const Tree *t, i64 first, i64 stop) {
   for (i64 level = 1; level < t->levels; level++) {
-    nodes = (nodes + WIDE - 1) / WIDE;
-    for (i64 k = 0; k < nodes; k++) renew(t, level, k);
+    first /= WIDE, stop = (stop + WIDE - 1) / WIDE;
+    for (i64 k = first; k < stop; k++) renew(t, level, k);
   }
 }
 

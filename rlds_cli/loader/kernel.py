@@ -114,7 +114,7 @@ def _load() -> ctypes.CDLL:
         ("fall", (p, i, p, i, p, i, p), None),
         ("gather", (p, p, i, i, i, p), i),
         ("goals", (p, p, p, i, p, p, p), i),
-        ("tree_fill", (p,), None),
+        ("tree_renew", (p, i, i), None),
         ("tree_top", (p, p, p), None),
         ("tree_find", (p, p, i, p), None),
         ("tree_weigh", (p, p, i, d, p, p), i),
@@ -263,12 +263,15 @@ class SumTree:
     count : int
         At least 1.
     mass : float
-        Of every number at first. Masses are positive, and their sum is finite.
+        Of every number at first. Masses are positive, and their sum is finite; a number of mass zero is never drawn.
+    capacity : int, optional
+        Numbers for which there is room, with mass zero; ``count`` without it.
     """
 
-    def __init__(self, count: int, mass: float) -> None:
+    def __init__(self, count: int, mass: float, capacity: int | None = None) -> None:
         self.count = count
-        sizes = [count]
+        self.capacity = count if capacity is None else capacity
+        sizes = [self.capacity]
         while sizes[-1] > _WIDE:
             sizes.append(-(-sizes[-1] // _WIDE))
         padded = [-(-size // _WIDE) * _WIDE for size in sizes]
@@ -300,8 +303,22 @@ class SumTree:
 
     def fill(self, masses: Floats | float) -> None:
         """Set all masses [count], or one for all."""
-        self._sums[0][: self.count] = masses
-        _KERNEL.rlds_tree_fill(byref(self._tree))
+        self.set(0, self.count, masses)
+
+    def set(self, first: int, stop: int, masses: Floats | float) -> None:
+        """Set the masses of numbers [first, stop), which may be zero."""
+        if not 0 <= first <= stop <= self.count:
+            raise IndexError(f"numbers {first} to {stop} of {self.count}")
+        self._sums[0][first:stop] = masses
+        _KERNEL.rlds_tree_renew(byref(self._tree), first, stop)
+
+    def extend(self, masses: Floats) -> None:
+        """Add numbers at the end; there must be room for them."""
+        first, self.count = self.count, self.count + len(masses)
+        if self.count > self.capacity:
+            raise IndexError(f"{self.count} numbers in a tree for {self.capacity}")
+        self._tree.count = self.count
+        self.set(first, self.count, masses)
 
     def find(self, u: Floats) -> IntArray:
         """Return the number that each draw ``u`` [K], in [0, 1), falls on."""
@@ -446,10 +463,11 @@ class WindowTable:
         columns = start, steps, transitions, observed
         if len({len(c) for c in columns}) > 1:
             raise DamagedDataset(f"columns over episodes of {', '.join(str(len(c)) for c in columns)} rows.")
-        sound = (transitions <= steps) & (observed <= steps + 1)
-        for column in columns:
-            sound &= (column >= 0) & (column < _MOST_ROWS)
-        if not sound.all():
+        fit = all(len(c) == 0 or (c.min() >= 0 and c.max() < _MOST_ROWS) for c in columns)
+        if not fit or (transitions > steps).any() or (observed > steps + 1).any():
+            sound = (transitions <= steps) & (observed <= steps + 1)
+            for column in columns:
+                sound &= (column >= 0) & (column < _MOST_ROWS)
             raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
         self._kept = [np.ascontiguousarray(x, np.int64) for x in columns]
         self.struct = _Windows(len(start), *starts, *map(address, self._kept))

@@ -8,11 +8,12 @@ that the log names for i. Whoever has the log and the generations draws the same
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,9 +24,10 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
+from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
 from rlds_cli.loader.samplers import Draw, StatefulDraw
-from rlds_cli.loader.schedule import Position, Ranks, SampleRun
+from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type, host, portable
 from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
@@ -93,6 +95,15 @@ class GenerationLog:
         assert found is not None
         return found
 
+    def between(self, sample: int, stop: int) -> Iterator[tuple[int, Generations]]:
+        """Yield the entries in force from ``sample`` to ``stop``."""
+        first = max(0, bisect_right(self._first, sample) - 1)
+        for number in range(first, bisect_left(self._first, stop)):
+            found = self._entry(number)
+            assert found is not None
+            if stop > sample:
+                yield self._first[number], found
+
     def end(self, sample: int) -> int | None:
         """Return the first sample after ``sample`` that is drawn from other generations; None without one."""
         number = bisect_right(self._first, sample)
@@ -148,6 +159,21 @@ class LiveData(Protocol):
         """
         ...
 
+    @property
+    def learns(self) -> bool:
+        """True if draws depend on what training reports."""
+        ...
+
+    def at(self, wanted: Generations) -> BatchSource:
+        """Return the source that reads what was drawn from these generations; nothing is taken up.
+
+        Raises
+        ------
+        DatasetNotFound
+            One of them was freed.
+        """
+        ...
+
     def frontier(self, position: Position) -> int:
         """Return the first sample from ``position`` on that is not drawn yet."""
         ...
@@ -164,7 +190,7 @@ class LiveData(Protocol):
 
 
 class LiveDataset:
-    """One dataset that grows, see `LiveData`.
+    """One dataset that grows, see `LiveData`; at the generation ``first`` to begin with, or as it is given.
 
     Attributes
     ----------
@@ -175,13 +201,20 @@ class LiveDataset:
     """
 
     def __init__(
-        self, dataset: Dataset, request: Request, transforms: Transforms, arrays: ArrayBackend, ranks: Ranks
+        self,
+        dataset: Dataset,
+        request: Request,
+        transforms: Transforms,
+        arrays: ArrayBackend,
+        ranks: Ranks,
+        first: Generations | None = None,
     ) -> None:
         check(dataset, request)
         self._request, self._transforms, self._arrays, self._ranks = request, transforms, arrays, ranks
         self.dataset = dataset
         self.draw: Draw
-        self.draw, self.source = build.dataset_source(dataset, request, transforms, arrays, ranks)
+        self.draw, self.source = self._made(first or self.generations, None)
+        self.dataset = self.source.locator.pool.dataset
 
     @property
     def generations(self) -> Generations:
@@ -199,14 +232,25 @@ class LiveDataset:
 
     def take_up(self, wanted: Generations) -> DatasetSource:
         """Return the source over a generation, see `LiveData`."""
-        if wanted != self.generations:
-            dataset = Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
-            before = self.draw if isinstance(self.draw, StatefulDraw) else None
-            self.draw, self.source = build.dataset_source(
-                dataset, self._request, self._transforms, self._arrays, self._ranks, before
-            )
-            self.dataset = dataset
+        draw = self.draw
+        self.draw, self.source = self._made(wanted, draw.take_up if isinstance(draw, StatefulDraw) else None)
+        self.dataset = self.source.locator.pool.dataset
         return self.source
+
+    def at(self, wanted: Generations) -> DatasetSource:
+        """Return the source that reads what was drawn from a generation, see `LiveData`."""
+        assert isinstance(self.draw, StatefulDraw)
+        return self._made(wanted, self.draw.over)[1]
+
+    def _made(self, wanted: Generations, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
+        same = wanted == self.generations
+        dataset = self.dataset if same else Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
+        return build.dataset_source(dataset, self._request, self._transforms, self._arrays, self._ranks, over)
+
+    @property
+    def learns(self) -> bool:
+        """True if the draw learns from training, see `LiveData`."""
+        return isinstance(self.draw, StatefulDraw)
 
     def frontier(self, position: Position) -> int:
         """Return the first sample that is not drawn yet, see `LiveData`."""
@@ -260,6 +304,8 @@ class Live:
         Runs that are read ahead.
     replayed : GenerationLog, optional
         The log of another run, which decides instead of the time.
+    agreement : Agreement, optional
+        That of several ranks.
 
     Attributes
     ----------
@@ -269,9 +315,15 @@ class Live:
     """
 
     def __init__(
-        self, data: LiveData, reader: BatchReader, *, ahead: int, replayed: GenerationLog | None = None
+        self,
+        data: LiveData,
+        reader: BatchReader,
+        *,
+        ahead: int,
+        replayed: GenerationLog | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
-        self._data, self.reader, self._replayed = data, reader, replayed
+        self._data, self.reader, self._replayed, self._agreement = data, reader, replayed, agreement
         self._width = len(data.generations)
         self.log = GenerationLog(self._width)
         self._readers: deque[tuple[int, BatchReader]] = deque()  # first sample, ascending
@@ -285,20 +337,29 @@ class Live:
         if position.epoch != self._epoch:
             self.log.cut(0)
             self._readers.clear()
-        self._epoch = position.epoch
-        self.log.cut(self._data.frontier(position))
+        self._epoch, frontier = position.epoch, self._data.frontier(position)
+        self.log.cut(frontier)
+        while self._readers and self._readers[-1][0] >= frontier:
+            self._readers.pop()
         self._pace.begin()
+        if self._agreement is not None:
+            self._agreement.begin()
 
     def most(self, position: Position, size: int, most: int) -> int:
         """Take up what is due before a run at ``position``; return how many batches of ``size`` it may have."""
         drawn = self._data.frontier(position)
-        if self._replayed is None:
+        if self._replayed is not None:
+            most = min(most, self._until(drawn, size, position))
+            self._take_up(self._replayed.at(drawn) or self._data.generations)
+        elif self._agreement is not None and not self._agreement.leads:
+            wanted, most = self._agreement.follow()
+            self._take_up(wanted)
+        else:
             most = self._pace.most(position.sample // size, most)
             if self._pace.due:
                 self._pace.took(self._look)
-        else:
-            most = min(most, self._until(drawn, size, position))
-            self._take_up(self._replayed.at(drawn) or self._data.generations)
+            if self._agreement is not None:
+                self._agreement.decide(self._data.generations, most, self.reader)
         self.log.note(drawn, self._data.generations)
         if not self._readers or self._readers[-1][1] is not self.reader:
             self._readers.append((drawn, self.reader))
@@ -353,15 +414,35 @@ class Live:
     def load(self, state: Mapping[str, Any], position: Position) -> None:
         """Take over the log of a `state`.
 
-        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed.
+        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed;
+        what was drawn ahead is read from its own. A draw that learns, which must be loaded before, goes on from the
+        generation that it was at, or from the newest one if that was freed.
 
         Raises
         ------
         WrongState
-            It is no state of a live loader.
+            It is no state of a live loader, or generations that are needed were freed.
         """
         self.log, self._epoch = _log_of(state, self._width), position.epoch
         self._readers.clear()
+        if not self._data.learns:
+            return
+        try:
+            for sample, wanted in self.log.between(position.sample, self._data.frontier(position)):
+                self._readers.append((sample, self.reader.over(self._data.at(wanted))))
+            self.reader = self.reader.over(self._taken_up(self.log.last()))
+        except DatasetNotFound as e:
+            raise WrongState(
+                f"batches of this state were drawn ahead: {e.message}", hint="Prioritized(lag=0)"
+            ) from None
+
+    def _taken_up(self, wanted: Generations) -> BatchSource:
+        try:
+            return self._data.take_up(wanted)
+        except DatasetNotFound:
+            if self._replayed is not None or self._agreement is not None:
+                raise
+            return self._data.take_up(self._data.newest())
 
     def last(self, position: Position) -> Generations:
         """Return the generations of the last sample before ``position``."""
@@ -391,6 +472,86 @@ def _log_of(state: Mapping[str, Any], width: int) -> GenerationLog:
         return GenerationLog.read(state, width)
     except InvalidArgument as e:
         raise WrongState(e.message) from None
+
+
+class Agreement:
+    """Ranks that draw from the same generations: one decides about every run, and the others do as it did.
+
+    Decisions go through the key-value store by which ``torch.distributed`` found the ranks. That is no collective:
+    nothing waits for a device, and the order of the training's own collectives does not matter. The rank that decides
+    keeps the generations of its last runs open until all others have come to them.
+    """
+
+    def __init__(self, number: int) -> None:
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+        self._store = PrefixStore(f"rlds/live/{number}", _get_default_store())
+        self._rank, self._others = dist.get_rank(), range(1, dist.get_world_size())
+        self._pass = self._run = 0
+        self._kept: deque[tuple[int, Any]] = deque()  # run and reader
+
+    @classmethod
+    def of(cls, ranks: Ranks, replayed: GenerationLog | None) -> Agreement | None:
+        """Return the agreement of several ranks; None for one, and where a log decides.
+
+        Raises
+        ------
+        InvalidArgument
+            The ranks cannot talk to each other.
+        """
+        if ranks.world == 1 or replayed is not None:
+            return None
+        if distributed() is None:
+            raise InvalidArgument(
+                f"live=True on {ranks}: ranks must draw from the same generations, and cannot agree on them.",
+                hint="torch.distributed.init_process_group(...) first; or live= the log of another run",
+            )
+        return cls(next(_AGREEMENTS))
+
+    @property
+    def leads(self) -> bool:
+        """True on the rank that decides."""
+        return self._rank == 0
+
+    def first(self, generations: Generations) -> Generations:
+        """Return the generations that all ranks begin with: those of the rank that decides."""
+        if self.leads:
+            self._store.set("first", " ".join(map(str, generations)))
+            return generations
+        return tuple(map(int, self._store.get("first").split()))
+
+    def begin(self) -> None:
+        """Start a pass, as all ranks do."""
+        self._pass, self._run = self._pass + 1, 0
+        self._kept.clear()
+
+    def decide(self, generations: Generations, most: int, reader: Any) -> None:
+        """Tell the others from which generations to draw the next run, and how many batches it has at most."""
+        self._store.set(f"{self._pass}/{self._run}", " ".join(map(str, (most, *generations))))
+        self._kept.append((self._run, reader))
+        self._run += 1
+        block = self._run // _TOGETHER - 2
+        if block >= 0 and self._run % _TOGETHER == 0:
+            read = [f"{self._pass}/read/{block}/{rank}" for rank in self._others]
+            self._store.wait(read)
+            runs = range(block * _TOGETHER, (block + 1) * _TOGETHER)
+            for key in (*read, *(f"{self._pass}/{run}" for run in runs)):
+                self._store.delete_key(key)
+            while self._kept[0][0] < runs.stop:
+                self._kept.popleft()
+
+    def follow(self) -> tuple[Generations, int]:
+        """Wait for the decision about the next run, and return it: generations, and how many batches at most."""
+        most, *generations = map(int, self._store.get(f"{self._pass}/{self._run}").split())
+        self._run += 1
+        if self._run % _TOGETHER == 0:
+            self._store.set(f"{self._pass}/read/{self._run // _TOGETHER - 1}/{self._rank}", "")
+        return tuple(generations), most
+
+
+_TOGETHER = 64  # runs between two words of the others that they have come so far
+_AGREEMENTS = itertools.count()  # live loaders are made in the same order on all ranks
 
 
 class _Pace:

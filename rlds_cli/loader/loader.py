@@ -17,12 +17,12 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
-from rlds_cli.loader.live import GenerationLog, Live, LiveDataset
+from rlds_cli.loader.live import Agreement, GenerationLog, Live, LiveDataset
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
-from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
+from rlds_cli.loader.samplers import Sampler, StatefulDraw
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.storage.page_cache import prefetched
@@ -150,8 +150,9 @@ class Loader:
         is_live = live is not False
         allowed = None if resident else memory
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
-        draw: Draw | None = None
         growing: LiveDataset | None = None
+        log: GenerationLog | None = None
+        agreement: Agreement | None = None
         source: DatasetSource | MixtureSource
         if isinstance(opened, Mixture):
             if resident or is_live:
@@ -160,19 +161,22 @@ class Loader:
             on_cpu = frameworks.make(backend, dtype, None)
             source = MixtureSource(opened, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed)
         elif is_live:
-            growing = LiveDataset(opened, request, transforms, made, self.ranks)
-            draw, source = growing.draw, growing.source
+            log = None if live is True else GenerationLog.read(live, 1)
+            agreement = Agreement.of(self.ranks, log)
+            first = None if log is None else log.at(0)
+            if agreement is not None:
+                first = agreement.first((opened.generation or 0,))
+            growing = LiveDataset(opened, request, transforms, made, self.ranks, first)
+            source = growing.source
         else:
-            draw, source = build.dataset_source(opened, request, transforms, made, self.ranks)
-        self._stateful = draw if isinstance(draw, StatefulDraw) else None
+            _, source = build.dataset_source(opened, request, transforms, made, self.ranks)
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
         self._live: Live | None = None
         self.prefetch = self._gathers_ahead(prefetch)
         if growing is not None:
-            log = None if live is True else GenerationLog.read(live, len(growing.generations))
-            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log)
+            self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
@@ -208,6 +212,13 @@ class Loader:
         """The dataset, or the mixture; of a live loader, the dataset at the generation taken up last."""
         source = self.source
         return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
+
+    @property
+    def _stateful(self) -> StatefulDraw | None:
+        """The draw, if it learns from training."""
+        source = self.source
+        draw = None if isinstance(source, MixtureSource) else source.locator.draw
+        return draw if isinstance(draw, StatefulDraw) else None
 
     @property
     def generation(self) -> int | None:
@@ -392,12 +403,12 @@ class Loader:
         return held if self._live is None else held | self._live.state(position)
 
     def _hold(self, held: Mapping[str, Any], position: Position) -> None:
-        if self._live is not None:
-            self._live.load(held, position)
         if isinstance(self.source, MixtureSource):
             self.source.load(held, position)
         if self._stateful is not None:
             self._stateful.load(held, replace(self._order, epoch=position.epoch))
+        if self._live is not None:
+            self._live.load(held, position)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to the position of a `state_dict`; the next ``iter()`` starts there.
@@ -477,9 +488,10 @@ class Loader:
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
+        live = "" if self._live is None else f"; live at generation {self.generation:,}"
         return (
             f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
-            f" seed={self.seed}; {self.ranks})"
+            f" seed={self.seed}; {self.ranks}{live})"
         )
 
 

@@ -342,13 +342,16 @@ class Transforms:
 
     def left(self, name: str) -> list[tuple[Elementwise, str]]:
         """Return the elementwise transforms that `column` applies to a column, each with the name of its field."""
+        return self._touching(name)[self.fused.get(name, 0) :]
+
+    def _touching(self, name: str) -> list[tuple[Elementwise, str]]:
         touching = [(t, self._touched(t, name)) for t in self.elementwise]
-        return [(t, field) for t, field in touching if field][self.fused.get(name, 0) :]
+        return [(t, field) for t, field in touching if field]
 
     def fuse(self, columns: dict[str, BatchColumn]) -> None:
         """Let the kernel normalise float32 columns, where nothing comes before: the values are the same."""
         for name, c in columns.items():
-            first = next(iter(self.left(name)), None)
+            first = next(iter(self._touching(name)), None)
             output = c.outputs[0]
             kinds = output.value in (Value.COPY, Value.NARROW) and output.dtype == np.float32
             if first is not None and isinstance(first[0], Normalize) and kinds and not c.finish and not c.summed:

@@ -158,7 +158,7 @@ class Ranks:
         InvalidArgument
             One is given and the other is unknown, or they do not fit.
         """
-        initialised = _distributed()
+        initialised = distributed()
         if rank is None and world_size is None:
             return cls(*initialised, "torch.distributed") if initialised else cls(0, 1, ALONE)
         if world_size is None:
@@ -187,7 +187,7 @@ class Ranks:
         InvalidArgument
             ``torch.distributed`` was initialised after the loader was made.
         """
-        now = _distributed()
+        now = distributed()
         if self.origin == ALONE and now is not None and now[1] > 1:
             raise InvalidArgument(
                 f"This loader was made before torch.distributed was initialised: each of {now[1]} ranks would get every"
@@ -289,7 +289,7 @@ def runs(
         at_once *= 2
 
 
-def _distributed() -> tuple[int, int] | None:
+def distributed() -> tuple[int, int] | None:
     """Return rank and world size of ``torch.distributed``; None where nobody has imported or initialised it."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():

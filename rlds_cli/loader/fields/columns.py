@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_cli.loader import kernel
-from rlds_cli.loader.index import Located, PrefixIndex
+from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.ted import Array, IntArray
@@ -236,11 +236,11 @@ def _given(values: Callable[[Located], Array], floats: str | None, shape: tuple[
     return _plain(Output(value, dtype, shape, place=Place.SAMPLE, given=values))
 
 
-def window(prefix: PrefixIndex) -> BatchColumn:
+def window(pool: WindowIndex) -> BatchColumn:
     """``window`` [B] or [B, L]: the number of the window, by which priorities are updated."""
 
     def numbers(located: Located) -> Array:
-        return prefix.starts.take(located.drawn.episode) + located.drawn.number
+        return pool.name(located.drawn.episode, located.drawn.number)
 
     return _plain(Output(Value.COPY, INT64, place=Place.SAMPLE, given=numbers))
 

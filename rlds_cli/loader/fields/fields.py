@@ -292,7 +292,7 @@ class Fields:
             found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
         if WEIGHT in self.sampler.gives:
-            found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool.prefix)}
+            found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool)}
         return found
 
     def _neighbours(self) -> dict[str, Callable[[], BatchColumn]]:

@@ -17,6 +17,8 @@ Which columns does it add?     ``gives``.
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
 Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes batches, saves its state, and limits how
                                far the loader reads ahead. Several ranks and worker processes are refused.
+Does the dataset grow?         ``pool.live``. ``over`` is called again for every generation; a `StatefulDraw` is asked
+                               to ``take_up`` the new windows instead.
 ============================== ========================================================================================
 """
 
@@ -136,6 +138,10 @@ class StatefulDraw(ABC):
 
         Samples that are drawn already stay as they are: windows of the generation before.
         """
+
+    @abstractmethod
+    def over(self, pool: WindowIndex) -> StatefulDraw:
+        """Return the draw that gives what is drawn, or will be, as windows of ``pool``."""
 
     @abstractmethod
     def forget(self) -> None:

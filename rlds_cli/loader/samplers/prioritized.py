@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, log10, nan
@@ -18,6 +19,7 @@ from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
 from rlds_cli.loader.kernel import Floats, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
+from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.state import host, portable
 from rlds_cli.ted import IntArray
 
@@ -95,6 +97,17 @@ class Prioritized(Endless):
         return hash(repr(self))
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A batch that was drawn: sample numbers, windows by `WindowIndex.name`, chances and importance weights [K]."""
+
+    epoch: int
+    positions: range
+    windows: IntArray
+    probability: FloatArray
+    weight: FloatArray
+
+
 class PrioritizedDraw(StatefulDraw):
     """Draws batches one after the other, ``lag`` of them before they are asked for.
 
@@ -111,11 +124,15 @@ class PrioritizedDraw(StatefulDraw):
 
     def __init__(self, sampler: Prioritized, pool: WindowIndex) -> None:
         self.ahead = sampler.lag
-        self.priorities = Priorities(pool.prefix.total, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
-        if sampler.priority is not None:
-            self.priorities.update(np.arange(pool.prefix.total), _initial(pool, sampler.priority))
-        self._sampler, self._prefix = sampler, pool.prefix
-        self._drawn: deque[SampledWindows] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
+        self._sampler, self._pool, total = sampler, pool, pool.prefix.total
+        self._drawn: deque[_Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
+        self._places = Places() if pool.live else None
+        made = partial(Priorities, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
+        self.priorities = made(total) if self._places is None else made(0, room=2 * total)
+        if self._places is not None:
+            self._come(self._places, pool)
+        elif sampler.priority is not None:
+            self.priorities.update(np.arange(total), _initial(pool, sampler.priority))
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
         """Return the batch with these sample numbers, and draw the next ``ahead`` batches."""
@@ -124,18 +141,46 @@ class PrioritizedDraw(StatefulDraw):
         for _ in range(self.ahead):
             positions = range(positions.stop, positions.stop + len(positions))
             self._batch(order, positions)
-        return wanted
+        found = self._pool.named(wanted.windows)
+        return SampledWindows(order, wanted.positions, *found, partial(np.asarray, wanted.probability), wanted.weight)
 
-    def _batch(self, order: Order, positions: range) -> SampledWindows:
-        found = next((d for d in self._drawn if (d.order.epoch, d.positions) == (order.epoch, positions)), None)
+    def _batch(self, order: Order, positions: range) -> _Drawn:
+        found = next((d for d in self._drawn if (d.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
-            found = self._made(order, positions, self.priorities.find(order.uniform(WINDOW, positions)))
+            places = self.priorities.find(order.uniform(WINDOW, positions))
+            windows = places if self._places is None else self._places.names(places)
+            found = _Drawn(order.epoch, positions, windows, *self.priorities.weigh(places))
             self._drawn.append(found)
         return found
 
-    def _made(self, order: Order, positions: range, windows: IntArray) -> SampledWindows:
-        probability, weight = self.priorities.weigh(windows)
-        return SampledWindows(order, positions, *self._prefix.find(windows), partial(np.asarray, probability), weight)
+    def frontier(self, epoch: int, sample: int) -> int:
+        """Return the first sample from ``sample`` on that is not drawn yet, see `StatefulDraw`."""
+        return max([sample, *(d.positions.stop for d in self._drawn if d.epoch == epoch)])
+
+    def take_up(self, pool: WindowIndex) -> PrioritizedDraw:
+        """Give new windows the highest priority so far, and those that left none, see `StatefulDraw`."""
+        assert self._places is not None
+        self._come(self._places, pool)
+        return self.over(pool)
+
+    def over(self, pool: WindowIndex) -> PrioritizedDraw:
+        """Return this draw as it gives windows of ``pool``, see `StatefulDraw`."""
+        found = copy(self)
+        found._pool = pool
+        return found
+
+    def _come(self, places: Places, pool: WindowIndex) -> None:
+        given = self._sampler.priority
+        assert given is None or isinstance(given, str)
+        values = None if given is None else _of_column(pool, given).values.take(pool.table.number)
+        for first, stop in places.leave(pool):
+            self.priorities.leave(first, stop)
+        stay = places.close_gaps()
+        if stay is not None:
+            self.priorities.keep(stay)
+        rows = places.come(pool)
+        counts = pool.prefix.counts.take(rows)
+        self.priorities.come(int(counts.sum()), None if values is None else np.repeat(values.take(rows), counts))
 
     def reserve(self, prefetch: int | None, usual: int) -> int:
         """Return how many gathers may be read ahead: at most ``lag``."""
@@ -152,7 +197,8 @@ class PrioritizedDraw(StatefulDraw):
     def observe(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
         """Set the priorities of the windows of ``batch``; where a window occurs twice, its last priority counts.
 
-        ``beta`` applies to importance weights from the next draw on.
+        Windows that have left a dataset that grows have none. ``beta`` applies to importance weights from the next draw
+        on.
 
         Raises
         ------
@@ -166,27 +212,23 @@ class PrioritizedDraw(StatefulDraw):
                 f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
                 hint="pass the batch as the loader gave it, or its tensordict()",
             )
-        places = host(windows)
-        places = places.reshape(len(places), -1)[:, 0].astype(np.int64, copy=False)
+        names = host(windows)
+        names = names.reshape(len(names), -1)[:, 0].astype(np.int64, copy=False)
         values = host(priority)
         if values.dtype.kind not in "fiub":
             raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
-        if values.shape[:1] != places.shape or values.size != len(places):
+        if values.shape[:1] != names.shape or values.size != len(names):
             raise InvalidArgument(
-                f"update_priorities: priorities {list(values.shape)} for a batch of {len(places)} samples.",
+                f"update_priorities: priorities {list(values.shape)} for a batch of {len(names)} samples.",
                 hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
             )
-        self.priorities.update(places, values.reshape(-1).astype(np.float64))
+        values = values.reshape(-1).astype(np.float64)
+        if self._places is not None:
+            names, there = self._places.find(names)
+            names, values = names[there], values[there]
+        self.priorities.update(names, values)
         if beta is not None:
             self.priorities.beta = beta
-
-    def frontier(self, epoch: int, sample: int) -> int:
-        """Return the first sample from ``sample`` on that is not drawn yet, see `StatefulDraw`."""
-        return max([sample, *(d.positions[-1] + 1 for d in self._drawn if d.order.epoch == epoch)])
-
-    def take_up(self, pool: WindowIndex) -> PrioritizedDraw:
-        """Refuse another generation."""
-        raise InvalidArgument(f"live=True with {self._sampler}: not supported.", hint="Uniform()")
 
     def forget(self) -> None:
         """Drop the batches drawn ahead: the loader moves elsewhere."""
@@ -194,18 +236,19 @@ class PrioritizedDraw(StatefulDraw):
 
     def state(self, epoch: int, sample: int) -> dict[str, Any]:
         """Return priorities and the batches drawn but not given out; arrays as tensors, which ``torch.load`` reads."""
-        pending = [d for d in self._drawn if d.order.epoch == epoch and d.positions[0] >= sample]
+        pending = [d for d in self._drawn if d.epoch == epoch and d.positions[0] >= sample]
         drawn = [
             {
                 "first": d.positions[0],
-                "windows": portable(self._prefix.starts.take(d.episode) + d.number),
-                "probability": portable(d.probability()),
+                "windows": portable(d.windows),
+                "probability": portable(d.probability),
                 "weight": portable(d.weight),
             }
             for d in sorted(pending, key=lambda d: d.positions[0])
         ]
         held = self.priorities.state()
-        return {"priorities": {**held, "masses": portable(held["masses"])}, "drawn": drawn}
+        held["masses"] = portable(held["masses"])
+        return {"priorities": held | ({} if self._places is None else self._places.state()), "drawn": drawn}
 
     def load(self, state: Mapping[str, Any], order: Order) -> None:
         """Restore a `state`.
@@ -217,21 +260,38 @@ class PrioritizedDraw(StatefulDraw):
         """
         if "priorities" not in state or "drawn" not in state:
             raise WrongState("this state has no priorities.", hint="that of a loader with Prioritized")
-        drawn = [self._loaded(d, order) for d in state["drawn"]]
-        self.priorities.load({name: host(x) if name == "masses" else x for name, x in state["priorities"].items()})
+        drawn = [self._loaded(d, order.epoch) for d in state["drawn"]]
+        held = {name: host(x) if name == "masses" else x for name, x in state["priorities"].items()}
+        places = None if self._places is None else Places()
+        if places is not None and self._places is not None:
+            places.load(held)
+            self.priorities.load(held, count=places.total)
+            self._places.take(places)
+        else:
+            self.priorities.load(held)
         self.forget()
         self._drawn.extend(drawn)
 
-    def _loaded(self, drawn: Mapping[str, Any], order: Order) -> SampledWindows:
+    def _loaded(self, drawn: Mapping[str, Any], epoch: int) -> _Drawn:
         windows = np.asarray(host(drawn["windows"]), np.int64)
         positions = range(int(drawn["first"]), int(drawn["first"]) + len(windows))
-        probability = partial(np.asarray, np.asarray(host(drawn["probability"]), np.float64))
-        weight: FloatArray = np.asarray(host(drawn["weight"]), np.float64)
-        return SampledWindows(order, positions, *self._prefix.find(windows), probability, weight)
+        probability, weight = (np.asarray(host(drawn[name]), np.float64) for name in ("probability", "weight"))
+        return _Drawn(epoch, positions, windows, probability, weight)
 
 
 def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
     """Return the priority of every window; with priorities by transition, 1 for an anchor that is not one."""
+    return _of_column(pool, priority).of_windows(pool, without=1.0)
+
+
+def _of_column(pool: WindowIndex, priority: str | FloatArray) -> weighted.DatasetWeights:
+    """Return the priorities that were given.
+
+    Raises
+    ------
+    InvalidArgument
+        One is negative or not finite.
+    """
     given = weighted.of(pool, priority, "Prioritized", "priorities")
     good = (given.values >= 0) & (given.values < np.inf)
     if not good.all():
@@ -241,7 +301,7 @@ def _initial(pool: WindowIndex, priority: str | FloatArray) -> FloatArray:
             " priorities are finite and not negative.",
             hint="the absolute values of errors",
         )
-    return given.of_windows(pool, without=1.0)
+    return given
 
 
 class Priorities:
@@ -253,21 +313,28 @@ class Priorities:
     Parameters
     ----------
     count : int
-        How many windows; at least 1.
+        How many windows.
     alpha : float
         How far priorities matter: 0 is not at all, 1 in proportion.
     beta : float
         How far importance weights correct for them: 0 is not at all, 1 in full. May be set at any time.
     eps : float
         Added to every priority, so that a window of priority 0 is still drawn; positive.
+    room : int, optional
+        How many windows there is room for at first, where windows come and leave.
+
+    Attributes
+    ----------
+    highest : float
+        The highest priority so far.
 
     Raises
     ------
     InvalidArgument
     """
 
-    def __init__(self, count: int, *, alpha: float, beta: float, eps: float) -> None:
-        self.count = count
+    def __init__(self, count: int, *, alpha: float, beta: float, eps: float, room: int | None = None) -> None:
+        self.highest, self._changes = 1.0, room is not None
         self.alpha, self.eps = _number("alpha", alpha), _number("eps", eps)
         self.beta = beta
         if self.eps == 0:
@@ -275,7 +342,33 @@ class Priorities:
         if not self.alpha * log10(self.eps) > -_DIGITS or not self.alpha * log10(1 + self.eps) < _DIGITS:
             raise InvalidArgument(f"alpha={alpha} with eps={eps}: eps ** alpha is out of range.", hint="alpha=0.6")
         self._most = 10.0 ** min(_DIGITS, _DIGITS / max(self.alpha, 1))
-        self._tree = SumTree(count, (1 + self.eps) ** self.alpha)
+        self._tree = SumTree(count, (1 + self.eps) ** self.alpha, room)
+
+    @property
+    def count(self) -> int:
+        """Number of windows, those that left included."""
+        return self._tree.count
+
+    def come(self, count: int, priority: FloatArray | None = None) -> None:
+        """Add windows at the end, with priorities [count]; with the highest so far without them."""
+        total = self._tree.count + count
+        if total > self._tree.capacity:
+            self._rebuild(self._tree.masses, 2 * total)
+        given: Floats = np.full(count, self.highest) if priority is None else priority.astype(np.float64)
+        self._tree.extend((given + self.eps) ** self.alpha)
+
+    def leave(self, first: int, stop: int) -> None:
+        """Note that windows [first, stop) left: they are never drawn."""
+        self._tree.set(first, stop, 0.0)
+
+    def keep(self, windows: IntArray) -> None:
+        """Forget all windows but ``windows``, ascending, which are numbered anew."""
+        self._rebuild(self._tree.masses[windows], max(2 * len(windows), 1))
+
+    def _rebuild(self, masses: Floats, room: int) -> None:
+        tree = SumTree(len(masses), 0.0, room)
+        tree.fill(masses)
+        self._tree = tree
 
     @property
     def beta(self) -> float:
@@ -331,6 +424,7 @@ class Priorities:
         bad = self._tree.update(at, new, eps=self.eps, alpha=self.alpha, most=self._most)
         if bad is not None:
             self._complain(bad, at, new)
+        self.highest = max(self.highest, float(new.max(initial=0.0)))
 
     def _complain(self, place: int, windows: Any, priority: Any) -> None:
         where, window, value = f"at place {place:,} of {len(windows):,}", int(windows[place]), float(priority[place])
@@ -344,29 +438,36 @@ class Priorities:
 
     def state(self) -> dict[str, Any]:
         """Return ``alpha``, ``beta``, ``eps``, and ``masses`` [count]: a copy of ``(priority + eps) ** alpha``."""
-        return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self._tree.masses.copy()}
+        found = {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "masses": self._tree.masses.copy()}
+        return found | ({"highest": self.highest, "room": self._tree.capacity} if self._changes else {})
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state`, with its ``beta``.
+    def load(self, state: Mapping[str, Any], count: int | None = None) -> None:
+        """Restore a `state`, with its ``beta``; where windows come and leave, it is of ``count`` windows.
 
         Raises
         ------
         WrongState
             The state has another ``count``, ``alpha`` or ``eps``, or is not one. Nothing is changed.
         """
-        missing = {"alpha", "beta", "eps", "masses"} - set(state)
+        missing = {"alpha", "beta", "eps", "masses", *(("highest", "room") if self._changes else ())} - set(state)
         if missing:
             raise WrongState(f"This state has no {', '.join(sorted(missing))}: it is not one of priorities.")
         for name in ("alpha", "eps"):
             if state[name] != getattr(self, name):
                 raise WrongState(f"The priorities of this state have {name}={state[name]}, not {getattr(self, name)}.")
         masses = np.asarray(state["masses"])
-        if masses.shape != (self.count,):
-            raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {self.count:,} are needed.")
-        if masses.dtype != np.float64 or not (masses.min() >= LEAST and masses.max() <= MOST):
+        count = self.count if count is None else count
+        if masses.shape != (count,):
+            raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
+        least = masses.min(where=masses > 0, initial=MOST) if self._changes else masses.min()
+        if masses.dtype != np.float64 or not (masses.min() >= 0 and least >= LEAST and masses.max() <= MOST):
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
-        self._tree.fill(masses)
+        if self._changes:
+            self.highest = float(state["highest"])
+            self._rebuild(masses, max(int(state["room"]), count))
+        else:
+            self._tree.fill(masses)
 
 
 def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:

@@ -1,0 +1,174 @@
+"""The episodes of a dataset that grows, as generations of it that are open share them."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import json as documents
+from rlds_cli.growing import logs
+from rlds_cli.store.generations import Generation
+from rlds_cli.ted import Array
+
+_COLUMNS = (
+    *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
+    *("source", "end", "seed", "has_seed", "digest"),
+)
+_BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
+About = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The episodes of one generation, from the first that is kept on: parts of what generations share.
+
+    Attributes
+    ----------
+    first, stop : int
+        Numbers of the episodes: [first, stop).
+    columns : mapping
+        Of the episode table; ``start`` counts rows from the first of the generation.
+    digest : array of 32 bytes
+    """
+
+    first: int
+    stop: int
+    columns: Mapping[str, Array]
+    digest: Array
+    _told: list[int]
+    _abouts: list[About]
+    _named: Mapping[tuple[str, str], list[int]]
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    def _part(self, numbers: list[int]) -> slice:
+        return slice(bisect_left(numbers, self.first), bisect_left(numbers, self.stop))
+
+    def abouts(self) -> Iterator[tuple[int, About]]:
+        """Yield the places of episodes, and what else is known of them: group, options, splits, extra."""
+        part = self._part(self._told)
+        for number, about in zip(self._told[part], self._abouts[part], strict=True):
+            yield number - self.first, about
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have."""
+        found = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
+        return [name for name, part in found if part.start < part.stop]
+
+    def split(self, name: str) -> Array:
+        """Return which episodes are in a split."""
+        found, numbers = np.zeros(len(self), bool), self._named[("splits", name)]
+        found[np.array(numbers[self._part(numbers)], np.int64) - self.first] = True
+        return found
+
+
+class EpisodeLog:
+    """Columns and texts of episodes, as far as they were read.
+
+    They never change, so a later generation reads only those after the ones that are known, and sees its part of arrays
+    that have room for more.
+    """
+
+    def __init__(self, dataset: Path, *, check: bool) -> None:
+        self._dataset, self._check = dataset, check
+        self._lock = threading.Lock()
+        self._forget(0)
+
+    def _forget(self, first: int) -> None:
+        self._first, self._count = first, 0
+        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in _COLUMNS}
+        self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
+        self._abouts: list[About] = []
+        self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
+
+    def read(self, g: Generation, sources: int) -> Episodes:
+        """Return the episodes of a generation, and read them as far as they are not known.
+
+        Raises
+        ------
+        DamagedDataset
+            A record is missing, or not possible.
+        """
+        with self._lock:
+            if not self._first <= g.first_episode <= self._first + self._count:
+                self._forget(g.first_episode)
+            first = self._first + self._count
+            self._make_room(g.episodes - first, g.first_episode)
+            for start in range(first, g.episodes, _BLOCK):
+                self._read_block(start, min(start + _BLOCK, g.episodes), g.rows, sources)
+            part = slice(g.first_episode - self._first, g.episodes - self._first)
+            columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
+            more = self._told, self._abouts, self._named
+        if g.first_row:
+            columns["start"] = columns["start"] - g.first_row
+        if not columns["has_seed"].any():
+            del columns["seed"], columns["has_seed"]
+        return Episodes(g.first_episode, g.episodes, columns, columns.pop("digest"), *more)
+
+    def _make_room(self, new: int, first: int) -> None:
+        """Let arrays have room for new episodes; longer ones go on without those before ``first``."""
+        if new <= 0 or self._count + new <= len(self._columns["start"]):
+            return
+        known = slice(first - self._first, self._count)
+        self._first, self._count = first, known.stop - known.start
+        room = self._count + new + max(_BLOCK, (self._count + new) // 2)
+        self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
+
+    def _read_block(self, first: int, stop: int, rows: int, sources: int) -> None:
+        new = logs.read_episodes(self._dataset, first, stop)
+        if self._check:
+            logs.check_episodes(new, 0, rows, sources, self._dataset)
+        abouts = list(self._read_abouts(new, first))
+        for name, column in self._columns.items():
+            column[self._count : self._count + len(new)] = new[name]
+        self._count += len(new)
+        for number, about in abouts:
+            self._add(number, about)
+
+    def _add(self, number: int, about: About) -> None:
+        self._told.append(number)
+        self._abouts.append(about)
+        for kind in ("splits", "extra"):
+            for name in about.get(kind, ()):
+                self._named.setdefault((kind, name), []).append(number)
+
+    def _read_abouts(self, new: npt.NDArray[np.void], first: int) -> Iterator[tuple[int, About]]:
+        told = np.flatnonzero(new["about_bytes"])
+        if not len(told):
+            return
+        start, last = int(new["about"][told[0]]), new[told[-1]]
+        lines = logs.read_part(self._dataset / logs.ABOUT, start, int(last["about"]) + int(last["about_bytes"]))
+        places = zip(told.tolist(), new["about"][told].tolist(), new["about_bytes"][told].tolist(), strict=True)
+        for k, at, size in places:
+            yield first + k, _about_of(lines[at - start : at - start + size], self._dataset)
+
+
+def _read_only(values: Array) -> Array:
+    values.flags.writeable = False
+    return values
+
+
+def _longer(values: Array, known: slice, count: int) -> Array:
+    longer = np.empty(count, values.dtype)
+    longer[: known.stop - known.start] = values[known]
+    return longer
+
+
+def _about_of(line: bytes, dataset: Path) -> About:
+    try:
+        found = documents.loads(line)
+        whole = isinstance(found, dict) and isinstance(found.get("extra", {}), dict)
+        if not whole or not all(isinstance(s, str) for s in found.get("splits", ())):
+            raise ValueError("no description of an episode")
+    except ValueError as e:
+        raise DamagedDataset(f"{dataset / logs.ABOUT} cannot be read: {e}.", hint=logs.HINT) from e
+    return dict(found)

@@ -1,0 +1,154 @@
+"""Places of windows among the masses of a tree, for datasets that grow.
+
+Windows get places in the order in which their episodes came, and keep them: later generations add places at the end. An
+episode that left keeps its places, with mass zero, until more than half of all places are empty.
+
+The number of a window, by which training reports priorities, is the same in every generation: `WindowIndex.name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader.index import NUMBER_BITS, WindowIndex
+from rlds_cli.loader.state import host, portable
+from rlds_cli.ted import BoolArray, IntArray
+
+_LEAST = 4096  # empty places below which it is not worth while to close the gaps
+
+
+class Places:
+    """The places of the windows of a generation, and of some that left.
+
+    Attributes
+    ----------
+    episodes : int64 array [episodes]
+        Numbers of episodes among all that were ever recorded, ascending.
+    first : int64 array [episodes + 1]
+        The first place of each, and the number of places.
+    there : bool array [episodes]
+        False for episodes that left.
+    generation : int
+        That of the windows.
+    """
+
+    def __init__(self) -> None:
+        self.episodes: IntArray = np.zeros(0, np.int64)
+        self.first: IntArray = np.zeros(1, np.int64)
+        self.there: BoolArray = np.zeros(0, bool)
+        self.generation = 0
+
+    @property
+    def total(self) -> int:
+        """Number of places."""
+        return int(self.first[-1])
+
+    def names(self, places: IntArray) -> IntArray:
+        """Return the numbers of the windows at places [K]."""
+        episode = np.searchsorted(self.first, places, "right") - 1
+        numbers: IntArray = (self.episodes.take(episode) << NUMBER_BITS) + places - self.first.take(episode)
+        return numbers
+
+    def find(self, names: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return the places of windows by their numbers [K], and which of them have one: others left.
+
+        Raises
+        ------
+        InvalidArgument
+            An episode has no such window, or was not recorded yet.
+        """
+        number, within = names >> NUMBER_BITS, names & ((1 << NUMBER_BITS) - 1)
+        episode = np.minimum(np.searchsorted(self.episodes, number), len(self.episodes) - 1)
+        known = self.episodes.take(episode) == number
+        wrong = (number < 0) | (number > self.episodes[-1]) | (known & (within >= np.diff(self.first).take(episode)))
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise InvalidArgument(
+                f"update_priorities: window {int(names[place]):,} at place {place:,} of {len(names):,} is none of this"
+                " dataset. No priority was changed.",
+                hint="pass the batch as the loader gave it",
+            )
+        there = known & self.there.take(episode)
+        return np.where(there, self.first.take(episode) + within, 0), there
+
+    def leave(self, pool: WindowIndex) -> list[tuple[int, int]]:
+        """Note which episodes have left ``pool``; return their places [first, stop), joined where they touch.
+
+        Raises
+        ------
+        WrongState
+            The pool is of an earlier generation.
+        """
+        generation = pool.dataset.generation or 0
+        if generation < self.generation:
+            raise WrongState(
+                f"Priorities of generation {self.generation:,} of {pool.dataset.id} do not go back to generation"
+                f" {generation:,}.",
+                hint="a new Loader, or load_state_dict",
+            )
+        self.generation = generation
+        recorded = pool.ascending
+        if len(recorded) >= len(self.episodes) and (recorded[: len(self.episodes)] == self.episodes).all():
+            return []
+        at = np.minimum(np.searchsorted(recorded, self.episodes), len(recorded) - 1)
+        gone = np.flatnonzero(self.there & (recorded.take(at) != self.episodes))
+        self.there[gone] = False
+        if not len(gone):
+            return []
+        starts = np.flatnonzero(np.append(True, np.diff(gone) > 1))
+        stops = np.append(starts[1:], len(gone)) - 1
+        return list(zip(self.first[gone[starts]].tolist(), self.first[gone[stops] + 1].tolist(), strict=True))
+
+    def come(self, pool: WindowIndex) -> IntArray:
+        """Add places for the episodes of ``pool`` that are new; return their rows of its table, in this order."""
+        known = int(self.episodes[-1]) if len(self.episodes) else -1
+        recorded = pool.ascending
+        new = np.arange(np.searchsorted(recorded, known, "right"), len(recorded))
+        rows = pool.rows_ascending(new)
+        stops = self.first[-1] + np.cumsum(pool.prefix.counts.take(rows))
+        self.episodes = np.concatenate([self.episodes, recorded[new]])
+        self.first = np.concatenate([self.first, stops])
+        self.there = np.concatenate([self.there, np.ones(len(new), bool)])
+        return rows
+
+    def close_gaps(self) -> IntArray | None:
+        """Forget episodes that left, if they take more than half of the places; return the places that stay."""
+        counts = np.diff(self.first)
+        kept = int(counts[self.there].sum())
+        if self.total - kept <= max(_LEAST, kept):
+            return None
+        stay = np.flatnonzero(np.repeat(self.there, counts))
+        self.episodes = self.episodes[self.there]
+        self.first = np.concatenate([[0], np.cumsum(counts[self.there])])
+        self.there = np.ones(len(self.episodes), bool)
+        return stay
+
+    def state(self) -> dict[str, Any]:
+        """Return arrays from which `load` restores the places."""
+        counts = np.where(self.there, 1, -1) * np.diff(self.first)
+        return {"generation": self.generation, "episodes": portable(self.episodes), "windows": portable(counts)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a `state`.
+
+        Raises
+        ------
+        WrongState
+            It is none. Nothing is changed.
+        """
+        if not {"generation", "episodes", "windows"} <= set(state):
+            raise WrongState("The priorities of this state are not those of a live loader.", hint="live=False")
+        episodes, counts = (np.asarray(host(state[name]), np.int64) for name in ("episodes", "windows"))
+        if episodes.ndim != 1 or episodes.shape != counts.shape or (np.diff(episodes) <= 0).any() or not counts.all():
+            raise WrongState("The priorities of this state are not those that were saved.")
+        self.episodes, self.there, self.generation = episodes, counts > 0, int(state["generation"])
+        self.first = np.concatenate([[0], np.cumsum(np.abs(counts))])
+
+    def take(self, other: Places) -> None:
+        """Become equal to ``other``."""
+        self.episodes, self.first, self.there = other.episodes, other.first, other.there
+        self.generation = other.generation

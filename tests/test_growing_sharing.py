@@ -1,0 +1,110 @@
+"""Generations of a dataset that grows share what was read of episodes: each sees its own, whatever comes later."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli.growing import logs
+
+
+def episode(k: int) -> dict[str, Any]:
+    """An episode of 3 to 7 steps, all of whose values are its number; every other one has a column ``k``."""
+    n = 3 + k % 5
+    e: dict[str, Any] = {
+        "observation": np.full((n + 1, 2), k, np.float32),
+        "action": np.full((n, 1), k, np.float32),
+        "next": {"reward": np.full(n, 1.0), "terminated": True},
+    }
+    return e | ({"episode": {"k": k}} if k % 2 else {})
+
+
+def check(ds: rlds_cli.Dataset, numbers: list[int]) -> None:
+    """Compare a dataset with the episodes that it should have."""
+    assert ds.episodes["length"].tolist() == [3 + k % 5 for k in numbers]
+    assert ds.column("action")[ds.episodes["start"], 0].tolist() == numbers
+    assert [int(ds.episode(i)["observation"][-1, 0]) for i in range(ds.num_episodes)] == numbers
+    if any(k % 2 for k in numbers):
+        assert [int(v) if v == v else None for v in ds.episodes["k"]] == [k if k % 2 else None for k in numbers]
+
+
+@pytest.mark.parametrize("most", [None, 10])
+def test_every_generation_keeps_its_own_episodes(tmp_path: Path, most: int | None) -> None:
+    keep = rlds_cli.Fifo(episodes=most) if most else None
+    with rlds_cli.writer("local/run", keep=keep, cache_dir=tmp_path) as w:
+        w.add_episodes([episode(0)])
+        w.commit()
+        seen = [w.dataset()]
+        for k in range(1, 40):
+            w.add_episodes([episode(k)])
+            w.commit()
+            seen.append(seen[-1].refresh())
+    for last, ds in enumerate(seen):
+        check(ds, list(range(0 if most is None else max(0, last - most + 1), last + 1)))
+    assert [ds.generation for ds in seen] == list(range(1, 41))
+    check(seen[3].refresh(), list(range(0 if most is None else 30, 40)))  # an old one skips those between
+
+
+def test_a_later_generation_reads_new_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    plain = logs.read_episodes
+
+    def noted(dataset: Path, first: int, stop: int) -> Any:
+        read.append((first, stop))
+        return plain(dataset, first, stop)
+
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        w.add_episodes(map(episode, range(20)))
+        w.commit()
+        ds = w.dataset()
+        w.add_episodes(map(episode, range(20, 23)))
+        w.commit()
+    monkeypatch.setattr(logs, "read_episodes", noted)
+    check(ds.refresh(), list(range(23)))
+    assert read == [(20, 23)]
+
+
+def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
+    wrong: list[BaseException] = []
+    with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(episodes=6), cache_dir=tmp_path) as w:
+        w.add_episodes([episode(0)])
+        w.commit()
+        first, going = w.dataset(), True
+
+        def follow() -> None:
+            ds = first
+            try:
+                while going:
+                    ds = (ds if np.random.random() < 0.8 else first).refresh()
+                    last = int(ds.generation or 0) - 1
+                    check(ds, list(range(max(0, last - 5), last + 1)))
+            except BaseException as e:
+                wrong.append(e)
+
+        threads = [threading.Thread(target=follow) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for k in range(1, 60):
+            w.add_episodes([episode(k)])
+            w.commit()
+        going = False
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_splits_and_texts_come_with_their_generation(tmp_path: Path) -> None:
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        w.add_episodes([episode(0)])
+        w.commit()
+        before = w.dataset()
+        w.add_episodes([episode(2) | {"episode": {"task": "press"}}, episode(4)])
+        w.commit()
+        after = before.refresh()
+    assert list(before.store.own_columns) == [] and list(after.store.own_columns) == ["task"]
+    assert after.episodes["task"].tolist() == [None, "press", None]
