@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rlds_cli import preprocess as preprocess
     from rlds_cli import report as report
     from rlds_cli import ted as ted
+    from rlds_cli.convert.appending import append as append
     from rlds_cli.convert.create import create as create
+    from rlds_cli.convert.merging import merge as merge
     from rlds_cli.convert.writer import Writer as Writer
     from rlds_cli.convert.writer import writer as writer
     from rlds_cli.dataset import Dataset as Dataset
@@ -45,9 +47,11 @@ __all__ = [
     "Reservoir",
     "Top",
     "Writer",
+    "append",
     "create",
     "download",
     "find",
+    "merge",
     "open_dataset",
     "writer",
 ]
@@ -59,9 +63,11 @@ _HOMES = {
     "Reservoir": "rlds_cli.growing.retention",
     "Top": "rlds_cli.growing.retention",
     "Writer": "rlds_cli.convert.writer",
+    "append": "rlds_cli.convert.appending",
     "create": "rlds_cli.convert.create",
     "download": "rlds_cli.downloads.download",
     "find": "rlds_cli.home.locate",
+    "merge": "rlds_cli.convert.merging",
     "open_dataset": "rlds_cli.dataset",
     "writer": "rlds_cli.convert.writer",
 }

@@ -15,7 +15,7 @@ HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "
 
 
 def test_what_is_exported() -> None:
-    growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "writer"]
+    growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
     assert rlds_cli.__all__ == sorted(["Dataset", "create", "download", "find", "open_dataset", *growing])
     for name in rlds_cli.__all__:
         assert callable(getattr(rlds_cli, name))

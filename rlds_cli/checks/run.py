@@ -71,7 +71,7 @@ def check(
     ['terminated-inside', 'reward-isolated', 'next-unknown']
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    s, tell = Subject(Dataset(ds.store)), shown(progress)
+    s, tell = Subject(Dataset(ds.store).end_to_end()), shown(progress)
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
         tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))
@@ -139,7 +139,7 @@ def quick(ds: Dataset) -> tuple[Finding, ...]:
 
 def manifest_findings(ds: Dataset) -> Iterator[Finding]:
     """Run the quick part of every check on the manifest and the episode table."""
-    s = Subject(Dataset(ds.store), thorough=False)
+    s = Subject(Dataset(ds.store).end_to_end(), thorough=False)
     for name, find in CHECKS:
         try:
             yield from _named(name, find, s)

@@ -23,6 +23,10 @@ def diff(
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
     ] = 0.0,
+    generation: Annotated[
+        int | None,
+        typer.Option("--generation", metavar="N", help="Of A, if it grows: as commit N left it.", show_default=False),
+    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -30,18 +34,21 @@ def diff(
 ) -> None:
     """Compare two datasets. Exit 0 if equal, 1 if different, 2 on errors.
 
-    Fields, counts, statistics, hashes and episodes are compared.
+    Fields, counts, statistics, hashes and episodes are compared. Give the same ID twice, with --generation, to compare
+    an earlier commit of a dataset that grows with its newest one.
 
     Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli.pages.diff import DifferencePage
+    from rlds_cli.dataset import open_dataset
     from rlds_cli.home import locate
     from rlds_cli.report.diff import compare
 
     try:
-        paths = [locate.dataset(x, cache_dir=cache_dir) for x in (a, b)]
-        found = compare(*paths, rtol=tolerance, atol=tolerance, cache_dir=cache_dir)
+        one, other = (locate.dataset(x, cache_dir=cache_dir) for x in (a, b))
+        ds = open_dataset(one, generation=generation)
+        found = compare(ds, other, rtol=tolerance, atol=tolerance, cache_dir=cache_dir)
     except RldsError as e:
         out.error(e)
         raise typer.Exit(2) from None

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from rlds_cli.maintenance.gc import Collection, Garbage
 
 
-_NOTES = {"partial": "interrupted work", "archive": "archive, can be downloaded again"}
+_NOTES = {
+    "partial": "interrupted work",
+    "archive": "archive, can be downloaded again",
+    "generations": "rows of episodes that left",
+}
 
 
 @app.command("gc")
@@ -31,6 +35,8 @@ def gc(
     verbose: options.Verbose = False,
 ) -> None:
     """Free disk space: remove packed rows and interrupted work. Datasets stay.
+
+    In datasets that grow, rows of episodes that left are freed, unless a process reads a generation that has them.
 
     Example: rlds gc --archives --yes
     """
@@ -67,4 +73,4 @@ def _lines(c: Collection) -> list[tuple[str, int, str]]:
 
 
 def _name(g: Garbage, c: Collection) -> str:
-    return g.id if g.id and g.kind == "archive" else str(g.path.relative_to(c.home))
+    return g.id if g.id and g.kind in ("archive", "generations") else str(g.path.relative_to(c.home))

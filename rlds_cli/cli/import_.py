@@ -67,7 +67,7 @@ def import_(
     from rlds_cli import importing
 
     file = importing.read(map_file) if map_file else importing.FieldMapping()
-    fields, rule = {**file.fields, **_mapping(map or [])}, episodes_by or file.episodes_by
+    fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
     what |= {"skip_bad": skip_bad, "last_step": last_step}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
@@ -86,7 +86,8 @@ def import_(
     out.new_dataset(ds)
 
 
-def _mapping(pairs: list[str]) -> dict[str, str]:
+def mapping(pairs: list[str]) -> dict[str, str]:
+    """Read the pairs of ``--map``."""
     for pair in pairs:
         if "=" not in pair:
             raise RldsError(f'--map "{pair}" is not FIELD=KEY.', hint="as in --map observation=state/q")
@@ -94,6 +95,10 @@ def _mapping(pairs: list[str]) -> dict[str, str]:
 
 
 def _plan(p: ImportPlan) -> str:
+    return visible.lines([*plan_lines(p), f"Run without --dry-run to make {p.id}"])
+
+
+def plan_lines(p: ImportPlan) -> list[str]:
     """The files, fields and episodes that the import would read."""
     from rlds_cli.report.columns import rank
 
@@ -111,7 +116,7 @@ def _plan(p: ImportPlan) -> str:
     if columns := p.facts.get("per_episode"):
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
-    return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])
+    return lines
 
 
 def _episodes(seen: Mapping[str, Any]) -> list[str]:

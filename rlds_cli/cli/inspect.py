@@ -16,6 +16,7 @@ from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
     from rlds_cli.report.html import PageReport
 
 _STDOUT = "-"
@@ -63,6 +64,7 @@ def inspect(
         str | None, typer.Option("--field", metavar="NAME", help="Image field that --video writes.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
+    generation: options.Generation = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -82,18 +84,25 @@ def inspect(
         raise typer.BadParameter(f"{option} a dataset; {ref} is a file (rlds import makes a dataset of it)")
     if html is not None and drawn:
         raise typer.BadParameter("--html cannot be combined with --plot and --video")
-    if not drawn and html is None:
-        return _show(path, episode, stats) if is_dataset else _show_file(path)
-    if plot is not None:
-        _write_plot(path, plot, output, episode=episode)
-    if video is not None:
-        _write_video(path, video, episode=episode, field=field)
     if html is not None:
-        _write_report(path, html, is_dataset=is_dataset, whole=episode is None, force=force)
+        _check_report(path, html, is_dataset=is_dataset, whole=episode is None)
+    if not is_dataset:
+        return _show_file(path)
+    from rlds_cli.dataset import open_dataset
+
+    ds = open_dataset(path, generation=generation)
+    if not drawn and html is None:
+        return _show(ds, episode, stats)
+    if plot is not None:
+        _write_plot(ds, plot, output, episode=episode)
+    if video is not None:
+        _write_video(ds, video, episode=episode, field=field)
+    if html is not None:
+        _write_report(ds, html, force=force)
     return None
 
 
-def _show(dataset: Path, episode: int | None, elements: bool) -> None:
+def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
     """Print the page of a dataset, or of one of its episodes."""
     from rlds_cli import report
     from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
@@ -119,8 +128,8 @@ def _show_file(path: Path) -> None:
 # -- files: reports, charts and videos
 
 
-def _write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, force: bool) -> None:
-    """Write the report of a dataset to a file, or to standard output."""
+def _check_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool) -> None:
+    """Refuse options that a report cannot be written with."""
     if not is_dataset:
         raise typer.BadParameter(f"--html needs a dataset; {dataset} is a file (rlds import makes a dataset of it)")
     if not whole:
@@ -129,6 +138,10 @@ def _write_report(dataset: Path, to: str, *, is_dataset: bool, whole: bool, forc
         raise typer.BadParameter("--html - and --json would both write to standard output")
     if to == _STDOUT and sys.stdout.isatty():
         raise typer.BadParameter("--html - writes to a pipe or a file, not to a terminal")
+
+
+def _write_report(dataset: Dataset, to: str, *, force: bool) -> None:
+    """Write the report of a dataset to a file, or to standard output."""
     from rlds_cli.report.html import write_page
 
     with out.progress() as progress:
@@ -155,14 +168,12 @@ class OutputFile:
     frames: int | None = None
 
 
-def _write_plot(dataset: Path, what: str, output: str | None, *, episode: int | None) -> None:
+def _write_plot(ds: Dataset, what: str, output: str | None, *, episode: int | None) -> None:
     """Write a plot as SVG, or frames of an image field as PNG."""
-    from rlds_cli.dataset import open_dataset
     from rlds_cli.files import safe as safe_files
     from rlds_cli.report import plots
     from rlds_cli.report.columns import is_image
 
-    ds = open_dataset(dataset)
     picture = what in ds.schema and is_image(ds.schema[what])
     suffix = ".png" if picture else ".svg"
     if output is None:
@@ -184,12 +195,11 @@ def _write_plot(dataset: Path, what: str, output: str | None, *, episode: int | 
     _show_output(OutputFile(file, file.stat().st_size))
 
 
-def _write_video(dataset: Path, output: str, *, episode: int | None, field: str | None) -> None:
+def _write_video(ds: Dataset, output: str, *, episode: int | None, field: str | None) -> None:
     """Write the frames of an episode, the first when none is named, as a video."""
-    from rlds_cli.dataset import open_dataset
     from rlds_cli.report import plots
 
-    ds, file = open_dataset(dataset), Path(output).expanduser()
+    file = Path(output).expanduser()
     if file.suffix.lower() != ".mp4":
         raise typer.BadParameter(f"videos are written as MP4: --video {file.with_suffix('.mp4')}")
     try:

@@ -58,4 +58,8 @@ Frames = Annotated[
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
 Force = Annotated[bool, typer.Option("--force", help="Make the dataset again and replace the existing one.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]
+Generation = Annotated[
+    int | None,
+    typer.Option("--generation", metavar="N", help="Of a dataset that grows: as commit N left it.", show_default=False),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]

@@ -416,7 +416,7 @@ def original(
         if frames or not _unchanged(store, f, flat, start, length, filled):
             continue
         rows = length + (f.placement == "both" and observed)
-        of.flat[name] = _stored(store, f, start, start + rows, videos)
+        of.flat[name] = stored_rows(store, f, start, start + rows, videos)
         of.fields[name] = f
         if f.placement == "both" and name not in of.apart:
             of.flat.pop(f"next/{name}", None)
@@ -458,16 +458,23 @@ def _same(given: Value, there: Array, f: Field) -> bool:
     return given.shape == there.shape and given.tobytes() == there.tobytes()
 
 
-def _stored(store: Store, f: Field, a: int, b: int, videos: VideoSources) -> Any:
-    """Return rows ``a`` to ``b`` as the dataset stores them."""
+def stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources, *, few: bool = True) -> Any:
+    """Return rows ``a`` to ``b`` of a field as a chunk holds them: frames encoded, texts listed.
+
+    A compressed column is decoded once and kept, for a ``few`` rows of it many times; else only these rows are.
+    """
     if f.codec == VIDEO:
-        return _of_videos(store, f, store.rows(f.name)[a:b], videos)
+        return _of_videos(store, f, _rows(store, f, a, b, few), videos)
     if f.kind == "frames":
         offsets = store.frame_offsets(f.name)[a : b + 1]
         data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
         return EncodedFrames(data, np.diff(offsets), f.shape, f.codec)
-    values = store.gather(f.name, np.arange(a, b))
-    return values.tolist() if f.kind == "text" else values
+    values = _rows(store, f, a, b, few)
+    return store.texts(f.name, values).tolist() if f.kind == "text" else values
+
+
+def _rows(store: Store, f: Field, a: int, b: int, few: bool) -> Array:
+    return store.rows(f.name)[a:b] if few else store.between(f.name, a, b)
 
 
 def _of_videos(store: Store, f: Field, index: Array, videos: VideoSources) -> VideoFrames:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.ted import FLAGS, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.store.manifest import Manifest
     from rlds_cli.store.opening import Store
+
+
+# In place of a file, for episodes that come from no archive, beside others that do.
+RECORDED: Mapping[str, Any] = {"file": "recorded", "size": None, "sha256": None, "url": None, "recorded": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,70 @@ def place(store: Store, episode: int, step: int, *, group: str | None = None) ->
         raise RldsError(f"{store.manifest.id} has no archive: it was created from values in Python.")
     columns = store.episodes
     file = store.sources[int(columns["source"][episode])]
+    if file.get("recorded"):
+        raise RldsError(f"Episode {episode:,} of {store.manifest.id} was recorded from values: there is no archive.")
     return Source(
         file=str(file["file"]),
         url=file.get("url"),
         sha256=file.get("sha256"),
         group=store.episode_strings("group")[episode] if group is None else group,
-        row=int(columns["row"][episode]) + step if keeps_rows(store.manifest) else None,
+        row=int(columns["row"][episode]) + step if ReadAs.of(store.manifest, file).keeps_rows else None,
         episode=episode,
         step=step,
     )
 
 
-def keeps_rows(m: Manifest) -> bool:
-    """Return whether steps keep their places of the archive: no function dropped, cut or moved any."""
-    return all(step.get("keeps_steps", False) for step in m.provenance)
+@dataclass(frozen=True, slots=True)
+class ReadAs:
+    """The way in which a file of an archive became episodes.
+
+    A dataset made of one archive says so in its manifest; one that was appended to, or merged, says it of each file.
+
+    Attributes
+    ----------
+    reader, reader_version
+        As in the manifest.
+    facts : mapping
+        Of the reader's plan.
+    fields : mapping
+        Keys of the archive by field, as the user mapped them.
+    keeps_rows : bool
+        Steps keep their places of the archive: no function dropped, cut or moved any.
+    changed : sequence of str
+        Fields that functions changed.
+    """
+
+    reader: str
+    reader_version: int
+    facts: Mapping[str, Any]
+    fields: Mapping[str, str]
+    keeps_rows: bool
+    changed: Sequence[str]
+
+    @classmethod
+    def of(cls, m: Manifest, file: Mapping[str, Any]) -> ReadAs:
+        """Return how ``file``, of the sources of a dataset with manifest ``m``, was read; raises DamagedDataset."""
+        try:
+            before = cls(**{f.name: file["read_as"][f.name] for f in fields(cls)}) if "read_as" in file else None
+        except (TypeError, KeyError) as e:
+            what = str(file.get("file"))[:80]
+            raise DamagedDataset(f"The sources of {m.id} do not say how {what!r} was read: {e}.") from e
+        keeps_rows = all(step.get("keeps_steps", False) for step in m.provenance)
+        changed = {name for step in m.provenance for name in step.get("changed", ())}
+        if before is not None:
+            return replace(
+                before, keeps_rows=before.keeps_rows and keeps_rows, changed=sorted({*before.changed, *changed})
+            )
+        mapped = m.options.get("fields") or {}
+        return cls(m.reader, m.reader_version, m.facts, mapped, keeps_rows, sorted(changed))
+
+
+def sources_for_another(store: Store) -> tuple[Mapping[str, Any], ...]:
+    """Return the files of a dataset's archives, for a dataset that takes over episodes of it: at least one entry."""
+    m = store.manifest
+    if not store.sources:
+        return (RECORDED,)
+    return tuple(s if s.get("recorded") else {**s, "read_as": asdict(ReadAs.of(m, s))} for s in store.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +153,10 @@ class EpisodeOrigins:
 
 def _reopened(kind: Callable[[Store, Any], Any], path: Path, fingerprint: str, what: Any) -> Any:
     """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
-    from rlds_cli.store.opening import Store
+    from rlds_cli.growing.store import open_store
 
     try:
-        store = Store(path)
+        store = open_store(path)
     except (RldsError, OSError):
         return None
     return kind(store, what) if store.manifest.fingerprint == fingerprint else None

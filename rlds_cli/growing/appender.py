@@ -7,26 +7,23 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import __version__
-from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken, NoSpace, RldsError
+from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.records import Records, about, counted, of_chunk
-from rlds_cli.growing.retention import Added, Keep
-from rlds_cli.growing.segments import SegmentWriter
-from rlds_cli.store import arrays, generations, manifest, statistics
+from rlds_cli.growing.retention import Added
+from rlds_cli.growing.segments import SegmentMap, SegmentWriter
+from rlds_cli.store import arrays, generations, manifest
 from rlds_cli.store.generations import Generation
-from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.opening import field_of
-from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import (
     Array,
     Chunk,
@@ -36,77 +33,8 @@ from rlds_cli.ted import (
 )
 
 _BLOCK = 1 << 14  # records that are read together
+_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
-
-
-def make(
-    directory: Path,
-    id: str,
-    schema: Sequence[Field],
-    *,
-    keep: Keep | None = None,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
-    for f in schema:
-        if f.kind == "frames":
-            raise InvalidEpisode(
-                f"{f.name}: a dataset that grows holds arrays and text, not encoded frames.",
-                hint="decode them: arrays of uint8",
-            )
-    width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
-    limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    segment_rows = segments.rows_of_segment(width, None if limit is None else max(segments.PAGE_ROWS, limit // 8))
-    paths = assign_paths(f.name for f in schema)
-    growing = (
-        {"segment_rows": segment_rows, "keep": retention.to_json(keep)} if keep else {"segment_rows": segment_rows}
-    )
-    head = Manifest(
-        format=GROWING_FORMAT,
-        id=id,
-        encoding="memmap",
-        fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
-        counts=Counts(**generations.counts_of(Generation())),
-        fingerprint=Generation(content=content.content(schema, content.no_sums())).fingerprint,
-        created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        rlds_version=__version__,
-        stats={f.name: _no_stats(f) for f in schema if f.kind == "array" and "complex" not in f.dtype},
-        growing=growing,
-        **dict(about or {}),
-    )
-    for f in schema:
-        own = directory / paths[f.name]
-        own.mkdir(parents=True)
-        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
-    _write_groups(directory)
-    for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
-        safe_files.write_bytes(directory / name, b"")
-    for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
-        safe_files.write_bytes(directory / name, b"")
-    safe_files.write_bytes(directory / logs.FREED, bytes(16))
-    first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
-    content.save(directory, 0, content.no_sums())
-    safe_files.write_bytes(directory / generations.FILE, first.packed())
-    arrays.write_group(directory, {"rlds": head.to_json()})
-    manifest.read(directory)  # refuse now what would be refused on opening
-    for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
-        disk.sync_directory(path)
-
-
-def _stored(f: Field, path: str) -> StoredField:
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array([]))
-    return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
-
-
-def _no_stats(f: Field) -> dict[str, Any]:
-    return asdict(statistics.Accumulator(f.shape).result(np.zeros((0, *f.shape), f.dtype)))
-
-
-def _write_groups(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-            _write_groups(entry)
 
 
 class _Standing:
@@ -187,6 +115,7 @@ class Appender:
                 hint="wait for it; or let all writers share: writer(..., shared=True)",
             )
         self._lock: int | None = lock
+        self._freed = 0  # episodes
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
@@ -270,7 +199,7 @@ class Appender:
         if self.keep is not None:
             for number, record, value in zip(numbers, e, self._values(e), strict=True):
                 if not record["protected"]:
-                    kept.take(Added(number, int(record["length"]), value))
+                    kept.take(Added(number, int(record["length"]), value, int(record["born"])))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
         for name, text in logs.read_lines(self.path / logs.STRINGS, first, stop):
@@ -391,12 +320,12 @@ class Appender:
         records = of_chunk(self.schema, chunk, g.rows, known)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
-        records["protected"], records["open"] = protected, opened
+        records["protected"], records["open"], records["born"] = protected, opened, numbers
         departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == _Standing.KEPT]
         s.kept.forget(departed)
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
             if not record["protected"] and not record["open"]:
-                departed += s.kept.add(Added(number, int(record["length"]), value))
+                departed += s.kept.add(Added(number, int(record["length"]), value, number))
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
         gone = self._records_of([n for n in departed if n < g.episodes])
         gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
@@ -418,31 +347,21 @@ class Appender:
             gone,
         )
         new = self._first_kept(new, set(departed), records)
-        self._write_logs(
-            {
-                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
-                logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
-                logs.ABOUT: (g.about, b"".join(told)),
-                logs.SOURCES: (g.sources, lines),
-                logs.STRINGS: (g.strings, bytes(strings)),
-            }
-        )
-        content.save(self.path, new.number, sums)
-        with safe_files.updating(self.path / generations.FILE) as log:
-            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
-            s.generation, s.sums = new, sums  # readers see it from here on
-            s.standing.extend(new.episodes)
-            s.standing.set(departed, _Standing.LEFT)
-            self._count_rows(s, records)
-            if self._durable:
-                try:
-                    logs.sync(log.fileno())
-                except OSError as e:
-                    self.unsure = e
+        added = {
+            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
+            logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
+            logs.ABOUT: (g.about, b"".join(told)),
+            logs.SOURCES: (g.sources, lines),
+            logs.STRINGS: (g.strings, bytes(strings)),
+        }
+        self._publish(new, sums, added)
+        s.standing.extend(new.episodes)
+        s.standing.set(departed, _Standing.LEFT)
+        self._count_rows(s, records)
         return new, numbers
 
-    def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
-        """Append to the logs; rows and logs are on the disk then."""
+    def _publish(self, new: Generation, sums: content.Sums, added: Mapping[str, tuple[int, bytes]]) -> None:
+        """Append to the logs, wait for rows and logs to be on the disk, and write the record of a generation."""
         for descriptor in (d for w in self._writers.values() for d in w.dirty()):
             if self._durable:
                 logs.sync(descriptor)
@@ -452,6 +371,15 @@ class Appender:
                     logs.write(log.fileno(), data, at)
                     if self._durable:
                         logs.sync(log.fileno())
+        content.save(self.path, new.number, sums)
+        with safe_files.updating(self.path / generations.FILE) as log:
+            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
+            self._state.generation, self._state.sums = new, sums  # readers see it from here on
+            if self._durable:
+                try:
+                    logs.sync(log.fileno())
+                except OSError as e:
+                    self.unsure = e
 
     def _give_back(self) -> None:
         """Free the disk that rows take which were not committed."""
@@ -497,7 +425,99 @@ class Appender:
             return found
         return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
 
+    # -- rows end to end
+
+    def compact(self) -> Generation:
+        """Write the episodes that are kept once more, end to end, where others left between them.
+
+        Contents, order and fingerprint stay. The old rows leave, and are freed when no reader holds them. A kill leaves
+        the dataset as it was before.
+
+        Returns
+        -------
+        Generation
+            The new one; the newest without anything to do.
+
+        Raises
+        ------
+        NoSpace
+            The disk is full. The dataset is as it was before.
+        """
+        with logs.committing(self.path):
+            self._follow()
+            g = self.generation
+            numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == _Standing.KEPT)
+            if len(numbers) == g.episodes - g.first_episode:
+                return g
+            try:
+                self._move((numbers + g.first_episode).tolist())
+            except BaseException as e:
+                self._stale = True
+                self._give_back()
+                if not isinstance(e, OSError):
+                    raise
+                if not disk.is_full(e):
+                    raise disk.disk_error(e, self.path, kept="Nothing was compacted.") from e
+                raise NoSpace(
+                    f"The disk of {self.path} is full; nothing was compacted.",
+                    hint="the episodes that are kept are written once more before the old rows are freed",
+                ) from e
+            self._state = self._read()
+            with suppress(OSError, RldsError):
+                self.free()
+            return self.generation
+
+    def _move(self, numbers: list[int]) -> None:
+        g = self.generation
+        old = self._records_of(numbers)
+        e = old.copy()
+        ends = np.cumsum(e["length"] + 1)
+        e["start"], e["open"] = g.rows + ends - (e["length"] + 1), False
+        at = np.cumsum([0, *(stop - first for first, stop in _runs(numbers))])
+        last = at[1:] - 1
+        rows = zip(old["start"][at[:-1]].tolist(), (old["start"] + old["length"] + 1)[last].tolist(), strict=True)
+        runs = list(rows)
+        for f in self.schema:
+            self._copy_rows(f, runs, g)
+        new = replace(
+            g,
+            number=g.number + 1,
+            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            episodes=g.episodes + len(e),
+            departed=g.departed + len(e),
+            first_row=g.rows,
+            first_episode=g.episodes,
+            moved=g.moved + 1,
+            time=time.time(),
+        )
+        added = {
+            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
+            logs.DEPARTED: (g.departed * 8, np.array(numbers, "<i8").tobytes()),
+        }
+        self._publish(new, self._state.sums, added)
+
+    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], g: Generation) -> None:
+        """Copy runs of rows of a field behind all others; nothing is freed meanwhile, since this is a commit."""
+        dtype, shape = segments.stored_row(f)
+        size = self._segment_rows
+        needed = {k for a, b in runs for k in range(a // size, (b - 1) // size + 1)}
+        mapped = SegmentMap(self._paths[f.name], shape, dtype, size, g.first_row, g.rows)
+        rows = mapped.rows(g.first_row, g.rows, sorted(needed))
+        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        for a, b in runs:
+            for first in range(a, b, step):
+                part = rows[first - g.first_row : min(first + step, b) - g.first_row]
+                self._writers[f.name].write(at, part)
+                at += len(part)
+
     # -- rows that nobody needs
+
+    def collect(self) -> int:
+        """Free what no reader holds any more, and return how many episodes this appender has freed since it began."""
+        with logs.committing(self.path):
+            self._follow()
+            self.free()
+            return self._freed
 
     def _count_rows(self, s: _State, e: Records) -> None:
         """Count episodes for the segments that hold their rows."""
@@ -531,6 +551,7 @@ class Appender:
         self._remove_empty()
         if upto > done:
             logs.say_freed(self.path, upto, upto)
+        self._freed += upto - done
         return upto - done
 
     def _free(self, numbers: list[int]) -> None:

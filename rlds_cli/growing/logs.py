@@ -31,7 +31,7 @@ EPISODE = np.dtype(
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
         *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
         *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
-        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("_pad", "V4")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
         ("digest", "V32"),
     ]
 )  # 128 bytes

@@ -89,16 +89,27 @@ def from_json(found: Mapping[str, Any]) -> Keep | None:
     return policy
 
 
+def described(found: Mapping[str, Any]) -> str:
+    """Say in words what the policy of a manifest keeps."""
+    keep = from_json(found)
+    if isinstance(keep, Fifo):
+        return f"the newest {keep.episodes:,} episodes" if keep.episodes else f"the newest {keep.steps or 0:,} steps"
+    if isinstance(keep, Reservoir):
+        return f"a uniform sample of {keep.episodes:,} episodes"
+    return "every episode" if keep is None else f"the {keep.episodes:,} episodes with the largest {keep.by}"
+
+
 # -- at work
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An episode as a policy sees it."""
+    """An episode as a policy sees it. ``born`` is its number when it was first written: compacting gives it another."""
 
     number: int
     steps: int
     value: float = math.nan  # of the column that `Top` compares
+    born: int = 0
 
 
 class Kept(Protocol):
@@ -208,7 +219,7 @@ class _Sampled(_Largest):
         self._seed = keep.seed
 
     def value(self, episode: Added) -> float:
-        return float(np.random.Generator(np.random.Philox(key=(self._seed, episode.number))).random())
+        return float(np.random.Generator(np.random.Philox(key=(self._seed, episode.born))).random())
 
 
 def at_work(keep: Keep | None) -> Kept:

@@ -60,6 +60,8 @@ class GrowingStore(Store):
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
+        self._plain = manifest.of_generation(head, self.generation)
+        self._stats: dict[str, Mapping[str, Any]] = {}
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         known = before if before is not None and before.generation.moved == self.generation.moved else None
@@ -77,9 +79,12 @@ class GrowingStore(Store):
 
     @property
     def manifest(self) -> Manifest:  # type: ignore[override]
-        """The manifest at this generation; made anew each time, since it refers to this object, which ends at once."""
-        of_generation = manifest.of_generation(self.head, self.generation)
-        return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
+        """The manifest at this generation.
+
+        It refers to this object, which must not refer to it: a hold then ends with the last reference, not later, when
+        Python looks for circles of references.
+        """
+        return replace(self._plain, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
     def content(self) -> str:
@@ -122,6 +127,10 @@ class GrowingStore(Store):
             raise DamagedDataset(f"{self.path / logs.DEPARTED} names an episode that is not there.", hint=logs.HINT)
         stays[left] = False
         return np.flatnonzero(stays)
+
+    def needed(self) -> list[int]:
+        """Return the numbers of the segments that hold rows of episodes that are kept."""
+        return self._needed
 
     @cached_property
     def _needed(self) -> list[int]:
@@ -169,10 +178,11 @@ class GrowingStore(Store):
 
     def table(self) -> EpisodeTable:
         """Return the episode table of the episodes that are kept."""
-        whole = self._whole_table()
+        whole = self.whole_table()
         return whole if self.kept is None else whole.take(self.kept)
 
-    def _whole_table(self) -> EpisodeTable:
+    def whole_table(self) -> EpisodeTable:
+        """Return the table of all episodes since the first one that is kept."""
         e, nobody = self._read.columns, np.zeros(len(self._read), bool)
         seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         return EpisodeTable(
@@ -258,8 +268,7 @@ class _LazyStats(Mapping[str, Mapping[str, Any]]):
     """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
 
     def __init__(self, store: GrowingStore) -> None:
-        self._store = store
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._store, self._known = store, store._stats
 
     def __iter__(self) -> Iterator[str]:
         return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)

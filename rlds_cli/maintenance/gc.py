@@ -1,4 +1,7 @@
-"""Collect garbage in a home: packed rows, interrupted work, and archives that can be downloaded again."""
+"""Collect garbage in a home: packed rows, interrupted work, rows of old generations, and archives.
+
+Archives are garbage if they can be downloaded again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlds_cli import ids, settings
-from rlds_cli.errors import InvalidId, NoPermission
+from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
@@ -23,15 +26,16 @@ from rlds_cli.home.usage import freed_by
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import publishing
+from rlds_cli.store import generations, publishing
 
-Kind = Literal["packed", "partial", "archive"]
+Kind = Literal["packed", "partial", "archive", "generations"]
 _PART = ".part"
 _BUSY = "locked by another process"
+_HELD = "a process reads an older generation"
 _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
-_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|create-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?")
+_WORK = re.compile(r"staging|encoding-(?:memmap|zarr)|(?:create|writer|append)-\w+|[0-9a-f]+(?:-again|-shards)?")
 _CHECK = re.compile(r"check-\w+")
 _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
 
@@ -64,7 +68,8 @@ class Collection:
 def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
-    Packed rows are built again when a loader needs them. Interrupted work is removed, with its finished parts, unless a
+    Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
+    where no reader holds a generation with them. Interrupted work is removed, with its finished parts, unless a
     process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it is here, was made
     of exactly these files. Links, files of other users and files that rlds has not made stay.
 
@@ -79,7 +84,7 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
         The home is not writable, so that locks cannot be taken.
     """
     home = Home(settings.read(cache_dir).home)
-    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home)]
+    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home), *_generations(home)]
     if archives:
         found += _archives(home)
     with writing(home):
@@ -106,11 +111,14 @@ def collect(planned: Collection, *, progress: Progress | bool | None = None) -> 
 
 
 def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
-    going = [g for g in found if not g.why]
-    sized = tuple(replace(g, bytes=n) for g, n in zip(going, freed_by([g.path for g in going]), strict=True))
-    staying = [g for g in found if g.why]
-    kept = tuple(replace(g, bytes=n) for g, n in zip(staying, freed_by([g.path for g in staying]), strict=True))
+    sized, kept = _sized([g for g in found if not g.why]), _sized([g for g in found if g.why])
     return Collection(home.root, sized, kept, sum(g.bytes for g in sized))
+
+
+def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
+    """Return garbage with the bytes that become free; those of generations are known."""
+    freed = iter(freed_by([g.path for g in found if g.kind != "generations"]))
+    return tuple(g if g.kind == "generations" else replace(g, bytes=next(freed)) for g in found)
 
 
 # -- candidates
@@ -162,6 +170,22 @@ def _aside(home: Home) -> Iterator[Garbage]:
                 if going := _GOING.fullmatch(path.name):
                     id = _id(family.name, going["name"])
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
+
+
+def _generations(home: Home) -> Iterator[Garbage]:
+    """Yield rows of episodes that left datasets that grow."""
+    for id, directory in home.datasets():
+        if not (directory / generations.FILE).exists() or _led_away(home, directory):
+            continue
+        from rlds_cli.maintenance import compacting  # slow to import
+
+        why = _foreign(directory, stat.S_ISDIR)
+        try:
+            free, held = compacting.unfreed(directory) if not why else (0, 0)
+        except RldsError:
+            continue  # rlds verify names the damage
+        if free or held:
+            yield Garbage("generations", directory, free or held, str(id), "" if free else _HELD)
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
@@ -217,8 +241,8 @@ def _busy(home: Home, g: Garbage) -> str:
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
-    if g.kind == "packed":
-        return []  # a process that has mapped a file keeps its content
+    if g.kind in ("packed", "generations"):
+        return []  # a process that has mapped a file keeps its content; generations have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
         locks.append(home.packed_lock(g.path.name.removeprefix(".")))
@@ -259,6 +283,8 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         return "already removed"
     if why := _led_away(home, g.path.parent) or _foreign(g.path, lambda mode: True):
         return why
+    if g.kind == "generations":
+        return _free_rows(g.path)
     with ExitStack() as held:
         if why := _lock(home, held, _locks(home, g)):
             return why
@@ -269,6 +295,17 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         else:
             _remove_file(g.path)
     return ""
+
+
+def _free_rows(dataset: Path) -> str:
+    from rlds_cli.maintenance import compacting
+
+    try:
+        return "" if compacting.free(dataset) else _HELD
+    except NameTaken:
+        return "it is being written: the writer frees them"
+    except RldsError as e:
+        return e.message.rstrip(".")
 
 
 def _remove_file(file: Path) -> None:

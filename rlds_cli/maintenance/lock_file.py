@@ -50,6 +50,7 @@ class Locked:
     made_by: Sequence[Mapping[str, Any]] = ()
     reproducible: bool = True
     why: str = ""  # why it is not reproducible
+    generation: int | None = None  # of a dataset that grows
 
 
 class InvalidLock(ValueError):
@@ -203,7 +204,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
     if steps:
         _check_chain(steps, id, before)
     _check_options(value.member("options"))
-    reproducible, why = value.optional("reproducible"), value.optional("why")
+    reproducible, why, generation = (value.optional(name) for name in ("reproducible", "why", "generation"))
     return Locked(
         id=str(id),
         fingerprint=value.member("fingerprint").matching(_FINGERPRINT, "a fingerprint, rlds1: and 64 digits"),
@@ -213,6 +214,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         made_by=tuple(step.value for step in steps),
         reproducible=reproducible is None or reproducible.flag(),
         why=why.text() if why else "",
+        generation=generation.integer() if generation else None,
     )
 
 

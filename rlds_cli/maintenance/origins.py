@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import home, ids, registry, settings
+from rlds_cli.convert import merging
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.sources import local
 from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
+from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
 from rlds_cli.store.sealing import Problem
 
 Found = tuple[list[str], list[Problem]]
@@ -29,7 +30,7 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     """Compare the dataset in ``path`` with its origins; returns remarks and problems."""
     try:
         m = manifest.read(path)
-        sources = Store(path, check=False).sources
+        sources = open_store(path, check=False).sources
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself reports it
     if m.provenance and ids.parse(m.id).variant:
@@ -40,7 +41,7 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
 
 def altered(path: Path, archive: Path) -> set[str]:
     """Return the files of an archive that differ from those that the dataset in ``path`` was made of."""
-    made_of = [s for s in Store(path, check=False).sources if s.get("sha256")]
+    made_of = [s for s in open_store(path, check=False).sources if s.get("sha256")]
     there = [(s, archive / str(s.get("file"))) for s in made_of]
     return {str(s.get("file")) for s, file in there if file.is_file() and _changed(s, file) is not None}
 
@@ -58,7 +59,7 @@ def contradicted(path: Path) -> bool:
     """Return whether the dataset in ``path`` names other files than the registry."""
     try:
         m = manifest.read(path)
-        return not m.provenance and any(registry.contradictions(m.id, Store(path, check=False).sources))
+        return not m.provenance and any(registry.contradictions(m.id, open_store(path, check=False).sources))
     except (RldsError, OSError, ValueError, KeyError):
         return False  # an unreadable dataset names no files
 
@@ -67,6 +68,8 @@ def mendable(id: str, path: Path) -> bool:
     """Return whether ``rlds verify --fix`` may repair it: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
+        if is_growing(path) or manifest.read(path).reader == merging.READER:
+            return False
         if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
         if found.family == "local":
@@ -78,7 +81,7 @@ def mendable(id: str, path: Path) -> bool:
 
 def own_files(path: Path) -> list[tuple[Path, str]]:
     """Return the paths that an import was made of, with their sha256; empty if they are not recorded."""
-    made_of = Store(path, check=False).sources
+    made_of = open_store(path, check=False).sources
     if not all(str(s.get("url", "")).startswith("file:") and s.get("sha256") for s in made_of):
         return []
     return [(local.path_of(str(s["url"])), str(s["sha256"])) for s in made_of]
@@ -152,7 +155,7 @@ def archive_needed(place: Home, id: DatasetId) -> str:
     if not is_dataset(dataset):
         return _holds_more(archive)
     try:
-        made_of = {str(s.get("file")): s.get("sha256") for s in Store(dataset).sources}
+        made_of = {str(s.get("file")): s.get("sha256") for s in open_store(dataset).sources}
     except (RldsError, OSError, ValueError, KeyError) as e:
         return f"its dataset is damaged: {getattr(e, 'message', e)}"
     for file in archive_files(archive):

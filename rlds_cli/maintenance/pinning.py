@@ -24,10 +24,12 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
+from rlds_cli.convert import merging
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
+from rlds_cli.growing.store import GrowingStore, is_growing, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
@@ -82,15 +84,25 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     )
 
 
-def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> None:
-    store = Store(path)
+def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, generation: int | None = None) -> None:
+    store = open_store(path, generation=generation)
     m = store.manifest
     if m.id in found:
         return
+    if isinstance(store, GrowingStore):
+        why = "it grows: its episodes were recorded or appended where it is"
+        held = store.generation.number
+        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, reproducible=False, why=why, generation=held)
+        return
     made_by = _own_steps(m)
     if made_by:
-        _lock(locate.locate(str(made_by[0]["from"]), cache_dir), found, cache_dir)
+        source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("generation")
+        _lock(source, found, cache_dir, generation=number)
     digests = {f.name: f.digest for f in m.fields}
+    if m.reader == merging.READER:
+        why = "it was merged of other datasets, which rlds merge does again"
+        found[m.id] = Locked(m.id, m.fingerprint, digests, (), {}, reproducible=False, why=why)
+        return
     files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
     why = _unreproducible(m, made_by)
     found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why)
@@ -98,7 +110,8 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None) -> No
 
 def _written(d: Locked) -> dict[str, Any]:
     """Return a dataset as JSON; reproducible ones have no mark."""
-    unmarked = ("reproducible", "why") if d.reproducible else ()
+    unmarked = {"reproducible", "why"} if d.reproducible else set()
+    unmarked |= {"generation"} if d.generation is None else set()
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
 
 
@@ -232,13 +245,27 @@ def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locke
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset if it is here with the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
-    return path if path is not None and manifest.read(path).fingerprint == d.fingerprint else None
+    if path is None or is_growing(path) != (d.generation is not None):
+        return None
+    if d.generation is not None:
+        return path if _fingerprint_at(path, d.generation) == d.fingerprint else None
+    return path if manifest.read(path).fingerprint == d.fingerprint else None
+
+
+def _fingerprint_at(path: Path, generation: int) -> str | None:
+    """Return the fingerprint of a generation that is there; None for another one."""
+    try:
+        return open_store(path, generation=generation, check=False).content
+    except DatasetNotFound:
+        return None
 
 
 def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
+    if d.generation is not None and other is not None:
+        raise _other_generation(d, other)
     if other is not None and not force:
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if not d.reproducible:
@@ -251,6 +278,18 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     if manifest.read(path).fingerprint != d.fingerprint:
         raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
+
+
+def _other_generation(d: Locked, path: Path) -> WrongFingerprint:
+    """Return the error for a dataset that grows and is here, but not with the generation of the lock."""
+    copy = f"copy the directory of {d.id} from where the lock was written, under another name"
+    if not is_growing(path):
+        return WrongFingerprint(f"{d.id} in {path} does not grow; that of the lock does.", hint=copy)
+    number, found = d.generation or 0, _fingerprint_at(path, d.generation or 0)
+    now = f"has the fingerprint {found}" if found else "is not there, or episodes of it were freed"
+    return WrongFingerprint(
+        f"The lock pins generation {number:,} of {d.id} with {d.fingerprint}; in {path} it {now}.", hint=copy
+    )
 
 
 def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
@@ -364,7 +403,7 @@ def _check_depends(d: Locked) -> None:
 
 
 def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFingerprint:
-    store = Store(path)
+    store = open_store(path)
     what = "; ".join(_differences(d, store)) or "the episode table differs"
     return WrongFingerprint(
         f"{d.id} {f'in {path} ' if now == 'is' else ''}{now} {store.manifest.fingerprint}; "

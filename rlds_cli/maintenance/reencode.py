@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlds_cli import ids, settings
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate, usage
@@ -75,6 +75,11 @@ def convert(
     tell = shown(progress)
     path = locate.dataset(ref, cache_dir=cache_dir)
     m = manifest.read(path)
+    if m.growing and to == "zarr":
+        raise RldsError(
+            f"{m.id} grows: its rows are memory-mapped.",
+            hint=f"rlds merge {m.id} --as local/NAME --store zarr copies it",
+        )
     if m.encoding == to:
         return _unchanged(path, m)
     id, home = ids.parse(m.id), _place(path, cache_dir)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import home, ids, registry, settings
+from rlds_cli.convert import merging
 from rlds_cli.errors import DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate
@@ -103,6 +104,10 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
     """
     try:
         m = manifest.read(path)
+        if m.growing:
+            return "it grows: its episodes are nowhere else"
+        if m.reader == merging.READER:
+            return _of_merged(m, gone, cache_dir)
         if m.provenance:
             return _of_derived(m, gone, cache_dir)
         if not Store(path, check=False).sources:
@@ -110,6 +115,18 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         return _of_archive(ids.parse(m.id), path)
     except (RldsError, OSError, ValueError, KeyError):
         return "it cannot be read: its origin is not known"
+
+
+def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+    for member in m.options.get("merged", ()):
+        there = home.find(ids.parse(str(member["id"])), settings.read(cache_dir))
+        if (
+            there is None
+            or there in gone
+            or manifest.read(there).fingerprint != member["fingerprint"].partition("+")[0]
+        ):
+            return f"{member['id']}, which it was merged from, is not here as it was"
+    return ""
 
 
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:

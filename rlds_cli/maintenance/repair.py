@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, importing, registry, settings
+from rlds_cli.convert import merging
 from rlds_cli.downloads import archive, download
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.request import DownloadRequest
@@ -139,6 +140,10 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         m = manifest.read(path)
     except RldsError:
         return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
+    if m.growing:
+        return "it grows: its episodes are nowhere else; those that are not damaged stay readable"
+    if m.reader == merging.READER:
+        return "it was merged: rlds merge makes it again, with --force"
     if origins.contradicted(path):
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:

@@ -17,19 +17,21 @@ from rlds_cli import archives, ids, settings
 from rlds_cli.archives import ArchivedStep, ArchivedValue
 from rlds_cli.checks.source import reader_faults
 from rlds_cli.dataset import Dataset, provenance
-from rlds_cli.dataset.provenance import Source
+from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import sha256_of
+from rlds_cli.growing import verification
+from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store.integrity import Verification, verify_directory
-from rlds_cli.store.opening import Store
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, IntArray
 
-_PREFIX = "rlds1:"
+_PREFIXES = ("rlds1:", "rlds2:")  # of a dataset, and of one that grows
+_REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"
 _SHORTEST = 8  # digits that a fingerprint may be cut to
 
 
@@ -61,6 +63,11 @@ def verify(
     """
     wanted = None if expect is None else _digits(expect)
     path = locate.dataset(ref, cache_dir=cache_dir)
+    if is_growing(path):
+        grown = verification.verify_directory(path, progress=progress)
+        problems = [*grown.problems, *_expected(grown, wanted)]
+        hint = _REST if grown.problems else None
+        return replace(grown, ok=not problems, problems=tuple(problems), hint=hint)
     found = verify_directory(path, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
@@ -88,7 +95,7 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
     from rlds_cli.loader.storage import check  # slow to import
 
     try:
-        return check.check(Dataset(Store(path, check=False)), there, intact=intact)
+        return check.check(Dataset(open_store(path, check=False)), there, intact=intact)
     except (RldsError, OSError, ValueError, KeyError):
         return {}  # the check of the dataset itself reports it
 
@@ -96,22 +103,28 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
 def _outdated(path: Path) -> list[str]:
     """Return known errors of the reader version that wrote an intact dataset."""
     try:
-        return reader_faults(Dataset(Store(path, check=False)))
+        return reader_faults(Dataset(open_store(path, check=False)))
     except (RldsError, OSError, ValueError, KeyError):
         return []  # the check of the dataset itself reports it
 
 
 def _digits(expect: str) -> str:
-    digits = expect.strip().lower().removeprefix(_PREFIX).replace("-", "")
+    digits = _without_prefix(expect.strip().lower()).replace("-", "")
     if not _SHORTEST <= len(digits) <= 64 or set(digits) - set("0123456789abcdef"):
         raise RldsError(f'"{expect}" is not a fingerprint.', hint="as in rlds1:7c1f-09ab-55e2, or all 64 digits")
     return digits
 
 
+def _without_prefix(fingerprint: str) -> str:
+    return fingerprint.removeprefix(_PREFIXES[0]).removeprefix(_PREFIXES[1])
+
+
 def _expected(found: Verification, wanted: str | None) -> Iterable[Problem]:
-    if wanted is None or (found.fingerprint or "").removeprefix(_PREFIX).startswith(wanted):
+    now = found.fingerprint or ""
+    if wanted is None or _without_prefix(now).startswith(wanted):
         return []
-    return [Problem("fingerprint", f"is {found.fingerprint or 'unknown'}; {_PREFIX}{wanted} expected")]
+    prefix = next((p for p in _PREFIXES if now.startswith(p)), _PREFIXES[0])
+    return [Problem("fingerprint", f"is {now or 'unknown'}; {prefix}{wanted} expected")]
 
 
 def verify_all(
@@ -195,22 +208,16 @@ def trace(
     RldsError
         The archive is missing or has changed, its reader cannot look values up, or the steps of the dataset were moved.
     """
-    ds = ref if isinstance(ref, Dataset) else Dataset(Store(locate.dataset(ref, cache_dir=cache_dir)))
-    if not provenance.keeps_rows(ds.manifest):
-        source = ds.manifest.provenance[0]["from"]
-        raise RldsError(
-            f"{ds.id} was made by functions that dropped or moved steps: they cannot be traced.",
-            hint=f"rlds verify {source} --trace {steps}",
-        )
-    changed = {name for step in ds.manifest.provenance for name in step.get("changed", ())}
+    ds = ref if isinstance(ref, Dataset) else Dataset(open_store(locate.dataset(ref, cache_dir=cache_dir)))
     places = _places(ds, steps, seed)
-    files = _files(ds, {p.file for p in places}, archive)
-    look = _lookup(ds, [*files.values()])
+    files = _files(ds, {_source_of(ds, p) for p in places}, archive)
+    readers = _Readers(ds, files)
     compared: set[str] = set()
     example: tuple[str, ...] = ()
     values, differences = 0, []
     for place in places:
-        found = ((c, _base(ds, c.field)) for c in look(_spot(ds, files, place)))
+        changed = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)]).changed
+        found = ((c, _base(ds, c.field)) for c in readers.look_up(place))
         cells = [(c, name) for c, name in found if name and name not in changed and not _is_ours(ds, c, name, place)]
         example = example or tuple(f"{c.field} = {c.key}" for c, _ in cells)
         compared |= {name for _, name in cells}
@@ -220,19 +227,33 @@ def trace(
     return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences))
 
 
-def _lookup(ds: Dataset, files: Sequence[Path]) -> Callable[[ArchivedStep], Iterator[ArchivedValue]]:
-    """Return the function of the reader that looks values up."""
-    name = ds.manifest.reader
-    if name == "preprocess":
-        name = (archives.recognise(files) or ("",))[0]
-    return archives.reader(name).look_up
+def _source_of(ds: Dataset, place: Source) -> int:
+    """Return the number of the archive's file that a step comes from."""
+    return int(ds.store.episodes["source"][place.episode])
 
 
-def _files(ds: Dataset, wanted: Collection[str], archive: StrPath | None) -> dict[str, Path]:
-    """Return files of the archive by their names in the manifest, after checking their hashes."""
+class _Readers:
+    """The readers of the archives that episodes come from, and the files by their numbers."""
+
+    def __init__(self, ds: Dataset, files: Mapping[int, Path]) -> None:
+        self._ds, self._files = ds, files
+        self._known: dict[str, Callable[[ArchivedStep], Iterator[ArchivedValue]]] = {}
+
+    def look_up(self, place: Source) -> Iterator[ArchivedValue]:
+        """Look up the values of a step in the archive."""
+        number = _source_of(self._ds, place)
+        name = ReadAs.of(self._ds.manifest, self._ds.sources[number]).reader
+        if name not in self._known:
+            recognised = (archives.recognise([*self._files.values()]) or ("",))[0] if name == "preprocess" else name
+            self._known[name] = archives.reader(recognised).look_up
+        return self._known[name](_spot(self._ds, self._files[number], place))
+
+
+def _files(ds: Dataset, wanted: Collection[int], archive: StrPath | None) -> dict[int, Path]:
+    """Return files of the archive by their numbers in the sources, after checking their hashes."""
     root = None if archive is None else settings.expanded(archive)
     found = {}
-    for source in (s for s in ds.sources if s["file"] in wanted):
+    for number, source in ((n, ds.sources[n]) for n in sorted(wanted)):
         name = str(source["file"])
         candidates = _kept(ds, source) if root is None else _below(root, name)
         file = next((p for p in candidates if p.is_file()), None)
@@ -246,7 +267,7 @@ def _files(ds: Dataset, wanted: Collection[str], archive: StrPath | None) -> dic
                 f"{file} is not the file that {ds.id} was made of: its sha256 is not {source['sha256']}.",
                 hint=f"rlds verify {ds.id} --fix",
             )
-        found[name] = file
+        found[number] = file
     return found
 
 
@@ -265,13 +286,27 @@ def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _places(ds: Dataset, steps: int, seed: int) -> list[Source]:
-    groups = ds.store.episode_strings("group")
-    return [provenance.place(ds.store, e, t, group=groups[e]) for e, t in _drawn(ds, steps, seed)]
+    """Return the places in the archive of some steps; raises RldsError if there are none."""
+    groups, index = ds.store.episode_strings("group"), ds.episodes.index
+    read = [None if s.get("recorded") else ReadAs.of(ds.manifest, s) for s in ds.sources]
+    if not read:
+        raise RldsError(f"{ds.id} has no archive: it was created from values in Python.")
+    traced = np.array([r is not None and r.keeps_rows for r in read])
+    index = index[traced[ds.store.episodes["source"][index]]]
+    if not len(index) and any(read):
+        source = ds.manifest.provenance[0]["from"] if ds.manifest.provenance else None
+        raise RldsError(
+            f"{ds.id} was made by functions that dropped or moved steps: they cannot be traced.",
+            hint=f"rlds verify {source} --trace {steps}" if source else None,
+        )
+    if not len(index):
+        raise RldsError(f"{ds.id} has no archive: its episodes were recorded from values.")
+    drawn = _drawn(ds.store.episodes["length"][index], steps, seed)
+    return [provenance.place(ds.store, int(index[e]), t, group=groups[int(index[e])]) for e, t in drawn]
 
 
-def _drawn(ds: Dataset, steps: int, seed: int) -> Iterator[tuple[int, int]]:
+def _drawn(length: IntArray, steps: int, seed: int) -> Iterator[tuple[int, int]]:
     """Draw pairs of episode and step, in order, each once."""
-    length: IntArray = ds.store.episodes["length"]
     ends = np.cumsum(length)
     total = int(length.sum())
     if total <= steps:
@@ -287,8 +322,9 @@ def _drawn(ds: Dataset, steps: int, seed: int) -> Iterator[tuple[int, int]]:
     yield from ((int(e), int(i - firsts[e])) for e, i in zip(episodes, chosen, strict=True))
 
 
-def _spot(ds: Dataset, files: Mapping[str, Path], place: Source) -> ArchivedStep:
-    columns, file = ds.store.episodes, files[place.file]
+def _spot(ds: Dataset, file: Path, place: Source) -> ArchivedStep:
+    columns = ds.store.episodes
+    read = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)])
     root = Path(str(file).removesuffix(place.file)) if str(file).endswith(place.file) else file.parent
     return ArchivedStep(
         file=file,
@@ -297,8 +333,8 @@ def _spot(ds: Dataset, files: Mapping[str, Path], place: Source) -> ArchivedStep
         first=int(columns["row"][place.episode]),
         step=place.step,
         length=int(columns["length"][place.episode]),
-        facts=ds.manifest.facts,
-        fields=ds.manifest.options.get("fields") or {},
+        facts=read.facts,
+        fields=read.fields,
     )
 
 

@@ -210,9 +210,13 @@ def raised_at(e: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def seed(task: Task, number: int) -> None:
-    """Seed the global generators for one episode or batch, so that every worker draws the same numbers."""
-    digest = hashlib.sha256(f"{task.source} {number}".encode()).digest()
+def seed(task: Task, number: int | str) -> None:
+    """Seed the global generators for one episode or batch, so that every worker draws the same numbers.
+
+    A text names an episode of a dataset that grows: the same numbers are drawn for it at every generation.
+    """
+    source = task.dataset.id if isinstance(number, str) else task.source
+    digest = hashlib.sha256(f"{source} {number}".encode()).digest()
     value = int.from_bytes(digest[:4], "little")
     random.seed(value)
     np.random.seed(value)

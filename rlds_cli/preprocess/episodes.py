@@ -65,7 +65,7 @@ class EpisodeRunner:
         return self._results(self._call(ep, given), ep, given, apart)
 
     def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
-        calling.seed(self._task, ep.number)
+        calling.seed(self._task, self._reader.seed_of(ep.number))
         return self._caller(forms.to_input(given, self._task.arrays), lambda: self._input(ep, given, None))
 
     def _results(

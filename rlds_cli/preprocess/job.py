@@ -42,6 +42,7 @@ from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.plan import Assumptions, WritePlan, make_plan
 from rlds_cli.preprocess.reading import SourceReader, runs
+from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.steps import StepRunner
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, PART_ROWS, STEP_ROWS, Task
 from rlds_cli.preprocess.workers import WorkerPool
@@ -74,6 +75,7 @@ class PreprocessJob:
     plan: WritePlan
     parts: Sequence[Part]
     stage: Stage = "preprocess"
+    reuse: Reuse | None = None  # results of an earlier run that are taken over
 
     @property
     def id(self) -> str:
@@ -98,7 +100,16 @@ class PreprocessJob:
         with redirect_stdout(sys.stderr) if parent_process() else nullcontext():
             runner = runner_of(self.task, self._reader)
             with undisturbed(self.task):
-                yield from runner.chunks(part, self.plan)
+                for first, last, there in self._stretches(part):
+                    if there and self.reuse is not None:
+                        yield from self.reuse.chunks(first, last, self.plan, self._reader.table(first, last))
+                    else:
+                        stretch = Part(None, {**part.args, "first": first, "last": last})
+                        yield from runner.chunks(stretch, self.plan)
+
+    def _stretches(self, part: Part) -> Iterator[tuple[int, int, bool]]:
+        first, last = part.args["first"], part.args["last"]
+        return iter([(first, last, False)]) if self.reuse is None else self.reuse.stretches(first, last)
 
     @cached_property
     def _reader(self) -> SourceReader:
@@ -114,14 +125,14 @@ class PreprocessJob:
 
     @cached_property
     def _pickled(self) -> bytes:
-        return pickle.dumps((self.task, self.plan))
+        return pickle.dumps((self.task, self.plan, self.reuse))
 
 
 @lru_cache(maxsize=1)
 def _unpickled(pickled: bytes) -> PreprocessJob:
     """Return a job, without its parts; a worker receives one part at a time, and opens the source for the first."""
-    task, plan = pickle.loads(pickled)
-    return PreprocessJob(task, plan, ())
+    task, plan, reuse = pickle.loads(pickled)
+    return PreprocessJob(task, plan, (), reuse=reuse)
 
 
 def runner_of(task: Task, reader: SourceReader | None = None) -> EpisodeRunner | StepRunner:
@@ -172,10 +183,15 @@ def parts(task: Task, *, kept: bool, made: int = 0, rows: int = PART_ROWS) -> tu
     )
 
 
-def divided(task: Task, plan: WritePlan, rows: int) -> PreprocessJob:
+def divided(task: Task, plan: WritePlan, rows: int, reuse: Reuse | None = None) -> PreprocessJob:
     """Divide a planned task into chunks of about ``rows`` rows."""
-    made = sum(f.row_bytes for f in plan.schema)
-    return PreprocessJob(task, plan, parts(task, kept=plan.kept, made=made, rows=rows))
+    made = parts(task, kept=plan.kept, made=made_bytes(plan), rows=rows)
+    return PreprocessJob(task, plan, made, reuse=reuse)
+
+
+def made_bytes(plan: WritePlan) -> int:
+    """Return the bytes that are written per step, as far as they determine the steps of a call."""
+    return sum(f.row_bytes for f in plan.schema)
 
 
 def rows_of_chunk(seconds: float, steps: int) -> int:

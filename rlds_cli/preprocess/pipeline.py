@@ -85,6 +85,17 @@ class Pipeline:
         """Hash that identifies the result."""
         return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
 
+    def continues(self, made: Mapping[str, Any]) -> bool:
+        """Return whether a step of a provenance is the same pipeline on another generation of its dataset."""
+        before = dict(made.get("pipeline", {}))
+        mine = {k: v for k, v in self.parts_of_key.items() if k != "source"}
+        return (
+            self.dataset.generation is not None
+            and str(made.get("id")).lower() == str(self.id).lower()
+            and bool(before)
+            and {k: v for k, v in before.items() if k not in ("source", "key")} == mine
+        )
+
     def check_name(self, m: Manifest) -> None:
         """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
         made = dict(m.provenance[-1].get("pipeline", {})) if m.provenance else {}
@@ -160,6 +171,7 @@ def described(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """Describe the pipeline of functions; their modules can be imported inside the block."""
+    dataset = dataset.end_to_end()
     with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -14,9 +14,10 @@ from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
-from rlds_cli.preprocess import job, task
+from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
+from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
@@ -34,13 +35,22 @@ from rlds_cli.ted import Array
 _LONG = 20.0  # seconds
 
 
-def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Callable[[Dataset], None]] = ()) -> None:
+def run_task(
+    pool: WorkerPool,
+    work: Path,
+    target: Path,
+    *,
+    again: bool = False,
+    checks: Iterable[Callable[[Dataset], None]] = (),
+) -> None:
     """Run a task and publish its result as ``target``.
 
     Parameters
     ----------
     work : Path
         Working directory; an interrupted run of the same task continues from it. Removed at the end.
+    again : bool
+        Run the function on all episodes, also where ``target`` has results of an earlier generation of the source.
     checks : iterable of callables
         Called with the result before it is published; if one raises, nothing is published.
 
@@ -53,9 +63,11 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
     t = job.with_state(pool.task, work, pool)
     while True:
         plan, seconds = job.planned(t, assumptions)
-        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps))
-        executor = pool.executor(seconds * t.dataset.num_steps, len(todo.parts))
-        _tell_long(todo, seconds * t.dataset.num_steps, executor, pool.progress)
+        known = None if again else _taken_over(t, plan, target, pool.progress)
+        todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
+        new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]
+        executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
+        _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
             built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
         except AssumptionBroken as e:
@@ -72,6 +84,20 @@ def run_task(pool: WorkerPool, work: Path, target: Path, *, checks: Iterable[Cal
         publish(built, t, plan, target, threads=pool.threads, checks=checks)
         trees.discard(work)
         return
+
+
+def _taken_over(t: Task, plan: WritePlan, target: Path, tell: Progress) -> Reuse | None:
+    """Return results of an earlier generation that are taken over, and say so; or why there are none."""
+    steps = min(job.at_once(t, job.made_bytes(plan)), task.PART_ROWS)
+    found, why = reuse.find(t, plan, steps, target)
+    count = len(t.dataset.episodes)
+    if found is not None:
+        new = text.plural(count - found.count, "new episode")
+        note = f"{new}; {found.count:,} of {count:,} are taken from the result of generation {found.generation:,}"
+        tell(Event(str(t.id), "note", note=note))
+    elif why:
+        tell(Event(str(t.id), "note", note=f"all {count:,} episodes are processed: {why}"))
+    return found
 
 
 def _recall(work: Path) -> Assumptions:
@@ -120,6 +146,13 @@ class Publishable(Protocol):
     def id(self) -> DatasetId:
         """The id of the result."""
 
+    @property
+    def key(self) -> str:
+        """Hash that identifies the result."""
+
+    def continues(self, made: Mapping[str, Any], /) -> bool:
+        """Return whether a step of a provenance is the same work on another generation of its dataset."""
+
     def check_name(self, m: Manifest, /) -> None:
         """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
 
@@ -135,7 +168,10 @@ def is_made(t: Publishable, where: Settings) -> bool:
     path = home.find(t.id, where)
     if path is None:
         return False
-    t.check_name(manifest.read(path))
+    m = manifest.read(path)
+    if t.continues(m.provenance[-1] if m.provenance else {}) and m.provenance[-1].get("key") != t.key:
+        return False
+    t.check_name(m)
     return True
 
 
@@ -149,7 +185,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    if manifest.read(t.dataset.path).fingerprint != t.dataset.manifest.fingerprint:
+    if t.dataset.generation is None and manifest.read(t.dataset.path).fingerprint != t.dataset.manifest.fingerprint:
         raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)
@@ -210,6 +246,8 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
         yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state
+    if t.dataset.generation is not None:
+        yield reuse.METADATA, reuse.digests_of(t)
 
 
 def _state_name(t: Task) -> str:

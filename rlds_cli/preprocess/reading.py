@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.growing.store import GrowingStore
 from rlds_cli.store import compression
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
@@ -255,7 +256,11 @@ class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
+        if isinstance(dataset.store, GrowingStore):  # it holds the generation
+            self.store: Store = dataset.store
+            self._table = dataset.store.whole_table()
+        else:
+            self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
         self._index = dataset.episodes.index
         self._arrays: dict[tuple[str, str], Array | Compressed] = {}  # by field, and directory in that of the field
 
@@ -278,6 +283,12 @@ class SourceReader:
     def observed(self, k: int) -> bool:
         """Return whether the final observation of episode ``k`` is recorded."""
         return bool(self._table.observed[self._index[k]])
+
+    def seed_of(self, number: int, step: int | None = None) -> int | str:
+        """Return the seed of a call that begins with an episode of the dataset, or with a step of it."""
+        if isinstance(self.store, GrowingStore):
+            return f"{self.store.digest_of(number).hex()} {step or 0}"
+        return number if step is None else int(self.store.episodes["start"][number]) + step
 
     def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
         """Read episode ``k`` of the selection."""
@@ -355,7 +366,9 @@ class SourceReader:
         return values.tolist() if f.kind == "text" else values
 
     def _array(self, name: str, inner: str = "") -> Array | Compressed:
-        if (name, inner) not in self._arrays:
+        if (name, inner) not in self._arrays and isinstance(self.store, GrowingStore):
+            self._arrays[name, inner] = self.store.rows(name)
+        elif (name, inner) not in self._arrays:
             self._arrays[name, inner] = compression.open_rows(self.store.directory(name) / inner)
         return self._arrays[name, inner]
 

@@ -202,7 +202,7 @@ class _ResultMaker:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
         pool = WorkerPool(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            publish.run_task(pool, work, place.dataset(t.id), checks=self.checks)
+            publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks)
         else:
             pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks)
 

@@ -59,7 +59,7 @@ class StepRunner:
         original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
         given = self._given(block, original)
         done = {forms.DONE: given[forms.DONE].copy()}
-        calling.seed(self._task, block.runs[0][0])
+        calling.seed(self._task, self._reader.seed_of(int(block.numbers[0]), block.pieces[0].first))
         flat = (self._call_windows if self._task.unit == "window" else self._call)(block, given)
         with self._caller.refusing(int(block.numbers[0])):
             if self._task.arrays == "tensordict":

@@ -128,6 +128,7 @@ class Task:
         return {
             "id": str(self.id),
             "from": self.dataset.id,
+            **({} if self.dataset.generation is None else {"generation": self.dataset.generation}),
             "reference": self.function.reference,
             "files": [list(f) for f in self.function.files],
             **self.parts_of_key,
@@ -136,6 +137,19 @@ class Task:
             "rlds_version": __version__,
             **({"pipeline": dict(self.chain.record)} if self.chain and self.chain.record else {}),
         }
+
+    def continues(self, made: Mapping[str, Any]) -> bool:
+        """Return whether ``made``, a step of a provenance, is this task at another generation of its dataset."""
+        mine = {k: v for k, v in self.parts_of_key.items() if k != "source"}
+        return (
+            self.dataset.generation is not None
+            and self.whole
+            and "generation" in made
+            and "pipeline" not in made
+            and (str(made.get("id")).lower(), made.get("from")) == (str(self.id).lower(), self.dataset.id)
+            and all(made.get(k) == v for k, v in mine.items())
+            and not any(k in made and k not in mine for k in _LABELS if k != "source")
+        )
 
     def check_name(self, manifest: Manifest) -> None:
         """Raise NameTaken if ``manifest``, of the dataset with this id, belongs to another result."""
@@ -229,6 +243,7 @@ def describe(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Task:
     """Find the function, and check the options before it runs."""
+    dataset = dataset.end_to_end()
     function = functions.find(fn)
     unit, reach = unit_of(function, unit, span)
     if arrays not in ARRAYS:

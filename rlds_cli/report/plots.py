@@ -30,7 +30,6 @@ import numpy.typing as npt
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.files import safe as safe_files
 from rlds_cli.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps
-from rlds_cli.store.compression import read_range
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -287,7 +286,7 @@ def _field(ds: Dataset, what: str) -> tuple[Field, int | None]:
 def _curves(ds: Dataset, f: Field, element: int | None, episode: int) -> str:
     start = int(ds.episodes["start"][episode])
     stop = start + int(ds.episodes["num_observed" if f.placement == "both" else "length"][episode])
-    values = np.asarray(read_range(ds.store.directory(f.name), start, stop), np.float64).reshape(stop - start, -1)
+    values = np.asarray(ds.store.between(f.name, start, stop), np.float64).reshape(stop - start, -1)
     shown = range(min(values.shape[1], COLOURS)) if element is None else [element]
     places = [list(map(int, np.unravel_index(k, f.shape))) if f.shape else [] for k in shown]
     lines = [_curve(str(p) if p else f.name, values[:, k]) for k, p in zip(shown, places, strict=True)]

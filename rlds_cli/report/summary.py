@@ -22,6 +22,7 @@ from rlds_cli.checks.run import manifest_findings, quick
 from rlds_cli.checks.values import Saturation, saturation
 from rlds_cli.dataset import Dataset, environments, open_dataset
 from rlds_cli.errors import RldsError
+from rlds_cli.growing import retention
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.registry import Entry
 from rlds_cli.report.columns import (
@@ -85,7 +86,8 @@ class Summary:
     are 100 times the normalised returns, if reference scores are known. ``spaces`` have Minari's JSON form, ``splits``
     counts episodes, ``episode_columns`` are the user's own. ``findings`` come from checks that read no rows, and from
     the conversion; ``notes`` are the manifest's. ``shared`` names per field how its files came from the source dataset:
-    by link, reflink or copy.
+    by link, reflink or copy. Of a dataset that grows, ``generation`` is the number of the commit that is shown, and
+    ``keeps`` says in words what stays, such as ``the newest 1,000,000 steps``.
     """
 
     id: str
@@ -113,6 +115,8 @@ class Summary:
     findings: tuple[Finding, ...]
     provenance: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, str]
+    generation: int | None = None
+    keeps: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,8 @@ def _bytes(ds: Dataset, f: Field) -> int:
 def _distinct(ds: Dataset, f: Field) -> int | None:
     if f.kind != "text":
         return None
+    if ds.generation is not None:
+        return len(ds.store.strings(f.name)) - 1
     texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
     return arrays.open_document(texts / "offsets")[0][0] - 1
 
@@ -218,7 +224,7 @@ def summarise(
         As of ``open_dataset``.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    ds = Dataset(ds.store)
+    ds = Dataset(ds.store).end_to_end()
     m = ds.manifest
     returns, said = ds.episodes.get("total_reward"), about(ds)
     return Summary(
@@ -247,6 +253,8 @@ def summarise(
         findings=quick(ds),
         provenance=m.provenance,
         shared=m.shared,
+        generation=ds.generation,
+        keeps=None if ds.generation is None else retention.described(m.growing.get("keep", {})),
     )
 
 
@@ -500,7 +508,7 @@ def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
     if f.kind == "frames":
         offsets = read_range(directory / "offsets", start, start + rows + 1)
         return replace(traced, bytes=int(offsets[-1] - offsets[0]))
-    values = read_range(directory, start, start + rows)
+    values = ds.store.between(f.name, start, start + rows)
     if f.kind == "text":
         return replace(traced, texts=_texts(ds, f, values))
     if is_image(f) and not elements:

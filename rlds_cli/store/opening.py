@@ -158,6 +158,12 @@ class Store:
         """
         return self._open(name, self.directory(name), name)
 
+    def between(self, name: str, start: int, stop: int) -> Array:
+        """Return rows ``start`` to ``stop`` as `rows` does; of a compressed column, only these are decoded."""
+        if self.manifest.encoding == "memmap":
+            return self.rows(name)[start:stop]
+        return compression.read_range(self.directory(name), start, stop)
+
     def _identify(self) -> tuple[int, int]:
         status = (self.path / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
@@ -288,6 +294,10 @@ class Store:
             return StoredColumn(dtype, self.episodes[name], missing)
         texts = self.episode_strings(name)
         return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
+
+    def whole_table(self) -> EpisodeTable:
+        """Return the table of all episodes that `episodes` has, with those that left a dataset that grows."""
+        return self.table()
 
     def table(self) -> EpisodeTable:
         """Return the episode table as it was written."""

@@ -74,7 +74,7 @@ class SummaryPage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         s, ascii_only = self.summary, options.ascii_only
         yield line(console, _heading(s), "bold")
-        yield from (line(console, text) for text in (*_about(s), _counts(s)))
+        yield from (line(console, text) for text in (*_about(s), *_growing(s), _counts(s)))
         tables = [partial(field_table, s.fields, names, w, ascii_only) for names, w in DETAIL]
         table = fitting(console, options, tables)
         yield table
@@ -94,6 +94,11 @@ class SummaryPage:
 
 def _heading(s: Summary) -> str:
     return "   ".join([s.id, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
+
+
+def _growing(s: Summary) -> Iterator[str]:
+    if s.generation is not None:
+        yield f"grows: generation {s.generation:,}, keeps {s.keeps}"
 
 
 def _about(s: Summary) -> Iterator[str]:

@@ -105,7 +105,7 @@ def write_page(
     if path is not None:
         check_target(path, force=force)
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    ds = Dataset(ds.store)
+    ds = Dataset(ds.store).end_to_end()
     content = gather(ds, summarise(ds), check(ds, progress=progress))
     page = render(content).encode("utf-8", "replace")
     if isinstance(to, str | os.PathLike):

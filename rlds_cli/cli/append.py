@@ -1,0 +1,101 @@
+"""``rlds append``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlds_cli import text, visible
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.cli.import_ import mapping, plan_lines
+from rlds_cli.files.hashing import short
+
+if TYPE_CHECKING:
+    from rlds_cli.convert.appending import Appended, AppendPlan
+
+
+@app.command("append")
+def append(
+    id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A dataset that grows; it is made if needed.", autocompletion=options.complete_here
+        ),
+    ],
+    path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
+    format: Annotated[
+        str | None, typer.Option("--format", help="Read the files with this reader.", show_default=False)
+    ] = None,
+    map: Annotated[
+        list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY, as in rlds import.")
+    ] = None,
+    map_file: Annotated[
+        Path | None, typer.Option("--map-file", metavar="FILE", help="Read such a mapping from a JSON or TOML file.")
+    ] = None,
+    episodes_by: Annotated[
+        str | None,
+        typer.Option("--episodes-by", metavar="RULE", help="How episodes are divided, as in rlds import."),
+    ] = None,
+    last_step: Annotated[
+        str | None,
+        typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
+    ] = None,
+    protected: Annotated[
+        bool, typer.Option("--protected", help="Episodes that never leave, such as demonstrations.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also append files that were appended before.")] = False,
+    jobs: options.Jobs = None,
+    skip_bad: options.SkipBad = False,
+    dry_run: options.DryRun = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Append the episodes of your own files to a dataset that grows.
+
+    All of them are committed together. A file that was appended before is left out.
+
+    Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import importing
+    from rlds_cli.convert import appending
+
+    file = importing.read(map_file) if map_file else importing.FieldMapping()
+    fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
+    what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule, "skip_bad": skip_bad}
+    what |= {"last_step": last_step, "again": again, "cache_dir": cache_dir}
+    if dry_run:
+        planned = appending.plan_append(id, path, **what)
+        out.page(_plan(planned), planned.summary())
+        return
+    with out.progress() as progress:
+        done = appending.append(id, path, **what, protected=protected, jobs=jobs, progress=progress)
+    out.result(done, _appended(done))
+    _tell_skipped(done.skipped)
+
+
+def _tell_skipped(files: tuple[Path, ...]) -> None:
+    if files:
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        out.note(f"note: appended before, left out: {files[0]}{more}; --again appends them once more")
+
+
+def _appended(done: Appended) -> str:
+    counts = f"{text.plural(done.steps, 'step')}  {text.plural(done.episodes, 'episode')} appended"
+    if not done.files:
+        counts = "nothing to append"
+    return f"{done.id}  {counts}  generation {done.generation:,}  {short(done.fingerprint)}"
+
+
+def _plan(p: AppendPlan) -> str:
+    lines = [f"{p.id} {'will be made' if p.new else 'is here'}"]
+    lines += [f"appended before, left out: {f}" for f in p.skipped]
+    lines += plan_lines(p.reader) if p.reader else ["nothing to append"]
+    if p.reader and any(f.kind == "frames" for f in p.reader.fields):
+        lines.append("frames are decoded")
+    return visible.lines([*lines, f"Run without --dry-run to append to {p.id}"])

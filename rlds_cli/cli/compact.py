@@ -1,0 +1,48 @@
+"""``rlds compact``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.files.hashing import short
+from rlds_cli.text import plural
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.compacting import Compacted
+
+
+@app.command("compact")
+def compact(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset that grows.", autocompletion=options.complete_here)
+    ],
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Rewrite a dataset that grows end to end, without the rows of episodes that left.
+
+    Contents and fingerprint stay. Readers go on with the generation that they hold.
+
+    Example: rlds compact local/run7
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.maintenance import compacting
+
+    done = compacting.compact(id, cache_dir=cache_dir)
+    out.result(done, _compacted(done))
+    if done.waiting:
+        held = plural(done.waiting, "episode")
+        out.note(f"note: the rows of {held} that left wait for processes that read them; rlds gc frees them later")
+
+
+def _compacted(done: Compacted) -> str:
+    if not done.changed:
+        return f"{done.id}  its episodes lie end to end  {short(done.fingerprint)}"
+    sizes = f"{out.size(done.bytes_before)} before, {out.size(done.bytes_after)} now"
+    return f"{done.id}  generation {done.generation:,}  {sizes}  {short(done.fingerprint)}"

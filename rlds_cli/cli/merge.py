@@ -1,0 +1,67 @@
+"""``rlds merge``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rlds_cli import text, visible
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.convert.merging import MergePlan
+
+
+@app.command("merge")
+def merge(
+    ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Datasets on this disk.", autocompletion=options.complete_here)
+    ],
+    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
+    fields: Annotated[
+        str | None,
+        typer.Option("--fields", metavar="A,B", help="Fields of the new dataset; default: all, which must agree."),
+    ] = None,
+    column: Annotated[
+        str, typer.Option("--column", metavar="NAME", help="Episode column that says where an episode came from.")
+    ] = "dataset",
+    store: options.StoreAs = options.Encoding.memmap,
+    force: options.Force = False,
+    dry_run: options.DryRun = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Make one dataset of several. The episode table says where each episode came from.
+
+    Datasets that grow give the episodes of their newest generation.
+
+    Example: rlds merge local/monday local/tuesday --as local/all
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.convert import merging
+
+    what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
+    if dry_run:
+        planned = merging.plan_merge(ids, as_, **what)
+        out.result(planned, _plan(planned))
+        return
+    with out.progress() as progress:
+        ds = merging.merge(ids, as_, **what, store=store.value, force=force, progress=progress)
+    out.new_dataset(ds)
+
+
+def _plan(p: MergePlan) -> str:
+    lines = [
+        f"{m.id}{'' if m.generation is None else f' generation {m.generation:,}'}  "
+        f"{text.plural(m.steps, 'step')}  {text.plural(m.episodes, 'episode')}"
+        for m in p.members
+    ]
+    lines += [f"fields: {', '.join(f.name for f in p.fields)}"]
+    lines += [f"left out: {', '.join(p.left_out)}"] if p.left_out else []
+    shared = f"shared on disk: {', '.join(p.shared)}" if p.shared else "no field is shared on disk: rows are copied"
+    lines += [shared, f"{out.size(p.bytes)} of rows will be written"]
+    return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])

@@ -1,0 +1,292 @@
+"""Append the episodes of a user's own files to a dataset that grows."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import home, ids, importing, settings
+from rlds_cli.convert.archive import decoded_field
+from rlds_cli.dataset import Dataset, provenance
+from rlds_cli.dataset.provenance import RECORDED
+from rlds_cli.errors import InvalidEpisode, NameTaken
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.files.hashing import sha256_of
+from rlds_cli.growing import creation
+from rlds_cli.growing.appender import Appender
+from rlds_cli.growing.retention import Keep
+from rlds_cli.growing.store import GrowingStore, is_growing
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.ids import DatasetId
+from rlds_cli.importing import ImportPlan
+from rlds_cli.progress import Progress, shown
+from rlds_cli.settings import StrPath
+from rlds_cli.ted import Array, BoolArray, Chunk, Column, Field
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """The plan of an append.
+
+    Attributes
+    ----------
+    id : str
+    new : bool
+        There is no such dataset yet: it will be made.
+    files : tuple of Path
+        Files whose episodes will be appended.
+    skipped : tuple of Path
+        Files that were appended before, by their sha256.
+    fields : tuple of Field
+        Of the dataset.
+    reader : ImportPlan or None
+        How the files will be read; None if there is no file to append.
+    """
+
+    id: str
+    new: bool
+    files: tuple[Path, ...]
+    skipped: tuple[Path, ...]
+    fields: tuple[Field, ...]
+    reader: ImportPlan | None = field(repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        reader = None if self.reader is None else self.reader.summary()
+        return {**{n: getattr(self, n) for n in self.__slots__ if n != "reader"}, "reader": reader}
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The result of an append: its generation, and the numbers of episodes and steps that it added."""
+
+    id: str
+    path: Path
+    generation: int
+    fingerprint: str
+    episodes: int
+    steps: int
+    files: tuple[Path, ...]
+    skipped: tuple[Path, ...]
+
+
+def plan_append(
+    ref: str,
+    paths: StrPath | Sequence[StrPath],
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    episodes_by: str | None = None,
+    skip_bad: bool = False,
+    last_step: str | None = None,
+    again: bool = False,
+    cache_dir: StrPath | None = None,
+) -> AppendPlan:
+    """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
+    id = ids.parse(ref)
+    how = {"format": format, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad, "last_step": last_step}
+    there = _there(id, cache_dir)
+    given = importing.expand([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
+    known = () if there is None or again else _known(there, given)
+    files = tuple(f for f in given if f not in known)
+    schema = () if there is None else tuple(there.fields.values())
+    if not files:
+        return AppendPlan(str(id), there is None, (), known, schema, None)
+    planned = importing.plan_import(files, ref, **how)  # type: ignore[arg-type]
+    found = tuple(decoded_field(f, "raw") if f.kind == "frames" else f for f in planned.fields)
+    if there is not None:
+        _check_fields(str(id), schema, found)
+    return AppendPlan(str(id), there is None, files, known, schema or found, planned)
+
+
+def append(
+    ref: str,
+    paths: StrPath | Sequence[StrPath],
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    episodes_by: str | None = None,
+    skip_bad: bool = False,
+    last_step: str | None = None,
+    keep: Keep | None = None,
+    protected: bool = False,
+    again: bool = False,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Appended:
+    """Append the episodes of a user's own files to a dataset that grows; it is made if it is not there.
+
+    The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
+    or none. Encoded frames and videos are decoded. A file that was appended before is left out, by its sha256.
+
+    Parameters
+    ----------
+    ref : str
+        Id of the dataset, ``local/NAME``.
+    paths : path or paths
+        Files, directories or glob patterns.
+    format, fields, episodes_by, skip_bad, last_step, jobs
+        As in ``importing.import_archive``.
+    keep : Fifo, Reservoir or Top, optional
+        What a new dataset keeps; everything without it.
+    protected : bool
+        The policy of the dataset never lets these episodes leave.
+    again : bool
+        Append files that were appended before once more.
+
+    Raises
+    ------
+    NameTaken
+        The dataset does not grow, or a writer that does not share is at work.
+    InvalidEpisode
+        The fields of the files are not those of the dataset; the message lists the differences. Nothing is appended.
+    UnknownLayout, ArchiveError
+        The files cannot be read.
+    """
+    tell, id = shown(progress), ids.parse(ref)
+    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by}
+    how |= {"skip_bad": skip_bad, "last_step": last_step}
+    where = settings.read(cache_dir)
+    place = Home(where.home)
+    with exclusive(place, id, tell):
+        planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how)
+        if planned.reader is None:
+            return _nothing(planned, cache_dir)
+        encoded = any(f.kind == "frames" for f in planned.reader.fields)
+        with _converted(place, id, planned.files, "raw" if encoded else "encoded", how, jobs, tell) as made:
+            if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
+                _check_fields(str(id), planned.fields, tuple(made.schema.values()))
+            path = _new(place, id, made, keep) if planned.new else home.find(id, where)
+            assert path is not None
+            writer_of = Appender(path, shared=True)
+            try:
+                known = bool(writer_of.generation.sources)
+                sources = provenance.sources_for_another(made.store)
+                chunk = _all_rows(made)
+                if not known:  # earlier episodes that were recorded from values have source 0
+                    sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
+                kept = [protected] * len(chunk.episodes)
+                generation, _ = writer_of.commit(chunk, protected=kept, sources=sources)
+            finally:
+                writer_of.close()
+            counts = made.manifest.counts
+            return Appended(
+                str(id),
+                path,
+                generation.number,
+                generation.fingerprint,
+                counts.episodes,
+                counts.steps,
+                planned.files,
+                planned.skipped,
+            )
+
+
+def _there(id: DatasetId, cache_dir: StrPath | None) -> GrowingStore | None:
+    """Return the dataset that is there; raises NameTaken if it does not grow."""
+    found = home.find(id, settings.read(cache_dir))
+    if found is None:
+        return None
+    if not is_growing(found):
+        raise NameTaken(
+            f"{id} is here, and does not grow: nothing can be appended to it.",
+            hint=f"rlds append local/NAME FILES makes another; rlds merge {id} local/NAME --as local/ALL joins them",
+        )
+    return GrowingStore(found)
+
+
+def _known(there: GrowingStore, files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the files that were appended before, by size and sha256."""
+    known = {(s.get("size"), s.get("sha256")) for s in there.sources}
+    sizes = {size for size, _ in known}
+    return tuple(f for f in files if (size := f.stat().st_size) in sizes and (size, sha256_of(f)) in known)
+
+
+def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field]) -> None:
+    """Refuse fields that are not those of the dataset."""
+    wrong = differences({f.name: f for f in wanted}, {f.name: f for f in found})
+    if wrong:
+        raise InvalidEpisode(
+            f"The files do not fit {id}: {'; '.join(wrong)}. Nothing is appended.",
+            hint="--map FIELD=KEY reads a field from another key; rlds import and rlds preprocess change types",
+        )
+
+
+def differences(a: Mapping[str, Field], b: Mapping[str, Field]) -> list[str]:
+    """Describe in words, field by field, how fields ``b`` differ from ``a``."""
+    return [
+        f"{name} is {_described(b.get(name))}, not {_described(a.get(name))}"
+        if name in a and name in b
+        else f"{name} is {'missing' if name in a else 'not in the dataset'}"
+        for name in sorted({*a, *b})
+        if a.get(name) != b.get(name)
+    ]
+
+
+def _described(f: Field | None) -> str:
+    assert f is not None
+    values = f"{f.dtype} {list(f.shape)}" if f.kind == "array" else f.codec or f.kind
+    return f"{values} ({f.placement})"
+
+
+def _nothing(planned: AppendPlan, cache_dir: StrPath | None) -> Appended:
+    there = _there(ids.parse(planned.id), cache_dir)
+    assert there is not None
+    g = there.generation
+    return Appended(planned.id, there.path, g.number, g.fingerprint, 0, 0, (), planned.skipped)
+
+
+@contextmanager
+def _converted(
+    place: Home,
+    id: DatasetId,
+    files: Sequence[Path],
+    frames: str,
+    how: Mapping[str, Any],
+    jobs: int | None,
+    tell: Progress,
+) -> Iterator[Dataset]:
+    """Convert files into a dataset that is there for a while, whose rows are mapped."""
+    work = place.partial(id, f"append-{secrets.token_hex(4)}")
+    safe_files.work_directory(work, place.root)
+    try:
+        yield importing.import_archive(
+            files, str(id), **how, frames=frames, jobs=jobs, force=True, cache_dir=work, progress=tell
+        )
+    finally:
+        trees.discard(work)
+
+
+def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None) -> Path:
+    """Make a dataset that grows with the fields and spaces of another, and return its directory."""
+    target, work = place.dataset(id), place.partial(id, f"writer-{secrets.token_hex(4)}")
+    about = {"spaces": made.manifest.spaces, "env": made.manifest.env}
+    safe_files.work_directory(work, place.root)
+    try:
+        creation.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)
+        safe_files.directory(target.parent, place.root)
+        work.rename(target)
+    finally:
+        trees.discard(work)
+    return target
+
+
+def _all_rows(ds: Dataset) -> Chunk:
+    """Return all rows of a dataset as one chunk, whose arrays are mapped."""
+    table = replace(ds.store.table())
+    last: BoolArray = np.zeros(ds.num_rows, bool)
+    last[table.start + table.length] = True
+    columns: dict[str, Column] = {}
+    for f in ds.schema.values():
+        rows: Array = ds.store.rows(f.name)
+        columns[f.name] = ds.store.texts(f.name, rows).tolist() if f.kind == "text" else rows
+    return Chunk(columns, last, table)

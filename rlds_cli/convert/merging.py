@@ -1,0 +1,347 @@
+"""Merge datasets: one dataset of the episodes of several, which says where each episode came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from rlds_cli import home, ids, settings
+from rlds_cli.checks.run import record
+from rlds_cli.convert.appending import differences
+from rlds_cli.convert.create import VideoSources, stored_rows
+from rlds_cli.dataset import Dataset, open_dataset, provenance
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownField
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Progress, Stage, shown
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import episode_table, publishing
+from rlds_cli.store.build import write_rows
+from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.manifest import Stats
+from rlds_cli.store.publishing import Shared
+from rlds_cli.ted import BoolArray, Chunk, EpisodeTable, Field, IntArray, Part
+
+COLUMN = "dataset"  # the episode column that says where an episode came from
+READER = "merge"  # in the manifest
+_PART_ROWS = 1 << 20
+_CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A dataset of a merge: its id, generation if it grows, and numbers of episodes and steps that it gives."""
+
+    id: str
+    fingerprint: str
+    generation: int | None
+    episodes: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """The plan of a merge.
+
+    Attributes
+    ----------
+    id : str
+    members : tuple of Member
+    fields : tuple of Field
+        Of the result.
+    left_out : tuple of str
+        Fields of the members that the result does not have.
+    shared : tuple of str
+        Fields whose files the result shares with a member. Only a single, whole member can share: files of several
+        cannot be joined without a copy.
+    bytes : int
+        Bytes that will be written; encoded frames and texts do not count.
+    """
+
+    id: str
+    members: tuple[Member, ...]
+    fields: tuple[Field, ...]
+    left_out: tuple[str, ...]
+    shared: tuple[str, ...]
+    bytes: int
+
+
+def plan_merge(
+    refs: Sequence[str | Dataset],
+    ref: str,
+    *,
+    fields: Sequence[str] | None = None,
+    column: str = COLUMN,
+    cache_dir: StrPath | None = None,
+) -> MergePlan:
+    """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
+    return _Merge(ids.parse(ref), _opened(refs, cache_dir), fields, column).plan
+
+
+def merge(
+    refs: Sequence[str | Dataset],
+    ref: str,
+    *,
+    fields: Sequence[str] | None = None,
+    column: str = COLUMN,
+    store: Literal["memmap", "zarr"] = "memmap",
+    force: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Dataset:
+    """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
+
+    The members may grow: then their newest generation is taken, or that of an open dataset. After an interruption the
+    same call continues.
+
+    Parameters
+    ----------
+    refs : sequence of str or Dataset
+        Ids of datasets that are here, or open ones, selections too.
+    ref : str
+        Id of the result, such as ``local/all``.
+    fields : sequence of str, optional
+        Fields of the result. Without it, the members must have the same fields.
+    column : str
+        Name of the episode column that holds the id of the dataset that an episode came from.
+    store : {"memmap", "zarr"}
+        Memory-mapped files, or compressed ones.
+    force : bool
+        Replace a dataset of this id.
+
+    Raises
+    ------
+    InvalidEpisode
+        Fields or episode columns do not agree; the message lists the differences.
+    NameTaken
+        The id exists.
+    DatasetNotFound, UnknownField
+        There is no such dataset or field.
+
+    Examples
+    --------
+    >>> ds = merge(["local/monday", "local/tuesday"], "local/all")  # doctest: +SKIP
+    >>> ds.select(where='dataset == "local/monday"').num_episodes  # doctest: +SKIP
+    40
+    """
+    id, tell = ids.parse(ref), shown(progress)
+    todo = _Merge(id, _opened(refs, cache_dir), fields, column)
+    _ = todo.plan  # errors before anything is written
+    where = settings.read(cache_dir)
+    _check_free(id, where, force)
+    place = Home(where.home)
+    with exclusive(place, id, tell):
+        _check_free(id, where, force)  # another process may have held the lock
+        work = place.partial(id, todo.key[:16])
+        disk.check_space(todo.plan.bytes, place.root)
+        safe_files.work_directory(work, place.root)
+        built = write_rows(todo, work, jobs=0, progress=tell)
+        finish(built, todo.described(store), shared=todo.shared, locate=todo.videos.locate)
+        record(built.directory)
+        publishing.publish(built.directory, place.dataset(id))
+        trees.discard(work)
+    return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Dataset]:
+    given = [refs] if isinstance(refs, str | Dataset) else list(refs)
+    if not given:
+        raise InvalidArgument("There is nothing to merge: name at least one dataset.")
+    return [r if isinstance(r, Dataset) else open_dataset(r, cache_dir=cache_dir) for r in given]
+
+
+def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
+    if home.find(id, where) and not force:
+        raise NameTaken(f"{id} exists.", hint="another name, or --force (force=True) to replace it")
+
+
+class _Merge:
+    """A merge as a job of ``store.build``."""
+
+    stage: Stage = "convert"
+
+    def __init__(self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str) -> None:
+        self._id, self._members, self._column = id, members, column
+        self.id = str(id)
+        self.videos = VideoSources()
+        self._fields = _agreed(members, fields)
+        self._check_columns()
+
+    # -- the job
+
+    @property
+    def key(self) -> str:
+        """Hash of the members, the fields and the column."""
+        what = [[d.id, d.fingerprint, d.generation] for d in self._members]
+        described = [self.id, self._column, what, [asdict(f) for f in self._fields]]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+    @property
+    def schema(self) -> tuple[Field, ...]:
+        """The fields that are written."""
+        return tuple(f for f in self._fields if f.name not in self.shared)
+
+    @cached_property
+    def parts(self) -> Sequence[Part]:
+        """Whole episodes of one member each, about a million rows at a time."""
+        found = []
+        for number, ds in enumerate(self._members):
+            rows = np.cumsum(ds.episodes["length"] + 1)
+            firsts = np.flatnonzero(np.diff(rows // _PART_ROWS, prepend=-1)) if len(rows) else np.zeros(0, np.int64)
+            bounds = [*firsts.tolist(), len(rows)]
+            for a, b in pairwise(bounds):
+                size = int(rows[b - 1] - (rows[a - 1] if a else 0))
+                found.append(Part(size, {"member": number, "first": a, "last": b}))
+        return found
+
+    def read(self, part: Part) -> Iterator[Chunk]:
+        """Yield the rows of a part: runs of rows that lie end to end, in pieces."""
+        number, first, last = (part.args[n] for n in ("member", "first", "last"))
+        ds, table = self._members[number], self._tables[number]
+        start, length = ds.episodes["start"][first:last], ds.episodes["length"][first:last]
+        width = sum(f.row_bytes for f in self.schema)
+        at_once = max(2, _CHUNK_BYTES // max(1, width))
+        final = start + length  # the last row of each episode
+        breaks = np.flatnonzero(start[1:] != final[:-1] + 1) + 1
+        for a, b in zip([0, *breaks.tolist()], [*breaks.tolist(), last - first], strict=True):
+            for row in range(int(start[a]), int(final[b - 1]) + 1, at_once):
+                stop = min(row + at_once, int(final[b - 1]) + 1)
+                ends = np.searchsorted(final, (row, stop))
+                marks: BoolArray = np.zeros(stop - row, bool)
+                marks[final[ends[0] : ends[1]] - row] = True
+                columns = {f.name: stored_rows(ds.store, f, row, stop, self.videos, few=False) for f in self.schema}
+                yield Chunk(columns, marks, table.take(np.arange(first + ends[0], first + ends[1])))
+
+    def name(self, number: int) -> str:
+        """Return the name of a part in messages."""
+        return f"part {number + 1:,} of {len(self.parts):,}"
+
+    @cached_property
+    def _tables(self) -> list[EpisodeTable]:
+        """Episode tables of the members, whose sources count from the first file of all."""
+        found, before = [], 0
+        for ds, label in zip(self._members, self._labels, strict=True):
+            index: IntArray = ds.episodes.index
+            table = ds.store.whole_table().take(index)
+            table.source = table.source + np.int32(before)
+            table.extra = {**table.extra, self._column: [label] * len(table)}
+            before += len(provenance.sources_for_another(ds.store))
+            found.append(table)
+        return found
+
+    @property
+    def _labels(self) -> list[str]:
+        names = [ds.id for ds in self._members]
+        return [str(ds.path) if names.count(ds.id) > 1 else ds.id for ds in self._members]
+
+    # -- checks
+
+    def _check_columns(self) -> None:
+        """Refuse episode columns of different types, and a column of the name of the new one."""
+        taken = [ds.id for ds in self._members if self._column in ds.episodes]
+        if taken:
+            raise InvalidEpisode(
+                f"{taken[0]} has an episode column {self._column} already.",
+                hint="--column NAME (column=) calls the new one otherwise",
+            )
+        episode_table.check_names([self._column], self.id)
+        kinds: dict[str, tuple[str, str]] = {}
+        for ds in self._members:
+            for name in ds.store.own_columns:
+                dtype = ds.store.own_column(name).dtype
+                before, of = kinds.setdefault(name, (dtype, ds.id))
+                if dtype != before and {dtype, before} & {"str", "bool"}:
+                    raise InvalidEpisode(
+                        f"The episode column {name} is {before} in {of} and {dtype} in {ds.id}.",
+                        hint="rlds_cli.create copies episodes with other columns",
+                    )
+
+    # -- the result
+
+    @cached_property
+    def shared(self) -> dict[str, Shared]:
+        """The fields that share the files of the only member, if it is whole."""
+        ds = self._members[0]
+        whole = len(ds.episodes) == ds.manifest.counts.episodes and ds.episodes.index.tolist() == list(
+            range(len(ds.episodes))
+        )
+        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or not whole:
+            return {}
+        stats = {n: Stats(**s) for n, s in ds.manifest.stats.items()}
+        stored = {f.name: f for f in ds.manifest.fields}
+        return {f.name: Shared(ds.path, stored[f.name], stats.get(f.name), f.name) for f in self._fields}
+
+    @cached_property
+    def plan(self) -> MergePlan:
+        """The plan."""
+        rows = sum(int((ds.episodes["length"] + 1).sum()) for ds in self._members)
+        return MergePlan(
+            id=self.id,
+            members=tuple(
+                Member(ds.id, ds.fingerprint, ds.generation, ds.num_episodes, ds.num_steps) for ds in self._members
+            ),
+            fields=self._fields,
+            left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self._fields})),
+            shared=tuple(self.shared),
+            bytes=rows * sum(f.row_bytes for f in self.schema if f.kind == "array"),
+        )
+
+    def described(self, store: str) -> Description:
+        """Describe the result; what all members agree on stays."""
+        manifests = [ds.manifest for ds in self._members]
+        names = {f.name for f in self._fields}
+        spaces = {
+            name: space
+            for name, space in _common([m.spaces for m in manifests]).items()
+            if {n for n in manifests[0].stats if n.split("/")[0] == name} <= names
+        }
+        return Description(
+            self.id,
+            store if not self.shared else manifests[0].encoding,
+            reader=READER,
+            reader_version=1,
+            facts=_common([m.facts for m in manifests]),
+            spaces=spaces,
+            env=_common([m.env for m in manifests]),
+            options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
+            sources=tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store)),
+        )
+
+
+def _common(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the members that all mappings agree on."""
+    first, *others = given
+    return {name: value for name, value in first.items() if all(name in o and o[name] == value for o in others)}
+
+
+def _agreed(members: Sequence[Dataset], wanted: Sequence[str] | None) -> tuple[Field, ...]:
+    """Return the fields of the result; raises InvalidEpisode where the members disagree."""
+    first, *others = members
+    names = None if wanted is None else set(wanted)
+    for ds in members if names else ():
+        for name in sorted(names or ()):
+            if name not in ds.schema:
+                raise UnknownField(f"{ds.id} has no field {name}.", hint=f"its fields: {', '.join(sorted(ds.schema))}")
+    chosen = {n: f for n, f in first.schema.items() if names is None or n in names}
+    wrong = []
+    for ds in others:
+        other = {n: f for n, f in ds.schema.items() if names is None or n in names}
+        wrong += [f"in {ds.id}, {what} as in {first.id}" for what in differences(chosen, other)]
+    if wrong:
+        agreed = [n for n, f in first.schema.items() if all(ds.schema.get(n) == f for ds in others)]
+        raise InvalidEpisode(
+            f"The fields do not agree: {'; '.join(wrong)}.",
+            hint=f"--fields {','.join(agreed)} takes those that do" if agreed else "they have no field in common",
+        )
+    return tuple(chosen[n] for n in sorted(chosen))

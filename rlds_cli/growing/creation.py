@@ -1,0 +1,94 @@
+"""Make a dataset that grows, without episodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import __version__
+from rlds_cli.errors import InvalidEpisode
+from rlds_cli.files import disk
+from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import content, logs, retention, segments
+from rlds_cli.growing.retention import Keep
+from rlds_cli.store import arrays, generations, manifest, statistics
+from rlds_cli.store.generations import Generation
+from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.ted import Field
+
+
+def make(
+    directory: Path,
+    id: str,
+    schema: Sequence[Field],
+    *,
+    keep: Keep | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
+    for f in schema:
+        if f.kind == "frames":
+            raise InvalidEpisode(
+                f"{f.name}: a dataset that grows holds arrays and text, not encoded frames.",
+                hint="decode them: arrays of uint8",
+            )
+    width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
+    limit = keep.steps if isinstance(keep, retention.Fifo) else None
+    segment_rows = segments.rows_of_segment(width, None if limit is None else max(segments.PAGE_ROWS, limit // 8))
+    paths = assign_paths(f.name for f in schema)
+    growing = (
+        {"segment_rows": segment_rows, "keep": retention.to_json(keep)} if keep else {"segment_rows": segment_rows}
+    )
+    head = Manifest(
+        format=GROWING_FORMAT,
+        id=id,
+        encoding="memmap",
+        fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
+        counts=Counts(**generations.counts_of(Generation())),
+        fingerprint=Generation(content=content.content(schema, content.no_sums())).fingerprint,
+        created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        rlds_version=__version__,
+        stats={f.name: _no_stats(f) for f in schema if f.kind == "array" and "complex" not in f.dtype},
+        growing=growing,
+        **dict(about or {}),
+    )
+    for f in schema:
+        own = directory / paths[f.name]
+        own.mkdir(parents=True)
+        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
+    _write_groups(directory)
+    for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
+        safe_files.write_bytes(directory / name, b"")
+    for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
+        safe_files.write_bytes(directory / name, b"")
+    safe_files.write_bytes(directory / logs.FREED, bytes(16))
+    first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
+    content.save(directory, 0, content.no_sums())
+    safe_files.write_bytes(directory / generations.FILE, first.packed())
+    arrays.write_group(directory, {"rlds": head.to_json()})
+    manifest.read(directory)  # refuse now what would be refused on opening
+    for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
+        disk.sync_directory(path)
+
+
+def _stored(f: Field, path: str) -> StoredField:
+    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array([]))
+    return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
+
+
+def _no_stats(f: Field) -> dict[str, Any]:
+    return asdict(statistics.Accumulator(f.shape).result(np.zeros((0, *f.shape), f.dtype)))
+
+
+def _write_groups(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir() and not (entry / "zarr.json").exists():
+            arrays.write_group(entry)
+            _write_groups(entry)

@@ -1,0 +1,201 @@
+"""Verify a dataset that grows: its generations, logs and segments, and each episode that is kept against its digest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.growing import content, logs, segments
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.store import arrays, files, generations
+from rlds_cli.store.integrity import Verification
+from rlds_cli.store.sealing import Problem
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, IntArray
+
+_MOST_PROBLEMS = 64  # episodes that are named
+_TOLD = 256  # episodes between two reports of progress
+_ROUNDING = 1e-9
+
+
+def verify_directory(
+    path: Path, *, generation: int | None = None, progress: Progress | bool | None = None
+) -> Verification:
+    """Check a dataset that grows, at its newest generation or another one that is there.
+
+    Every record of a generation has a checksum. Every episode that is kept has a digest of its rows; that of all of
+    them is the fingerprint. Damage is named by episode.
+    """
+    try:
+        store = GrowingStore(path, generation, check=False)
+    except (RldsError, OSError, ValueError, KeyError) as e:
+        return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
+    problems = [*_generations(path), *_logs(store), *_arrays(store)]
+    fingerprint, size = None, 0
+    if not problems:
+        try:
+            fingerprint, size, found = _episodes(store, shown(progress))
+            problems += found
+        except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
+            problems.append(Problem("episodes", _why(e)))
+    id = store.manifest.id
+    return Verification(id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
+
+
+def _why(e: Exception) -> str:
+    return e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}"
+
+
+def _generations(path: Path) -> Iterator[Problem]:
+    """Check every record of a generation, and that none has less than the one before."""
+    newest = generations.last(path).number
+    with files.open_regular(path / generations.FILE) as log:
+        data = os.pread(log.fileno(), (newest + 1) * generations.BYTES, 0)
+    before = None
+    for number in range(newest + 1):
+        g = generations.unpacked(data[number * generations.BYTES : (number + 1) * generations.BYTES])
+        if g is None or g.number != number:
+            yield Problem(generations.FILE, f"the record of generation {number:,} is damaged")
+            continue
+        if before is not None and any(
+            getattr(g, name) < getattr(before, name)
+            for name in (
+                "rows",
+                "episodes",
+                "departed",
+                "about",
+                "sources",
+                "strings",
+                "first_row",
+                "first_episode",
+                "moved",
+            )
+        ):
+            yield Problem(generations.FILE, f"generation {number:,} has less than the one before")
+        before = g
+
+
+def _logs(store: GrowingStore) -> Iterator[Problem]:
+    """Check that every log is there, as long as the generation says, and readable."""
+    g, path = store.generation, store.path
+    for name, stop in ((logs.SOURCES, g.sources), (logs.STRINGS, g.strings), (logs.ABOUT, g.about)):
+        try:
+            for line in logs.read_part(path / name, 0, stop).split(b"\n"):
+                if line:
+                    documents.loads(line)
+        except (DamagedDataset, ValueError) as e:
+            yield Problem(name, _why(e))
+    try:
+        left = logs.read_departed(path, g.departed)
+        if len(left) and not 0 <= left.min() <= left.max() < g.episodes:
+            yield Problem(logs.DEPARTED, "names an episode that is not there")
+        elif len(np.unique(left)) != len(left):
+            yield Problem(logs.DEPARTED, "names an episode twice")
+        records = logs.read_episodes(path, g.first_episode, g.episodes)
+        logs.check_episodes(records, 0, g.rows, len(store.sources), path)
+    except RldsError as e:
+        yield Problem("episodes", _why(e))
+
+
+def _arrays(store: GrowingStore) -> Iterator[Problem]:
+    """Check the segments of each field, and the document that describes them to other readers."""
+    segment_rows = int(store.head.growing["segment_rows"])
+    for f in store.fields.values():
+        directory = store.directory(f.name)
+        dtype, shape = segments.stored_row(f)
+        try:
+            found_shape, found_dtype = arrays.open_document(directory)
+            if found_shape[1:] != shape or found_dtype != dtype:
+                yield Problem(
+                    f.name, f"zarr.json says {found_dtype} {list(found_shape[1:])} of a row, not {dtype} {list(shape)}"
+                )
+            size = segment_rows * arrays.row_bytes((0, *shape), dtype)
+            for number in store.needed() if size else ():
+                arrays.check_size(segments.file_of(directory, number, 1 + len(shape)), size)
+        except (RldsError, OSError, ValueError, KeyError) as e:
+            yield Problem(f.name, _why(e))
+
+
+def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
+    """Compare each episode that is kept with its digest; return the fingerprint of what is there, and its bytes."""
+    table, columns, names = store.whole_table(), store.episodes, list(store.fields)
+    kept = np.arange(len(table)) if store.kept is None else store.kept
+    problems, digests, size = list[Problem](), list[bytes](), 0
+    for i, k in enumerate(kept.tolist()):
+        a = int(columns["start"][k])
+        rows = {n: store.gather(n, np.arange(a, a + int(table.length[k]) + 1)) for n in names}
+        plain = {n: v.tolist() if store.fields[n].kind == "text" else v for n, v in rows.items()}
+        size += sum(v.nbytes for v in rows.values())
+        digests.append(content.episode_digest(_head(table, k), plain))
+        what = None
+        if digests[-1] != store.digest_of(k):
+            what = "is not as it was written"
+        elif wrong := _wrong_columns(columns, k, rows, int(table.length[k])):
+            what = f"has another {wrong} in the episode table than in its rows"
+        if what is not None:
+            problems.append(Problem(f"episode {i:,}", what, (a, a + int(table.length[k]) + 1)))
+            if len(problems) == _MOST_PROBLEMS:
+                break
+        if i % _TOLD == 0:
+            tell(Event(store.manifest.id, "verify", "", i, len(kept), "episodes"))
+    schema, g = tuple(store.fields.values()), store.generation
+    sums = content.changed(content.no_sums(), digests)
+    found = generations.PREFIX + content.content(schema, sums).hex()
+    if not problems and found != g.fingerprint:
+        problems.append(
+            Problem("episodes", f"the fingerprint is {found}; generation {g.number:,} says {g.fingerprint}")
+        )
+    if not problems:
+        problems += _counts(
+            store, table.take(kept), {n: columns[n][kept] for n in ("num_transitions", "num_terminated")}
+        )
+    return found, size, problems
+
+
+def _head(table: EpisodeTable, k: int) -> list[object]:
+    splits = sorted(name for name, mask in table.splits.items() if mask[k])
+    numbers = (int(v[k]) for v in (table.length, table.end, table.num_observed))
+    return [*numbers, table.seed[k], table.options[k], splits]
+
+
+def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
+    """Return the name of a column that the rows of an episode contradict."""
+    if REWARD in rows and rows[REWARD].ndim == 1 and rows[REWARD].dtype.kind in "biuf":
+        total, told = float(np.sum(rows[REWARD], dtype=np.float64)), float(columns["total_reward"][k])
+        scale = float(np.sum(np.abs(rows[REWARD]), dtype=np.float64))
+        if not (abs(total - told) <= _ROUNDING * (1 + scale) or (total != total and told != told) or total == told):
+            return "total_reward"
+    if all(name in rows for name in FLAGS):
+        terminated, truncated = (np.asarray(rows[name], bool) for name in FLAGS)
+        if int(terminated.sum()) != columns["num_terminated"][k]:
+            return "num_terminated"
+        if int((terminated | truncated).sum()) != columns["num_done"][k]:
+            return "num_done"
+    return None
+
+
+def _counts(store: GrowingStore, table: EpisodeTable, columns: dict[str, IntArray]) -> Iterator[Problem]:
+    """Compare the counts of the generation with the table of the episodes that are kept."""
+    g = store.generation
+    ended = {"terminated": TERMINATED, "truncated": TRUNCATED, "cut": CUT}
+    found = {
+        "kept": len(table),
+        "steps": int(table.length.sum()),
+        "transitions": int(table.num_transitions.sum()),
+        "final_observations": int(table.observed.sum()),
+        **{name: int((table.end == code).sum()) for name, code in ended.items()},
+    }
+    if all(name in store.fields for name in FLAGS):
+        found["terminated_inside"] = int(columns["num_terminated"].sum()) - found["terminated"]
+    for name, count in found.items():
+        if getattr(g, name) != count:
+            yield Problem(
+                generations.FILE, f"generation {g.number:,} counts {getattr(g, name):,} {name}, not {count:,}"
+            )
+    if not np.array_equal(columns["num_transitions"], table.num_transitions):
+        yield Problem(logs.EPISODES, "num_transitions does not fit length and end")

@@ -1,0 +1,109 @@
+"""Compact a dataset that grows, and free the rows of its old generations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlds_cli.errors import RldsError
+from rlds_cli.files import disk
+from rlds_cli.growing import logs
+from rlds_cli.growing.appender import Appender
+from rlds_cli.growing.logs import freed
+from rlds_cli.growing.segments import stored_row
+from rlds_cli.growing.store import is_growing
+from rlds_cli.home import locate, usage
+from rlds_cli.settings import StrPath
+from rlds_cli.store import generations, manifest
+from rlds_cli.store.arrays import row_bytes
+from rlds_cli.store.opening import field_of
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A dataset that was compacted.
+
+    ``changed`` is False if its episodes lay end to end already. ``waiting`` episodes are not freed yet, since readers
+    hold a generation that has them: ``rlds gc`` frees them later.
+    """
+
+    id: str
+    path: Path
+    generation: int
+    fingerprint: str
+    changed: bool
+    waiting: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
+    """Rewrite a dataset that grows, so that its episodes lie end to end and the others take no space.
+
+    Contents, order and fingerprint stay. Readers go on with the generation that they hold. The episodes are written
+    once more before the old rows are freed.
+
+    Raises
+    ------
+    RldsError
+        The dataset does not grow.
+    NameTaken
+        A writer is at work.
+    NoSpace
+        There is no room to write the episodes once more. The dataset is as it was.
+    """
+    path = locate.dataset(ref, cache_dir=cache_dir)
+    if not is_growing(path):
+        id = manifest.read(path).id
+        raise RldsError(f"{id} does not grow: its episodes lie end to end.", hint="rlds convert changes its encoding")
+    before = usage.size_on_disk(path)
+    with _writing(path, shared=False) as opened:
+        old = opened.generation
+        if old.kept < old.episodes - old.first_episode:
+            width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, opened.schema))
+            disk.check_space((old.steps + old.kept) * width, path)
+        g = opened.compact()
+        waiting = g.departed - freed(path)[1]
+    after = usage.size_on_disk(path)
+    return Compacted(
+        manifest.read(path).id, path, g.number, g.fingerprint, g.number != old.number, waiting, before, after
+    )
+
+
+def unfreed(path: Path) -> tuple[int, int]:
+    """Return the bytes of rows of episodes that left: those that can be freed now, and those that readers hold."""
+    g = generations.last(path)
+    held = generations.at(path, logs.oldest_held(path, g.number))
+    waiting = logs.read_departed(path, g.departed, min(freed(path)[1], g.departed))
+    if not len(waiting):
+        return 0, 0
+    first = int(waiting.min())
+    e = logs.read_episodes(path, first, int(waiting.max()) + 1)[waiting - first]
+    fields = map(field_of, manifest.read(path).fields)
+    width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, fields))
+    sizes = (e["length"] + 1) * width
+    count = max(0, held.departed - min(freed(path)[1], g.departed))
+    return int(sizes[:count].sum()), int(sizes[count:].sum())
+
+
+def free(path: Path) -> int:
+    """Free the rows of episodes that left and that no reader holds; return how many episodes that are.
+
+    Raises
+    ------
+    NameTaken
+        A writer is at work; it frees them itself.
+    """
+    with _writing(path, shared=True) as opened:
+        return opened.collect()
+
+
+@contextmanager
+def _writing(path: Path, *, shared: bool) -> Iterator[Appender]:
+    opened = Appender(path, shared=shared)
+    try:
+        yield opened
+    finally:
+        opened.close()

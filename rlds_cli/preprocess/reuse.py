@@ -1,0 +1,157 @@
+"""Take over results of an earlier run: of episodes that a dataset that grows had already.
+
+The result of a function of whole episodes depends on the episode alone, which its digest tells. The result of a
+function of steps, batches or windows depends on the call, which begins with the episodes before it: so a beginning that
+both generations have in common is taken over, up to the last call that is the same. The digests of the episodes that an
+earlier run had are in the metadata of its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.preprocess import builtin
+from rlds_cli.preprocess.plan import WritePlan
+from rlds_cli.preprocess.reading import runs
+from rlds_cli.preprocess.task import Task
+from rlds_cli.store import arrays, manifest
+from rlds_cli.store.build import FAILED
+from rlds_cli.store.integrity import verify_directory
+from rlds_cli.store.opening import Store, field_of
+from rlds_cli.ted import BoolArray, Chunk, Column, EpisodeTable, IntArray
+
+METADATA = "source_episodes"  # the name of the digests in the metadata of a result
+_CHUNK_BYTES = 4 << 20
+Digests = npt.NDArray[np.uint8]  # [episodes, 32]
+
+
+def digests_of(task: Task) -> Digests:
+    """Return the digests of the episodes of a task, whose dataset grows."""
+    store = task.dataset.store
+    assert isinstance(store, GrowingStore)
+    found = b"".join(store.digest_of(k) for k in task.dataset.episodes.index.tolist())
+    return np.frombuffer(found, np.uint8).reshape(-1, 32)
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Results that are taken over: for each episode the number of its result in the dataset ``path``, or -1."""
+
+    path: Path
+    generation: int
+    index: IntArray
+
+    @property
+    def count(self) -> int:
+        """Number of episodes whose results are taken over."""
+        return int((self.index >= 0).sum())
+
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self.path)
+
+    @cached_property
+    def _table(self) -> EpisodeTable:
+        return self._store.table()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "generation": self.generation, "index": self.index}
+
+    def stretches(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
+        """Divide episodes into stretches to compute, and stretches whose results lie end to end (True)."""
+        index = self.index[first:last]
+        there = index >= 0
+        breaks = np.flatnonzero((there[1:] != there[:-1]) | (there[1:] & (np.diff(index) != 1))) + 1
+        for a, b in pairwise([0, *breaks.tolist(), last - first]):
+            if b > a:
+                yield first + a, first + b, bool(there[a])
+
+    def chunks(self, first: int, last: int, plan: WritePlan, table: EpisodeTable) -> Iterator[Chunk]:
+        """Yield the rows of a stretch; ``table`` has its episodes as they are in the source."""
+        e, old = self._store.episodes, self.index[first:last]
+        start, stop = int(e["start"][old[0]]), int(e["start"][old[-1]] + e["length"][old[-1]]) + 1
+        final = e["start"][old] + e["length"][old]
+        table.end, table.observed = self._table.end[old], self._table.observed[old]
+        table.splits = {name: mask for name, mask in table.splits.items() if mask.any()}
+        at_once = max(2, _CHUNK_BYTES // max(1, sum(f.row_bytes for f in plan.written)))
+        for a in range(start, stop, at_once):
+            b = min(a + at_once, stop)
+            ended = np.searchsorted(final, (a, b))
+            marks: BoolArray = np.zeros(b - a, bool)
+            marks[final[ended[0] : ended[1]] - a] = True
+            columns = {f.name: self._column(f.name, a, b) for f in plan.written}
+            yield Chunk(columns, marks, table.take(np.arange(*ended)))
+
+    def _column(self, name: str, a: int, b: int) -> Column:
+        values = self._store.between(name, a, b)
+        return self._store.texts(name, values).tolist() if self._store.fields[name].kind == "text" else values
+
+
+def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse | None, str]:
+    """Return what can be taken over from the dataset in ``target``, and why nothing can; nothing is there: no reason.
+
+    Parameters
+    ----------
+    steps : int
+        Steps of a call, which a function of steps, batches or windows gets.
+    """
+    if task.dataset.generation is None or not target.exists():
+        return None, ""
+    m = manifest.read(target)
+    if not task.continues(m.provenance[-1] if m.provenance else {}):
+        return None, ""
+    why = _hindrance(task, plan)
+    if not why and any(n.get("code") == FAILED for n in m.notes):
+        why = "episodes failed before"
+    if not why and {f.name: field_of(f) for f in m.fields} != {f.name: f for f in plan.schema}:
+        why = "its fields are others now"
+    if not why and (METADATA not in m.metadata or not verify_directory(target, progress=False).ok):
+        why = "the earlier result is damaged"
+    if why:
+        return None, why
+    old, new = arrays.read(target / "metadata" / METADATA), digests_of(task)
+    index = _matched(old, new) if task.unit == "episode" else _common(old, new, task.dataset.episodes["length"], steps)
+    found = Reuse(target, int(m.provenance[-1]["generation"]), index)
+    return (found, "") if found.count else (None, "it has no episodes in common with the earlier result")
+
+
+def _hindrance(task: Task, plan: WritePlan) -> str:
+    """Say why results of this function are not those of single episodes; empty if they are."""
+    call = task.function.load()
+    if task.fits:
+        return "its first pass sees all episodes"
+    if task.chain is not None:
+        return "there are several functions"
+    if builtin.complete(call, task.dataset, task.args).keys() - task.args.keys():
+        return "it receives the whole dataset"
+    if not plan.kept:
+        return "it changes the lengths of episodes"
+    if any(f.kind == "frames" for f in plan.schema):
+        return "it returns encoded frames"
+    return ""
+
+
+def _matched(old: Digests, new: Digests) -> IntArray:
+    """Return for each new episode the number of an equal old one, or -1."""
+    known: Mapping[bytes, int] = {d.tobytes(): k for k, d in reversed(list(enumerate(old)))}
+    return np.array([known.get(d.tobytes(), -1) for d in new], np.int64)
+
+
+def _common(old: Digests, new: Digests, lengths: IntArray, steps: int) -> IntArray:
+    """Return the numbers of a common beginning, up to the last call that is the same; -1 behind it."""
+    both = min(len(old), len(new))
+    differ = np.flatnonzero((old[:both] != new[:both]).any(axis=1))
+    common = int(differ[0]) if len(differ) else both
+    same = max(f for f in (*runs(lengths, steps), len(lengths)) if f <= common)
+    index: IntArray = np.arange(len(new))
+    index[same:] = -1
+    return index

@@ -1,0 +1,123 @@
+"""`rlds verify` of datasets that grow: sound ones pass, and each kind of damage is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_growing_compacting import STEPS, episode, recorded
+
+import rlds_cli
+from rlds_cli.errors import RldsError
+from rlds_cli.growing import logs
+from rlds_cli.maintenance import compacting
+from rlds_cli.maintenance.verification import verify
+from rlds_cli.store import generations
+
+KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=["all", "fifo", "reservoir"])
+def test_a_sound_dataset_is_verified_before_and_after_compacting(tmp_path, keep):
+    ds = recorded(tmp_path, keep, 30)
+    found = verify("local/run", expect=ds.fingerprint, cache_dir=tmp_path)
+    assert found.ok and found.problems == () and found.fingerprint == ds.fingerprint and found.arrays == 5
+    assert found.bytes == ds.num_episodes * (STEPS + 1) * (16 * 8 + 4 + 8 + 2)
+    compacting.compact("local/run", cache_dir=tmp_path)
+    assert verify("local/run", cache_dir=tmp_path).ok
+
+
+def damaged(file, at: int, data: bytes = b"\xff") -> None:
+    with file.open("r+b") as f:
+        f.seek(at)
+        f.write(data)
+
+
+@pytest.fixture
+def run(tmp_path):
+    ds = recorded(tmp_path, rlds_cli.Reservoir(episodes=7, seed=1), 30)
+    g = ds.store.generation
+    return ds.path, g, tmp_path
+
+
+def problems(home) -> list[tuple[str, str]]:
+    found = verify("local/run", cache_dir=home)
+    assert not found.ok and found.problems
+    return [(p.where, p.what) for p in found.problems]
+
+
+def test_a_changed_row_is_named_by_its_episode(run):
+    path, _, home = run
+    ds = rlds_cli.open_dataset(path)
+    first = int(ds.episodes["start"][4]) + ds.store.generation.first_row
+    damaged(path / "action/c/0/0", (first + 3) * 4)
+    assert problems(home) == [("episode 4", "is not as it was written")]
+    (problem,) = verify("local/run", cache_dir=home).problems
+    start = int(ds.episodes["start"][4])
+    assert problem.rows == (start, start + STEPS + 1)
+
+
+def test_rows_of_episodes_that_left_do_not_matter(run):
+    path, g, home = run
+    ds = rlds_cli.open_dataset(path)
+    kept = {r for a in ds.episodes["start"].tolist() for r in range(a, a + STEPS + 1)}
+    gone = next(r for r in range(g.rows - g.first_row) if r not in kept)
+    damaged(path / "action/c/0/0", (g.first_row + gone) * 4)
+    assert verify("local/run", cache_dir=home).ok
+
+
+def test_a_damaged_record_of_any_generation_is_named(run):
+    path, g, home = run
+    damaged(path / generations.FILE, generations.BYTES * 1 + 20)
+    assert problems(home) == [(generations.FILE, "the record of generation 1 is damaged")]
+    damaged(path / generations.FILE, generations.BYTES * g.number + 20)
+    with pytest.raises(RldsError, match=r"damaged|no whole record"):
+        rlds_cli.open_dataset("local/run", generation=g.number, cache_dir=home)
+
+
+def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
+    path, _, home = run
+    segment = path / "next/reward/c/0"
+    size = segment.stat().st_size
+    with segment.open("r+b") as f:
+        f.truncate(size - 1)
+    assert problems(home)[0][0] == "next/reward"
+    segment.unlink()
+    assert problems(home)[0][0] == "next/reward"
+    segment.write_bytes(bytes(size))
+    assert {where for where, _ in problems(home)} == {f"episode {k}" for k in range(7)}
+    (path / logs.ABOUT).write_bytes(b"")
+    assert problems(home)[0][0] == logs.ABOUT
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("total_reward", "has another total_reward in the episode table than in its rows"),
+        ("end", "is not as it was written"),
+    ],
+)
+def test_a_changed_column_of_the_episode_table_is_named(run, column, said):
+    path, g, home = run
+    ds = rlds_cli.open_dataset(path)
+    number = g.first_episode + int(ds.store.kept[2])
+    at = number * logs.EPISODE.itemsize + logs.EPISODE.fields[column][1]
+    old = np.fromfile(path / logs.EPISODES, logs.EPISODE)[number][column]
+    new = np.array(old + 1 if column != "end" else 1, logs.EPISODE.fields[column][0])
+    damaged(path / logs.EPISODES, at, new.tobytes())
+    assert problems(home) == [("episode 2", said)]
+
+
+def test_a_commit_that_was_not_finished_is_no_damage(run):
+    path, g, home = run
+    damaged(path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, b"half an episode")
+    damaged(path / generations.FILE, (g.number + 1) * generations.BYTES, b"half a record")
+    assert verify("local/run", cache_dir=home).ok
+    with rlds_cli.writer("local/run", cache_dir=home) as w:
+        w.add_episodes([episode(99)])
+    assert verify("local/run", cache_dir=home).ok
+
+
+def test_another_fingerprint_than_expected_is_a_problem(run):
+    _, _, home = run
+    (problem,) = verify("local/run", expect=f"rlds2:{'0' * 64}", cache_dir=home).problems
+    assert problem.where == "fingerprint" and f"rlds2:{'0' * 64} expected" in problem.what
