@@ -563,10 +563,12 @@ class Appender:
         s.standing.set(numbers, _Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
-        stays = np.flatnonzero(e["start"] >= s.generation.first_row)  # segments before it are removed as a whole
-        for first, stop in _runs([numbers[k] for k in stays]):
-            a, b = self._free_rows(first, stop)
-            for writer in self._writers.values():
+        kept_from = s.generation.first_row
+        rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in np.flatnonzero(e["start"] >= kept_from)])]
+        if not isinstance(self.keep, retention.Fifo):  # its segments are removed as a whole, one after the other
+            rows.append((kept_from // self._segment_rows * self._segment_rows, kept_from))
+        for writer in self._writers.values():
+            for a, b in rows:
                 writer.punch(a, b)
         s.standing.trim()
 
