@@ -55,6 +55,10 @@ class _Standing:
         """Return what became of the episodes [first, stop), none of which is before the first."""
         return np.frombuffer(bytes(self._of[first - self._first : stop - self._first]), np.uint8)
 
+    def first_not(self, what: int) -> int:
+        """Return the first episode that something else became of; the one behind the last without any."""
+        return self._first + len(self._of) - len(self._of.lstrip(bytes([what])))
+
     def set(self, numbers: Iterable[int], to: int) -> None:
         for number in numbers:
             if number >= self._first:
@@ -62,7 +66,7 @@ class _Standing:
 
     def trim(self) -> None:
         """Forget the freed episodes at the beginning, if they are many."""
-        freed = len(self._of) - len(self._of.lstrip(bytes([self.FREED]))) if self._of[:1] == b"\2" else 0
+        freed = self.first_not(self.FREED) - self._first
         if freed > _BLOCK:
             del self._of[:freed]
             self._first += freed
@@ -563,14 +567,20 @@ class Appender:
         s.standing.set(numbers, _Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
-        kept_from = s.generation.first_row
-        rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in np.flatnonzero(e["start"] >= kept_from)])]
-        if not isinstance(self.keep, retention.Fifo):  # its segments are removed as a whole, one after the other
-            rows.append((kept_from // self._segment_rows * self._segment_rows, kept_from))
+        inside = np.flatnonzero(e["start"] >= s.generation.first_row)
+        rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
+        if len(inside) < len(e) and not isinstance(self.keep, retention.Fifo):  # whose segments are removed in turn
+            needed = self._first_needed()
+            rows.append((needed // self._segment_rows * self._segment_rows, needed))
         for writer in self._writers.values():
             for a, b in rows:
                 writer.punch(a, b)
         s.standing.trim()
+
+    def _first_needed(self) -> int:
+        """Return the first row of the first episode whose rows are not freed."""
+        number, g = self._state.standing.first_not(_Standing.FREED), self._state.generation
+        return int(self._records_of([number])["start"][0]) if number < g.episodes else g.rows
 
     def _free_rows(self, first: int, stop: int) -> tuple[int, int]:
         """Return the rows around episodes [first, stop) that nobody needs: up to a page of the narrowest field."""
