@@ -30,7 +30,7 @@ from results import DATA, RESULTS, Results, memory
 import rlds_cli
 from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.growing import content, creation, logs, segments
+from rlds_cli.growing import content, logs, making, segments
 from rlds_cli.home import Home
 from rlds_cli.store import generations, manifest
 from rlds_cli.store.generations import Generation
@@ -80,7 +80,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     work = path.with_name(f"{path.name}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    creation.make(work, id, FIELDS)
+    making.make(work, id, FIELDS)
     head = manifest.read(work)
     e = np.zeros(episodes, logs.EPISODE)
     e["start"], e["length"] = np.arange(episodes) * (length + 1), length

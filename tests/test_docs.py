@@ -501,8 +501,9 @@ def test_the_code_about_mixtures_runs(desk: Path) -> None:
     assert ran["from_expert"].sum() == 64
     shares = [ran["ramp"](1000 * epoch)["expert"] for epoch in (0, 9, 10, 11, 12, 13, 14)]
     assert [x / (x + 0.8) for x in shares] == pytest.approx([0, 0, 0.05 / 0.85, 0.1 / 0.9, 0.15 / 0.95, 0.2, 0.2])
-    assert tuple(ran["batch"]["action"].shape) == tuple(ran["batch"]["mask", "action"].shape) == (256, 6)
-    assert ran["batch"]["mask", "observation"].sum(1).unique().tolist() == [2, 3]
+    assert tuple(ran["padded"]["action"].shape) == tuple(ran["padded"]["mask", "action"].shape) == (256, 6)
+    assert ran["padded"]["mask", "observation"].sum(1).unique().tolist() == [2, 3]
+    assert ran["fresh"] == 0 and ran["batch"].absent == ("online",)
     assert (next(iter(ran["loader"]))["source"] == 0).sum() in (198, 199)  # 5,100 and 1,479 transitions
 
 

@@ -19,7 +19,7 @@ from rlds_cli.errors import InvalidEpisode, NameTaken
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.growing import creation
+from rlds_cli.growing import making
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.store import GrowingStore, is_growing
@@ -272,7 +272,7 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None) -> Path:
     about = {"spaces": made.manifest.spaces, "env": made.manifest.env}
     safe_files.work_directory(work, place.root)
     try:
-        creation.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)
+        making.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)
         safe_files.directory(target.parent, place.root)
         work.rename(target)
     finally:

@@ -23,7 +23,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import creation
+from rlds_cli.growing import making
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.store import is_growing
@@ -508,7 +508,7 @@ class Writer:
         safe_files.work_directory(work, self._home.root)  # for this user alone, unlike the dataset in it
         try:
             (work / "dataset").mkdir()
-            creation.make(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
+            making.make(work / "dataset", str(self._id), self._reader.schema, keep=self._keep, about=self._about)
             safe_files.directory(target.parent, self._home.root)
             (work / "dataset").rename(target)
             disk.sync_directory(target.parent)

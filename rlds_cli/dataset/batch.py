@@ -93,7 +93,7 @@ class Batch(dict[Any, Any]):
     Batch(observation: float64[4, 3], next: Batch(reward: float64[4, 1]))
     """
 
-    __slots__ = ("_left_out", "_origin", "_origins")
+    __slots__ = ("_absent", "_left_out", "_origin", "_origins")
 
     @property
     def origin(self) -> EpisodeOrigin | None:
@@ -112,10 +112,23 @@ class Batch(dict[Any, Any]):
         """Number of steps that ``ds[a:b]`` left out because their next observation is not known."""
         return int(getattr(self, "_left_out", 0))
 
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Members of a live mixture that had no window yet, so that the others took their shares."""
+        found: tuple[str, ...] = getattr(self, "_absent", ())
+        return found
+
     def told(
-        self, *, origin: EpisodeOrigin | None = None, origins: EpisodeOrigins | None = None, left_out: int = 0
+        self,
+        *,
+        origin: EpisodeOrigin | None = None,
+        origins: EpisodeOrigins | None = None,
+        left_out: int = 0,
+        absent: tuple[str, ...] = (),
     ) -> Batch:
         """Set the origin of the batch, and return the batch itself."""
+        if absent:
+            self._absent = absent
         if origin is not None:
             self._origin = origin
         if origins is not None:
@@ -126,7 +139,7 @@ class Batch(dict[Any, Any]):
 
     def _like(self, other: Batch) -> Batch:
         """Return the batch itself, with the origin of ``other``, which has the same rows."""
-        return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out)
+        return self.told(origin=other.origin, origins=other.origins, left_out=other.left_out, absent=other.absent)
 
     @classmethod
     def nest(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Batch:

@@ -429,7 +429,7 @@ class Appender:
             return found
         return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
 
-    # -- rows end to end
+    # -- episodes end to end
 
     def compact(self) -> Generation:
         """Write the episodes that are kept once more, end to end, where others left between them.
@@ -477,12 +477,8 @@ class Appender:
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
         e["start"], e["open"] = g.rows + ends - (e["length"] + 1), False
-        at = np.cumsum([0, *(stop - first for first, stop in _runs(numbers))])
-        last = at[1:] - 1
-        rows = zip(old["start"][at[:-1]].tolist(), (old["start"] + old["length"] + 1)[last].tolist(), strict=True)
-        runs = list(rows)
         for f in self.schema:
-            self._copy_rows(f, runs, g)
+            self._copy_rows(f, old, g)
         new = replace(
             g,
             number=g.number + 1,
@@ -500,17 +496,15 @@ class Appender:
         }
         self._publish(new, self._state.sums, added)
 
-    def _copy_rows(self, f: Field, runs: Sequence[tuple[int, int]], g: Generation) -> None:
-        """Copy runs of rows of a field behind all others; nothing is freed meanwhile, since this is a commit."""
+    def _copy_rows(self, f: Field, e: Records, g: Generation) -> None:
+        """Copy the rows of episodes behind all others; nothing is freed meanwhile, since this is a commit."""
         dtype, shape = segments.stored_row(f)
-        size = self._segment_rows
-        needed = {k for a, b in runs for k in range(a // size, (b - 1) // size + 1)}
-        mapped = SegmentMap(self._paths[f.name], shape, dtype, size, g.first_row, g.rows)
-        rows = mapped.rows(g.first_row, g.rows, sorted(needed))
+        mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
+        rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
         at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
-        for a, b in runs:
-            for first in range(a, b, step):
-                part = rows[first - g.first_row : min(first + step, b) - g.first_row]
+        for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
+            for first in range(start, start + length + 1, step):
+                part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
                 self._writers[f.name].write(at, part)
                 at += len(part)
 

@@ -60,14 +60,13 @@ class GrowingStore(Store):
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
-        self._plain = manifest.of_generation(head, self.generation)
-        self._stats: dict[str, Mapping[str, Any]] = {}
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         known = before if before is not None and before.generation.moved == self.generation.moved else None
         self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
         self._log: EpisodeLog = EpisodeLog(path, check=check) if known is None else known._log
         self._before = None if known is None else (known.generation, known._needed)  # segments that it needs
+        self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._own_columns: dict[str, StoredColumn] = {}
@@ -79,12 +78,9 @@ class GrowingStore(Store):
 
     @property
     def manifest(self) -> Manifest:  # type: ignore[override]
-        """The manifest at this generation.
-
-        It refers to this object, which must not refer to it: a hold then ends with the last reference, not later, when
-        Python looks for circles of references.
-        """
-        return replace(self._plain, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
+        """The manifest at this generation; made anew each time, since it refers to this object, which ends at once."""
+        of_generation = manifest.of_generation(self.head, self.generation)
+        return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
     def content(self) -> str:

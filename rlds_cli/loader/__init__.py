@@ -8,7 +8,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Clip, Metres, Normalize, Resize, Reward, ToFloat
 from rlds_cli.loader.fields.goals import Goals, ReturnToGo
 from rlds_cli.loader.loader import Loader
-from rlds_cli.loader.mixture.mixture import Member, Mixture
+from rlds_cli.loader.mixture.mixture import Anneal, Member, Mixture
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.samplers.prioritized import Prioritized
 from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
@@ -17,6 +17,7 @@ from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
 
 __all__ = [
+    "Anneal",
     "Batch",
     "Clip",
     "Episode",

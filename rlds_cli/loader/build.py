@@ -17,8 +17,8 @@ from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
-from rlds_cli.loader.samplers import Draw, Sampler, StatefulDraw
-from rlds_cli.loader.schedule import Ranks, Schedule
+from rlds_cli.loader.samplers import Draw, Sampler
+from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
@@ -48,23 +48,29 @@ class Request:
 
 
 def pool(
-    dataset: Dataset, window: Window, anchors: Anchors, *, in_mixture: bool = False, live: bool = False
+    dataset: Dataset,
+    window: Window,
+    anchors: Anchors,
+    *,
+    in_mixture: bool = False,
+    live: bool = False,
+    needed: bool = True,
 ) -> WindowIndex:
     """Count the windows of every episode, and number them.
 
     Raises
     ------
     EmptyWindow
-        No episode has a window.
+        No episode has a window, and one is ``needed``.
     """
     table = EpisodeIndex.of(dataset)
-    if not len(table):
+    if needed and not len(table):
         raise EmptyWindow(f"There is nothing to draw from: 0 episodes of {dataset.id} are selected.")
     every_step = window.whole or anchors == "steps"
     offered = table.steps if every_step else table.transitions
     counts = window.counts(offered, table.steps)
     usable = counts > 0
-    if not usable.any():
+    if needed and not usable.any():
         raise window.nowhere(len(table), int(table.steps.max(initial=0)))
     bucket = getattr(window, "bucket", None)
     table, counts = table.where(usable), counts[usable]
@@ -79,7 +85,6 @@ def dataset_source(
     request: Request,
     transforms: Transforms,
     arrays: ArrayBackend,
-    ranks: Ranks,
     over: Callable[[WindowIndex], Draw] | None = None,
 ) -> tuple[Draw, DatasetSource]:
     """Make the draw over a dataset, and the source that reads it.
@@ -89,16 +94,11 @@ def dataset_source(
     Raises
     ------
     InvalidArgument
-        The sampler cannot draw from the dataset, or not for one of several ranks.
+        The sampler cannot draw from the dataset.
     """
     request = request.in_steps(dataset)
     windows = pool(dataset, request.window, request.anchors, live=request.live)
     draw = request.sampler.over(windows) if over is None else over(windows)
-    if isinstance(draw, StatefulDraw) and ranks.world > 1:
-        raise InvalidArgument(
-            f"{type(request.sampler).__name__} on {ranks}: ranks do not know each other's updates.",
-            hint="Loader(..., world_size=1) on every rank, with a seed of its own",
-        )
     made = source(windows, draw, request, transforms, arrays.working)
     if request.resident:
         from rlds_cli.loader.storage.device_memory import reside
@@ -136,7 +136,7 @@ def source(
     NeedsMemory
         The dataset is compressed and does not fit the memory allowed when decoded.
     """
-    fields = Fields(pool, request.window, request.sampler, request.anchors, request.memory, floats)
+    fields = Fields(pool, request.window, request.sampler.gives, request.anchors, request.memory, floats)
     chosen = fields.choose(request.fields, request.extra)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)

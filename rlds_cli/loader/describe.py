@@ -76,6 +76,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
             f"{member.name}: {source.mixture.about[member.name]}: {_extent(member.pool)}",
             f"  share     {share}, {consumed[member.name]:,} so far",
             f"  samples   {_drawn(member.pool)}",
+            *([f"  order     {own}"] if (own := source.mixture.parts[member.name].sampler) else []),
             *(f"  left out  {reason}" for reason in _left_out(loader, member.source)),
             *([f"  reading   {member.source.packing}"] if member.source.packing else []),
             *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),

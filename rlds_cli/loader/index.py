@@ -114,8 +114,8 @@ def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.in
     return np.minimum(table, last).astype(np.int32)
 
 
-# names of columns that samplers add
-PROBABILITY, WEIGHT, WINDOW, INDEX = "probability", "weight", "window", "index"
+# names of columns that samplers add, and mixtures
+PROBABILITY, WEIGHT, WINDOW, INDEX, SOURCE = "probability", "weight", "window", "index", "source"
 FloatArray = npt.NDArray[np.floating[Any]]
 
 
@@ -135,7 +135,7 @@ class WindowIndex:
     bucket : int or None
         The episodes are sorted by length, and this many neighbours are drawn together.
     in_mixture : bool
-        Whether the dataset is one of several in a mixture.
+        Whether the sampler draws from other datasets, too: it is that of a mixture, and not of one member.
     live : bool
         Whether later generations of the dataset follow.
     """
@@ -230,6 +230,14 @@ class SampledWindows:
     number: IntArray
     probability: Callable[[], FloatArray]
     weight: FloatArray | None = None
+
+    def part(self, positions: range) -> SampledWindows:
+        """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
+        assert isinstance(self.positions, range)
+        here = slice(positions.start - self.positions.start, positions.stop - self.positions.start, positions.step)
+        episode, number = (np.ascontiguousarray(x[here]) for x in (self.episode, self.number))
+        weight = None if self.weight is None else self.weight[here]
+        return SampledWindows(self.order, positions, episode, number, lambda: self.probability()[here], weight)
 
 
 class Located:

@@ -28,7 +28,8 @@ from rlds_cli.loader.index import WindowIndex
 from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
-from rlds_cli.loader.state import check_type, host, portable
+from rlds_cli.loader.state import check_type
+from rlds_cli.loader.tensors import host, portable
 from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
 
@@ -206,11 +207,10 @@ class LiveDataset:
         request: Request,
         transforms: Transforms,
         arrays: ArrayBackend,
-        ranks: Ranks,
         first: Generations | None = None,
     ) -> None:
         check(dataset, request)
-        self._request, self._transforms, self._arrays, self._ranks = request, transforms, arrays, ranks
+        self._request, self._transforms, self._arrays = request, transforms, arrays
         self.dataset = dataset
         self.draw: Draw
         self.draw, self.source = self._made(first or self.generations, None)
@@ -245,7 +245,7 @@ class LiveDataset:
     def _made(self, wanted: Generations, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
         same = wanted == self.generations
         dataset = self.dataset if same else Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
-        return build.dataset_source(dataset, self._request, self._transforms, self._arrays, self._ranks, over)
+        return build.dataset_source(dataset, self._request, self._transforms, self._arrays, over)
 
     @property
     def learns(self) -> bool:

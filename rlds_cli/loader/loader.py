@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
@@ -17,12 +18,16 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
-from rlds_cli.loader.live import Agreement, GenerationLog, Live, LiveDataset
+from rlds_cli.loader.live import Agreement, GenerationLog, Generations, Live, LiveDataset
+from rlds_cli.loader.mixture.live import LiveMixture
+from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION, Order, integer
+from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
+from rlds_cli.loader.samplers.reports import Report, exchange
 from rlds_cli.loader.samplers.uniform import Uniform
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.storage.page_cache import prefetched
@@ -150,30 +155,39 @@ class Loader:
         is_live = live is not False
         allowed = None if resident else memory
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
-        growing: LiveDataset | None = None
+        growing: LiveDataset | LiveMixture | None = None
         log: GenerationLog | None = None
         agreement: Agreement | None = None
+        first: Generations | None = None
         source: DatasetSource | MixtureSource
-        if isinstance(opened, Mixture):
-            if resident or is_live:
-                what = 'memory="device"' if resident else "live=True"
-                raise InvalidArgument(f"{what} is for one dataset, not for a Mixture.", hint="leave it out")
-            on_cpu = frameworks.make(backend, dtype, None)
-            source = MixtureSource(opened, request, transforms, on_cpu, batch_size=self.batch_size, seed=self.seed)
-        elif is_live:
-            log = None if live is True else GenerationLog.read(live, 1)
+        if is_live:
+            now = tuple(grown(opened).values()) if isinstance(opened, Mixture) else (opened.generation or 0,)
+            log = None if live is True else GenerationLog.read(live, len(now))
             agreement = Agreement.of(self.ranks, log)
-            first = None if log is None else log.at(0)
-            if agreement is not None:
-                first = agreement.first((opened.generation or 0,))
-            growing = LiveDataset(opened, request, transforms, made, self.ranks, first)
+            first = log.at(0) if log is not None else agreement.first(now) if agreement is not None else None
+        if isinstance(opened, Mixture):
+            if resident:
+                raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
+            mixed = partial(
+                MixtureSource,
+                request=request,
+                transforms=transforms,
+                arrays=frameworks.make(backend, dtype, None),
+                batch_size=self.batch_size,
+                seed=self.seed,
+            )
+            growing = LiveMixture(opened, request, mixed, first) if is_live else None
+            source = mixed(opened) if growing is None else growing.source
+        elif is_live:
+            growing = LiveDataset(opened, request, transforms, made, first)
             source = growing.source
         else:
-            _, source = build.dataset_source(opened, request, transforms, made, self.ranks)
+            _, source = build.dataset_source(opened, request, transforms, made)
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
         self._live: Live | None = None
+        self._peers = None if self._stateful is None else Peers(self.ranks, "Prioritized")
         self.prefetch = self._gathers_ahead(prefetch)
         if growing is not None:
             self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
@@ -214,18 +228,25 @@ class Loader:
         return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
 
     @property
-    def _stateful(self) -> StatefulDraw | None:
-        """The draw, if it learns from training."""
+    def _stateful(self) -> StatefulDraw | MixtureSource | None:
+        """The draw, or the members of a mixture, if it learns from training."""
         source = self.source
-        draw = None if isinstance(source, MixtureSource) else source.locator.draw
-        return draw if isinstance(draw, StatefulDraw) else None
+        if isinstance(source, MixtureSource):
+            return source if source.learners else None
+        return source.locator.draw if isinstance(source.locator.draw, StatefulDraw) else None
 
     @property
-    def generation(self) -> int | None:
-        """Number of the generation that the last batch was drawn from; None where the dataset does not grow."""
-        if self._live is not None:
-            return self._live.last(self._position)[0]
-        return None if isinstance(self.dataset, Mixture) else self.dataset.generation
+    def generation(self) -> int | dict[str, int] | None:
+        """Number of the generation that the last batch was drawn from; None where the dataset does not grow.
+
+        Of a mixture, a dict with the numbers of the members that grow.
+        """
+        dataset = self.dataset
+        last = None if self._live is None else self._live.last(self._position)
+        if isinstance(dataset, Mixture):
+            there = grown(dataset)
+            return there if last is None else dict(zip(there, last, strict=True))
+        return dataset.generation if last is None else last[0]
 
     def _gathers_ahead(self, prefetch: int | None) -> int:
         usual = self.reader.depth(self._size)
@@ -354,6 +375,10 @@ class Loader:
     def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
         """Set the priorities of the samples of a batch, with `Prioritized`.
 
+        Samples of members of a mixture that have no priorities are left alone. On several ranks, every rank calls this
+        with its own part of the batch and the same ``beta``; ranks exchange their priorities by ``torch.distributed``,
+        and all of them count, those of rank 0 first.
+
         Parameters
         ----------
         batch : Batch or TensorDict
@@ -367,11 +392,13 @@ class Loader:
         Raises
         ------
         InvalidArgument
-            The sampler has no priorities, or these are invalid; nothing is changed.
+            The sampler has no priorities, or these are invalid, on this rank or another; nothing is changed.
         """
-        if self._stateful is None:
+        if self._stateful is None or self._peers is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
-        self._stateful.observe(batch, priority, beta)
+        mixed = isinstance(self.source, MixtureSource)
+        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed))
+        self._stateful.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position: numbers and text, the same on every rank; with `Prioritized`, tensors as well.
@@ -393,19 +420,23 @@ class Loader:
             seed=self.seed,
             order_version=self.order_version,
         )
-        return mine if self._live is None else mine | {"fingerprint": self._live.fingerprint(held)}
+        if self._live is None:
+            return mine
+        mine |= {"fingerprint": self._live.fingerprint(held)}
+        return mine | {"weights": f"{mine['weights']}, live"} if "weights" in mine else mine
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""
         if isinstance(self.source, MixtureSource):
-            return self.source.state(position)
-        held = {} if self._stateful is None else self._stateful.state(*position)
+            held = self.source.state(position)
+        else:
+            held = self._stateful.state(*position) if isinstance(self._stateful, StatefulDraw) else {}
         return held if self._live is None else held | self._live.state(position)
 
     def _hold(self, held: Mapping[str, Any], position: Position) -> None:
         if isinstance(self.source, MixtureSource):
             self.source.load(held, position)
-        if self._stateful is not None:
+        elif isinstance(self._stateful, StatefulDraw):
             self._stateful.load(held, replace(self._order, epoch=position.epoch))
         if self._live is not None:
             self._live.load(held, position)
@@ -488,7 +519,7 @@ class Loader:
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
-        live = "" if self._live is None else f"; live at generation {self.generation:,}"
+        live = "" if self._live is None else f"; live at generation {self.generation}"
         return (
             f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
             f" seed={self.seed}; {self.ranks}{live})"

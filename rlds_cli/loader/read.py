@@ -446,6 +446,9 @@ class BatchReader:
         made = self._one_by_one(run, located, told, size) if self._apart else self._together(located, told, size)
         made = iter(list(made)) if early else made
         made = map(self.transforms.batch, made) if self.transforms.functions else made
+        absent: tuple[str, ...] = getattr(located, "absent", ())
+        if absent:
+            return (batch.told(absent=absent) if isinstance(batch, Batch) else batch for batch in made)
         whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
         return self._known(made, located, size) if whole else made
 

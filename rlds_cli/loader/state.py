@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
@@ -17,7 +14,6 @@ from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
 from rlds_cli.loader.windows.windows import Anchors, Window
-from rlds_cli.ted import Array
 
 _MIXED = ("members", "weights")  # only mixtures have these
 
@@ -110,16 +106,3 @@ def _hint(wrong: list[str], state: Mapping[str, Any], mine: Mapping[str, Any]) -
 def _argument(key: str, value: Any) -> str:
     """Return a value as one types it; windows and samplers are kept as text."""
     return repr(value) if key == "anchors" else str(value)
-
-
-def portable(x: Array | None) -> Any:
-    """Return a tensor, which ``torch.load(weights_only=True)`` reads; an array where torch is not imported."""
-    return sys.modules["torch"].tensor(x) if "torch" in sys.modules else x
-
-
-def host(x: Any) -> Any:
-    """Return tensors of any device as NumPy arrays."""
-    if not hasattr(x, "detach"):
-        return np.asarray(x)
-    x = x.detach().cpu()
-    return (x.double() if x.is_floating_point() else x).numpy()  # NumPy has no bfloat16

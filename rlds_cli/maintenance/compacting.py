@@ -11,7 +11,6 @@ from rlds_cli.errors import RldsError
 from rlds_cli.files import disk
 from rlds_cli.growing import logs
 from rlds_cli.growing.appender import Appender
-from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import locate, usage
@@ -65,7 +64,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
             width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, opened.schema))
             disk.check_space((old.steps + old.kept) * width, path)
         g = opened.compact()
-        waiting = g.departed - freed(path)[1]
+        waiting = g.departed - logs.freed(path)[1]
     after = usage.size_on_disk(path)
     return Compacted(
         manifest.read(path).id, path, g.number, g.fingerprint, g.number != old.number, waiting, before, after
@@ -76,7 +75,7 @@ def unfreed(path: Path) -> tuple[int, int]:
     """Return the bytes of rows of episodes that left: those that can be freed now, and those that readers hold."""
     g = generations.last(path)
     held = generations.at(path, logs.oldest_held(path, g.number))
-    waiting = logs.read_departed(path, g.departed, min(freed(path)[1], g.departed))
+    waiting = logs.read_departed(path, g.departed, min(logs.freed(path)[1], g.departed))
     if not len(waiting):
         return 0, 0
     first = int(waiting.min())
@@ -84,7 +83,7 @@ def unfreed(path: Path) -> tuple[int, int]:
     fields = map(field_of, manifest.read(path).fields)
     width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, fields))
     sizes = (e["length"] + 1) * width
-    count = max(0, held.departed - min(freed(path)[1], g.departed))
+    count = max(0, held.departed - min(logs.freed(path)[1], g.departed))
     return int(sizes[:count].sum()), int(sizes[count:].sum())
 
 

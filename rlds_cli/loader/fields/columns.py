@@ -227,8 +227,16 @@ def probability(floats: str | None) -> BatchColumn:
 
 
 def weight(floats: str | None) -> BatchColumn:
-    """``weight`` [B, 1] or [B, L, 1]: importance weights of prioritised draws, the largest possible one being 1."""
-    return _given(lambda located: np.ascontiguousarray(located.drawn.weight, np.float64), floats, (1,))
+    """``weight`` [B, 1] or [B, L, 1]: importance weights of prioritised draws, the largest possible one being 1.
+
+    Other draws have weight 1.
+    """
+
+    def weights(located: Located) -> Array:
+        given = located.drawn.weight
+        return np.ones(len(located)) if given is None else np.ascontiguousarray(given, np.float64)
+
+    return _given(weights, floats, (1,))
 
 
 def _given(values: Callable[[Located], Array], floats: str | None, shape: tuple[int, ...] = ()) -> BatchColumn:

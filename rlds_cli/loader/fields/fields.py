@@ -15,7 +15,6 @@ from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
-from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.storage import blocks, memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
@@ -60,7 +59,8 @@ class Fields:
     ----------
     pool : WindowIndex
     window : Window
-    sampler : Sampler
+    gives : sequence of str
+        Names of the columns that samplers add.
     anchors : {"transitions", "steps"}
     allowed : str, int or None
         Memory of its own that a column may take, see `memory.budget`.
@@ -77,13 +77,13 @@ class Fields:
         self,
         pool: WindowIndex,
         window: Window,
-        sampler: Sampler,
+        gives: Sequence[str],
         anchors: Anchors,
         allowed: str | int | None = None,
         floats: str | None = None,
     ) -> None:
         self.dataset, self.table, self.pool = pool.dataset, pool.table, pool
-        self.window, self.sampler, self.anchors, self._allowed = window, sampler, anchors, allowed
+        self.window, self.gives, self.anchors, self._allowed = window, gives, anchors, allowed
         self.floats = floats
         schema = self.dataset.schema
         self.behind = {name: name for name in schema}
@@ -95,7 +95,7 @@ class Fields:
         self.left_out = [n for n in self.behind if anchors == "steps" and self._needs_next(n)]
         self.n_step = window.n_step
         self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
-        self._drawn = (*sampler.gives, *((MASK,) if window.masked else ()))
+        self._drawn = (*gives, *((MASK,) if window.masked else ()))
         self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
         for name in (*self.left_out, *self.shadowed):
             self.behind.pop(name, None)
@@ -291,7 +291,7 @@ class Fields:
             gamma = self.window.gamma
             found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}
         found |= {mask: partial(self._grid_mask, of[0]) for mask, of in self._grid_masks.items()}
-        if WEIGHT in self.sampler.gives:
+        if WEIGHT in self.gives:
             found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool)}
         return found
 

@@ -11,14 +11,13 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.fields.fields import MASK
+from rlds_cli.loader.index import SOURCE
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import Gathered, Places
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Window
 from rlds_cli.ted import Array, BoolArray, IntArray
 from rlds_cli.text import is_below
-
-SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from rlds_cli.dataset.transforms import Elementwise
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.files.hashing import short
 from rlds_cli.loader.mixture.shares import normalised
-from rlds_cli.loader.order import integer
+from rlds_cli.loader.order import integer, set_integer
+from rlds_cli.loader.samplers import Sampler
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import join_name
 from rlds_cli.text import is_below
@@ -38,17 +39,22 @@ class Member:
         For this member alone, before its samples join the others: `Normalize` with its own statistics; `Reward`, which
         changes each reward before it is summed. A transform may name fields by old or new names. A function gets a
         batch of some samples of this member, with the new names, and is called once when the loader is made.
+    sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized, optional
+        The choice of this member's samples, instead of the loader's ``sampler``.
     """
 
     dataset: str | os.PathLike[str] | Dataset
     rename: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     transform: Any = field(default=(), kw_only=True)
+    sampler: Sampler | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.dataset, str | os.PathLike | Dataset):
             raise InvalidArgument(f"Member({self.dataset!r}): an id, a path or a dataset is needed.")
         if not isinstance(self.rename, Mapping):
             raise InvalidArgument(f"Member(rename={self.rename!r}): a mapping is needed.", hint=_RENAME)
+        if self.sampler is not None and (isinstance(self.sampler, type) or not hasattr(self.sampler, "over")):
+            raise InvalidArgument(f"Member(sampler={self.sampler!r}) is not a sampler.", hint="Prioritized()")
         plain = {join_name(theirs): join_name(ours) for theirs, ours in self.rename.items()}
         object.__setattr__(self, "rename", plain)
 
@@ -58,19 +64,71 @@ class Member:
 
     @property
     def about(self) -> str:
-        """The dataset's id and fingerprint, and the renamed fields; of an opened member."""
+        """Id, renamed fields and sampler, and the fingerprint if the dataset does not grow; of an opened member."""
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
-        return f"{self.dataset.id} ({short(self.dataset.fingerprint)}){renamed}"
+        sampler = f", {self.sampler}" if self.sampler else ""
+        content = f" ({short(self.dataset.fingerprint)})" if self.dataset.generation is None else ""
+        return f"{self.dataset.id}{content}{renamed}{sampler}"
 
     @property
     def fingerprint(self) -> str:
         """Fingerprint of content and names; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return f"{self.dataset.fingerprint} {sorted(self.rename.items())}"
+        return self.with_content(self.dataset.fingerprint)
+
+    def with_content(self, fingerprint: str) -> str:
+        """Return the fingerprint with another content of the dataset."""
+        return f"{fingerprint} {sorted(self.rename.items())}"
 
 
 _RENAME = 'rename={"their name": "our name"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Anneal:
+    """Weights of a `Mixture` that change linearly: ``Anneal({"a": 1, "b": 0}, {"a": 1, "b": 1}, steps=50_000)``.
+
+    Parameters
+    ----------
+    start, end : mapping of str to float
+        Weights by member; shares are these divided by their sum. Shares move in a straight line from one to the other.
+    steps : int
+        Batches from the one to the other.
+    begin : int
+        The batch in which the change begins; before it the weights are ``start``.
+
+    Raises
+    ------
+    InvalidArgument
+        Weights are of different members, negative or all zero; ``steps`` is not positive.
+
+    Examples
+    --------
+    >>> weights = Anneal({"offline": 1, "online": 0}, {"offline": 1, "online": 1}, steps=100)
+    >>> weights(50)
+    {'offline': 0.75, 'online': 0.25}
+    """
+
+    start: Mapping[str, float]
+    end: Mapping[str, float]
+    steps: int = field(kw_only=True)
+    begin: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        set_integer(self, "steps", 1)
+        set_integer(self, "begin", 0)
+        if not isinstance(self.start, Mapping) or not isinstance(self.end, Mapping):
+            raise InvalidArgument(f"Anneal({self.start!r}, {self.end!r}): two mappings of names to weights are needed.")
+        names = list(self.start)
+        for which in ("start", "end"):
+            shares = normalised(getattr(self, which), names, f" at the {which} of Anneal")
+            object.__setattr__(self, which, dict(zip(names, shares, strict=True)))
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """Return the share of every member in batch number ``step``."""
+        done = min(max(step - self.begin, 0) / self.steps, 1)
+        return {name: share * (1 - done) + self.end[name] * done for name, share in self.start.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +147,7 @@ class Mixture:
     ----------
     members : mapping of str to str, path, Dataset or Member
         By names of your own.
-    weights : mapping of str to float, "size", or a function
+    weights : mapping of str to float, "size", `Anneal`, or a function
         Shares of the samples, divided by their sum. ``size``: by the number of windows, so that every window of every
         member comes equally often. A function of the batch's number (`Loader.step`) gives such a mapping for each
         batch; the next batch makes up for rounded counts.
@@ -127,6 +185,8 @@ class Mixture:
         if isinstance(self.weights, Mapping):
             shares = normalised(self.weights, self.names)
             object.__setattr__(self, "weights", dict(zip(self.names, shares, strict=True)))
+        elif isinstance(self.weights, Anneal):
+            normalised(self.weights(0), self.names, " of Anneal")
         elif self.weights != "size" and not callable(self.weights):
             raise InvalidArgument(
                 f'Mixture: weights={self.weights!r}: a mapping, "size", or a function of the step is needed.'
@@ -158,7 +218,12 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Fingerprint of names and content of the opened members."""
-        every = "\n".join(f"{name} {m.fingerprint}" for name, m in self.parts.items())
+        return self.fingerprint_of({})
+
+    def fingerprint_of(self, contents: Mapping[str, str]) -> str:
+        """Return the fingerprint with other contents of some members, by name."""
+        known = {name: m.with_content(contents[name]) for name, m in self.parts.items() if name in contents}
+        every = "\n".join(f"{name} {known.get(name) or m.fingerprint}" for name, m in self.parts.items())
         return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
 
     @property

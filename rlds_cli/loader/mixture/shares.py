@@ -8,21 +8,21 @@ followed from the start of the epoch; `Checkpoints` keeps states on the way.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
-from math import floor, isfinite
+from math import floor, gcd, isfinite
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.errors import EmptyWindow, InvalidArgument, WrongState
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import WINDOW, Order
-from rlds_cli.loader.schedule import SampleRun
+from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
@@ -251,6 +251,13 @@ class Checkpoints(Generic[State]):
         if len(self._points) > _POINTS:  # every second one, the first and the latest excepted
             del self._points[1 : _POINTS // 2 : 2], self._states[1 : _POINTS // 2 : 2]
 
+    def cut(self, epoch: int, point: int) -> None:
+        """Forget the states after a point."""
+        if epoch != self._epoch:
+            self._forget(epoch)
+        after = bisect_right(self._points, point)
+        del self._points[after:], self._states[after:]
+
     def _forget(self, epoch: int) -> None:
         self._epoch, self._points, self._states = epoch, [0], [self._start]
 
@@ -274,6 +281,10 @@ class MemberTurns(NamedTuple):
     place: IntArray
     chance: Callable[[], FloatArray]
 
+    def of(self, part: IntArray) -> MemberTurns:
+        """Return the members of some of the samples [n], by their numbers among these."""
+        return MemberTurns(self.member.take(part), self.place.take(part), lambda: self.chance().take(part))
+
 
 class SourceShares(Protocol):
     """The protocol of a way to share samples out among members."""
@@ -281,6 +292,10 @@ class SourceShares(Protocol):
     @property
     def shares(self) -> FloatArray | None:
         """Share of every member [members], adding up to 1; None if it changes."""
+        ...
+
+    def in_turn(self, world: int) -> bool:
+        """Return whether samples rank, rank + world, ... hold every member's share, whatever the rank."""
         ...
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
@@ -311,6 +326,10 @@ class ConstantShares:
     def __init__(self, weights: Sequence[float]) -> None:
         self._period = period(quantised(weights))
         self.shares: FloatArray = self._period.turns / len(self._period)
+
+    def in_turn(self, world: int) -> bool:
+        """Return whether every rank comes to every turn of the period, see `SourceShares`."""
+        return gcd(len(self._period), world) == 1
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
@@ -348,6 +367,10 @@ class RandomShares:
 
     def _follow(self, epoch: int, counts: list[int], start: int, stop: int) -> list[int]:
         return self._lots.follow(self._order(epoch), counts, start, stop)
+
+    def in_turn(self, world: int) -> bool:
+        """Return True: members of samples are independent."""
+        return True
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
@@ -430,6 +453,10 @@ class DeficitRounds:
         counts = [c + g for c, g in zip(standing.counts, given, strict=True)]
         return member, place, Deficits(counts, [d - g for d, g in zip(due, given, strict=True)])
 
+    def in_turn(self, world: int) -> bool:
+        """Return whether members of samples are independent: in rounds, those of a batch have fixed places."""
+        return world == 1 or self._order is not None
+
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""
         epoch, first = run.order.epoch, run.first // self._size
@@ -473,7 +500,103 @@ class DeficitRounds:
         self._ledger.note(epoch, sample // self._size, Deficits(counts, [float(x) for x in state["owed"]]))
 
 
+class LiveRounds(DeficitRounds):
+    """Deficit rounds of a live mixture, whose members may have no windows yet.
+
+    The share of a member without windows goes to the others, by their weights. Which members have windows may change
+    from run to run.
+
+    Parameters
+    ----------
+    weights : callable
+        Returns the weights of the members in a batch [members], for its number.
+    names : sequence of str
+        Of the members.
+    batch_size : int
+        Samples of the global batch.
+    order : callable, optional
+        Returns the order of the draws of members, for an epoch.
+    """
+
+    def __init__(
+        self,
+        weights: Callable[[int], Sequence[float]],
+        names: Sequence[str],
+        batch_size: int,
+        order: Callable[[int], Order] | None = None,
+    ) -> None:
+        super().__init__(self._shares, len(names), batch_size, order)
+        self._asked, self._names = weights, names
+        self._known_epoch, self._since = 0, list[int]()  # first batches, ascending, and the factors from there on
+        self._factors = list[tuple[float, ...]]()
+
+    def use(self, epoch: int, batch: int, factors: tuple[float, ...]) -> None:
+        """Multiply the members' weights by ``factors`` [members] from ``batch`` on, and forget what came later."""
+        if epoch != self._known_epoch:
+            self._known_epoch, self._since, self._factors = epoch, [], []
+        if self._since and self._since[-1] <= batch and self._factors[-1] == factors:
+            return
+        kept = bisect_left(self._since, batch)
+        del self._since[kept:], self._factors[kept:]
+        self._ledger.cut(epoch, batch)
+        if not kept or self._factors[-1] != factors:
+            self._since.append(batch)
+            self._factors.append(factors)
+
+    def _shares(self, batch: int) -> list[float]:
+        """Return the shares of the members in a batch.
+
+        Raises
+        ------
+        EmptyWindow
+            All members with windows have weight zero.
+        """
+        factors = self._factors[max(0, bisect_right(self._since, batch) - 1)]
+        weights = [w * f for w, f in zip(self._asked(batch), factors, strict=True)]
+        total = sum(weights)
+        if not total:
+            absent = ", ".join(name for name, f in zip(self._names, factors, strict=True) if not f)
+            raise EmptyWindow(
+                f"Mixture at step {batch:,}: {absent} has no windows yet, and all others have weight zero.",
+                hint="a positive weight of another member",
+            )
+        return [w / total for w in weights]
+
+
 _spread = lru_cache(maxsize=1024)(spread)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+
+
+def dealt(turns: MemberTurns, members: int, run: SampleRun, ranks: Ranks) -> IntArray:
+    """Return the samples of a rank, as numbers within ``run``, ascending: of every batch, its share of every member.
+
+    A member's counts on two ranks differ by one at most, in every batch. Two members are dealt out to the ranks in
+    turn, from batch to batch: the first one forwards and the second one backwards, so that all ranks have samples equal
+    in number, and those of each member differ by one at most at any time. More members are dealt one after the other;
+    the rank that comes first changes from batch to batch by the golden ratio, so that remainders are even over time.
+
+    Parameters
+    ----------
+    turns : MemberTurns
+        Of all samples of ``run``.
+    members : int
+        How many there are.
+    run : SampleRun
+    ranks : Ranks
+    """
+    starts = np.arange(0, len(turns.member), run.size)
+    if members == 2:
+        backwards = (run.first + starts - 1).repeat(run.size) - turns.place
+        return np.flatnonzero(np.where(turns.member, backwards, turns.place) % ranks.world == ranks.rank)
+    by_member = np.argsort(turns.member.reshape(run.batches, run.size), axis=1, kind="stable")
+    batches = range(run.first // run.size, run.first // run.size + run.batches)
+    turned = np.array([(n * _GOLDEN % (1 << 64)) * ranks.world >> 64 for n in batches])
+    first = (ranks.rank + turned) % ranks.world
+    chosen = np.take_along_axis(by_member, first[:, None] + np.arange(0, run.size, ranks.world), axis=1)
+    chosen.sort(axis=1)
+    return (chosen + starts[:, None]).reshape(-1)
 
 
 def apportion(due: Sequence[float], weights: Sequence[float], total: int) -> list[int]:

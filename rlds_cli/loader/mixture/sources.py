@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -14,18 +15,28 @@ import numpy as np
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Elementwise
-from rlds_cli.errors import InvalidArgument, RldsError, UnknownField, WrongState
+from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownField, WrongState
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
-from rlds_cli.loader.index import PROBABILITY, FloatArray, Located
+from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, FloatArray, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.mixture.merging import SOURCE, MemberPart, join
+from rlds_cli.loader.mixture.merging import MemberPart, join
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
-from rlds_cli.loader.mixture.shares import ConstantShares, DeficitRounds, RandomShares, SourceShares, normalised
+from rlds_cli.loader.mixture.shares import (
+    ConstantShares,
+    DeficitRounds,
+    LiveRounds,
+    RandomShares,
+    SourceShares,
+    dealt,
+    normalised,
+)
 from rlds_cli.loader.order import VERSION, Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
+from rlds_cli.loader.samplers import Draw, StatefulDraw
+from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.windows.offsets import Offsets
@@ -42,19 +53,55 @@ def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
 
 
 class MemberPlan:
-    """A member with its draw and its fields, before it is known which fields all members give."""
+    """A member with its windows, its draw and its fields, before it is known which fields all members give.
 
-    def __init__(self, name: str, member: Member, request: Request, floats: str | None, *, lenient: bool) -> None:
+    Attributes
+    ----------
+    grows : bool
+        Later generations of the dataset are taken up; this one may have no windows.
+    draw : Draw or None
+        None without windows, unless it learns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        member: Member,
+        request: Request,
+        floats: str | None,
+        *,
+        gives: Sequence[str],
+        lenient: bool,
+    ) -> None:
         self.name, self.member = name, member
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
-            self.request = request.in_steps(self.dataset)
+            self.grows = request.live and self.dataset.generation is not None
+            self.request = replace(request.in_steps(self.dataset), sampler=member.sampler or request.sampler)
             window = self.request.window
-            self.pool = build.pool(self.dataset, window, request.anchors, in_mixture=True)
-            self.draw = request.sampler.over(self.pool)
-            self.fields = Fields(self.pool, window, request.sampler, request.anchors, request.memory, floats)
+            self.pool = build.pool(
+                self.dataset,
+                window,
+                request.anchors,
+                in_mixture=member.sampler is None,
+                live=self.grows,
+                needed=not self.grows,
+            )
+            self.draw: Draw | None = None
+            self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
+
+    def begin(self, before: Draw | None = None) -> None:
+        """Make the draw: the one that goes on from that of another generation, where it learns."""
+        sampler = self.request.sampler
+        with _naming(self.name):
+            if isinstance(before, StatefulDraw):
+                self.draw = before.take_up(self.pool)
+            elif self.pool.prefix.total or WEIGHT in sampler.gives:
+                self.draw = sampler.over(self.pool)
+            if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
+                raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
 
 
 @contextmanager
@@ -72,6 +119,7 @@ class MemberSource:
     Parameters
     ----------
     drawing : MemberPlan
+        With its draw.
     names : sequence of str
         Fields of the mixture; the member reads those that it has.
     request : Request
@@ -83,8 +131,8 @@ class MemberSource:
     def __init__(
         self, drawing: MemberPlan, names: Sequence[str], request: Request, transforms: Transforms, arrays: ArrayBackend
     ) -> None:
-        self.name, self.dataset, self.pool = drawing.name, drawing.dataset, drawing.pool
-        self._endless, self._arrays = request.sampler.endless, arrays
+        self.name, self.dataset, self.pool, self.grows = drawing.name, drawing.dataset, drawing.pool, drawing.grows
+        self._endless, self._arrays = drawing.request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
         given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
         own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
@@ -94,7 +142,9 @@ class MemberSource:
         with _naming(self.name):
             self.transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
             both = Transforms([*self.transforms.elementwise, *transforms.elementwise])
-            self.source: DatasetSource = build.read(fields, chosen, drawing.draw, drawing.request, both, arrays.working)
+            self.source: DatasetSource = build.read(
+                fields, chosen, drawing.draw or _nothing, drawing.request, both, arrays.working
+            )
 
     # -- which samples
 
@@ -128,8 +178,12 @@ class MemberSource:
     # -- their columns
 
     def probe(self, longest: int) -> Gathered:
-        """Read one sample, to learn the member's columns."""
-        return self.gather(self.locate(Order(0), range(1), longest))
+        """Read one sample, or none if there is none, to learn the member's columns."""
+        if self.pool.prefix.total:
+            return self.gather(self.locate(Order(0), range(1), longest))
+        none, window = np.zeros(0, np.int64), self.source.locator.window
+        drawn = SampledWindows(Order(0), range(0), none, none, lambda: np.zeros(0), np.zeros(0))
+        return self.gather(Located(self.pool.table, drawn, window.extent(longest)))
 
     def gather(self, samples: Located) -> Gathered:
         """Read the columns of the samples and apply the member's transforms."""
@@ -154,6 +208,11 @@ class MemberSource:
         return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
 
 
+def _nothing(order: Order, positions: SampleNumbers) -> SampledWindows:
+    """Draw from a member that has no windows: nobody asks for any."""
+    raise AssertionError("a member without windows has no share")
+
+
 def _dense(places: IntArray) -> SampleNumbers:
     """Return ascending numbers as a range, if none is missing."""
     first, last = int(places[0]), int(places[-1])
@@ -172,11 +231,14 @@ class MixtureLocation:
         Member, slots in the gather, and samples.
     chance : callable
         Returns the share of each sample's member, float64 [K].
+    absent : tuple of str
+        Members that have no windows.
     """
 
     count: int
     parts: list[tuple[int, IntArray, Located]]
     chance: Callable[[], FloatArray]
+    absent: tuple[str, ...]
 
 
 class MixtureSource:
@@ -213,13 +275,19 @@ class MixtureSource:
         seed: int,
     ) -> None:
         self.mixture, self._seed = mixture, seed
+        samplers = [m.sampler or request.sampler for m in mixture.parts.values()]
+        gives = tuple(dict.fromkeys(name for sampler in samplers for name in sampler.gives))
         lenient = mixture.missing == "zero"
-        drawings = [MemberPlan(name, m, request, arrays.working, lenient=lenient) for name, m in mixture.parts.items()]
+        self._plan = partial(MemberPlan, request=request, floats=arrays.working, gives=gives, lenient=lenient)
+        drawings = [self._plan(name, m) for name, m in mixture.parts.items()]
+        _check_windows(mixture, [d.pool for d in drawings])
+        for d in drawings:
+            d.begin()
         _check_names(request, drawings)
-        names = dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE)
-        self.members = [MemberSource(d, list(names), request, transforms, arrays) for d in drawings]
-        longest = max(int(m.pool.table.steps.max()) for m in self.members)
-        self._longest = longest if isinstance(request.window, Episode) else 0
+        names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
+        self._member = partial(MemberSource, names=names, request=request, transforms=transforms, arrays=arrays)
+        self.members = [self._member(d) for d in drawings]
+        self._whole = isinstance(request.window, Episode)
         probes = [m.probe(self._longest) for m in self.members]
         _check_pads(mixture, drawings, {name for p in probes for name in p.values})
         self._merging = join(mixture, request.window, arrays.working, [p.values for p in probes])
@@ -228,13 +296,50 @@ class MixtureSource:
         transforms.check(self.names, drawings[0].dataset, summed=request.window.n_step > 1)
         self.summed = frozenset(name for m in self.members for name in m.source.summed)
         self.sample_bytes = max(sum(x.nbytes for x in p.values.values()) for p in probes)
-        self.apportioning = self._apportion(batch_size)
+        self.apportioning = self._apportion(batch_size, live=request.live)
 
-    def _apportion(self, batch_size: int) -> SourceShares:
+    @property
+    def _longest(self) -> int:
+        """The length of samples that are whole episodes; else 0."""
+        return max(m.pool.longest for m in self.members) if self._whole else 0
+
+    def over(self, mixture: Mixture) -> MixtureSource:
+        """Return the source over other generations of the members that grow; this one stays as it is.
+
+        Raises
+        ------
+        EmptyWindow
+            No member has a window; nothing is changed.
+        """
+        made = copy(self)
+        made.mixture = mixture
+        changed: dict[int, MemberPlan] = {}
+        for i, (name, member) in enumerate(mixture.parts.items()):
+            if self.members[i].grows:
+                changed[i] = self._plan(name, member)
+        _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
+        made.members = list(self.members)
+        for i, plan in changed.items():
+            plan.begin(self.members[i].source.locator.draw)
+            made.members[i] = self._member(plan)
+        return made
+
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        """The factors of the members' weights [members]: zero without windows."""
+        totals = [m.pool.prefix.total for m in self.members]
+        by_size = self.mixture.weights == "size"
+        return tuple(float(total if by_size else total > 0) for total in totals)
+
+    def _apportion(self, batch_size: int, *, live: bool) -> SourceShares:
         weights, names = self.mixture.weights, self.mixture.names
         order = partial(order_of, self._seed, "")
+        shares = partial(_shares, weights, names)
+        if live:
+            rounds = LiveRounds(shares, names, batch_size, None if self.mixture.exact else order)
+            rounds.use(0, 0, self._factors)
+            return rounds
         if callable(weights):
-            shares = partial(_shares, weights, names)
             return DeficitRounds(shares, len(names), batch_size, None if self.mixture.exact else order)
         totals: Sequence[float] = [m.pool.prefix.total for m in self.members]
         given = totals if isinstance(weights, str) else [weights[name] for name in names]
@@ -257,18 +362,27 @@ class MixtureSource:
 
     def locate(self, run: SampleRun, ranks: Ranks) -> MixtureLocation:
         """Find the rows of this rank's samples, see `BatchSource`."""
-        mine = ranks.part(run.everyone)
-        turns = self.apportioning.turns(run, mine)
+        if isinstance(self.apportioning, LiveRounds):
+            self.apportioning.use(run.order.epoch, run.first // run.size, self._factors)
+        in_turn, buckets = self.apportioning.in_turn(ranks.world), self.members[0].pool.bucket is not None
+        if in_turn and not buckets:
+            turns = everyone = self.apportioning.turns(run, ranks.part(run.everyone))
+        else:
+            everyone = self.apportioning.turns(run, run.everyone)
+            if in_turn:
+                turns = everyone.of(np.arange(ranks.rank, len(everyone.member), ranks.world))
+            else:
+                turns = everyone.of(dealt(everyone, len(self.members), run, ranks))
         longest = self._longest
-        if self.members[0].pool.bucket is not None:
-            everyone = turns if ranks.world == 1 else self.apportioning.turns(run, run.everyone)
+        if buckets:
             longest = max(m.longest(run.order, everyone.place[everyone.member == i]) for i, m in self._numbered)
         parts = []
         for i, member in self._numbered:
             slots = np.flatnonzero(turns.member == i)
             for order, positions, part in member.stretches(run.order, turns.place.take(slots)):
                 parts.append((i, slots[part], member.locate(order, positions, longest)))
-        return MixtureLocation(len(mine), parts, turns.chance)
+        absent = tuple(m.name for m in self.members if not m.pool.prefix.total)
+        return MixtureLocation(len(turns.member), parts, turns.chance, absent)
 
     @property
     def _numbered(self) -> list[tuple[int, MemberSource]]:
@@ -289,6 +403,35 @@ class MixtureSource:
             merged.values[PROBABILITY] *= chance[:, None] if steps else chance
         return merged
 
+    # -- priorities
+
+    @property
+    def learners(self) -> dict[int, StatefulDraw]:
+        """The draws that learn from training, by the number of their member."""
+        draws = {i: m.source.locator.draw for i, m in self._numbered}
+        return {i: draw for i, draw in draws.items() if isinstance(draw, StatefulDraw)}
+
+    def observe(self, report: Report, beta: float | None = None) -> None:
+        """Take what training reports of a batch: each member with priorities its part, see `StatefulDraw`."""
+        parts = [(i, draw, report.of_member(i)) for i, draw in self.learners.items()]
+        for i, draw, part in parts:
+            with _naming(self.members[i].name):
+                draw.check(part)
+        for _, draw, part in parts:
+            draw.observe(part, beta)
+
+    def reserve(self, prefetch: int | None, usual: int) -> int:
+        """Return 0: batches are drawn when they are asked for, see `StatefulDraw`."""
+        if prefetch:
+            raise InvalidArgument(
+                f"prefetch={prefetch} with Prioritized in a mixture: batches would be drawn before updates that count.",
+                hint="prefetch=0",
+            )
+        return 0
+
+    def forget(self) -> None:
+        """Do nothing: no batches are drawn ahead."""
+
     # -- state
 
     def consumed(self, position: Position) -> dict[str, int]:
@@ -297,7 +440,11 @@ class MixtureSource:
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return the part of a loader's state that the mixture adds."""
-        return {"consumed": self.consumed(position), **self.apportioning.state(*position)}
+        consumed = self.consumed(position)
+        names = self.mixture.names
+        draws = {names[i]: draw.state(position.epoch, consumed[names[i]]) for i, draw in self.learners.items()}
+        held = {"draws": draws} if draws else {}
+        return {"consumed": consumed, **self.apportioning.state(*position), **held}
 
     def load(self, state: Mapping[str, Any], position: Position) -> None:
         """Restore a `state`.
@@ -316,6 +463,10 @@ class MixtureSource:
                 f"this state counts {sum(counts):,} samples of the members, and {position.sample:,} in all."
             )
         self.apportioning.load(*position, counts, state)
+        for i, draw in self.learners.items():
+            member, draws = self.members[i], state.get("draws", {})
+            with _naming(member.name):
+                draw.load(draws.get(member.name, {}), order_of(self._seed, member.name, position.epoch))
 
 
 def _check_names(request: Request, drawings: Sequence[MemberPlan]) -> None:
@@ -339,5 +490,14 @@ def _check_pads(mixture: Mixture, drawings: Sequence[MemberPlan], names: Collect
             raise UnknownField(f'Mixture, pad: no field "{pad}" in {", ".join(mixture.names)}.{near}')
 
 
-def _shares(weights: Callable[[int], Any], names: Sequence[str], step: int) -> list[float]:
-    return normalised(weights(step), names, f" at step {step:,}")
+def _check_windows(mixture: Mixture, pools: Sequence[WindowIndex]) -> None:
+    """Refuse members of which none has a window."""
+    if not any(pool.prefix.total for pool in pools):
+        raise EmptyWindow(f"There is nothing to draw from: no member of {mixture.id} has a window yet.")
+
+
+def _shares(weights: Any, names: Sequence[str], step: int) -> list[float]:
+    """Return the shares in a batch, before it is asked which members have windows; by size they are equal."""
+    if isinstance(weights, str):
+        return [1.0] * len(names)
+    return normalised(weights(step) if callable(weights) else weights, names, f" at step {step:,}")

@@ -15,8 +15,8 @@ question                       answer
 Does an epoch end?             ``endless`` and ``drop_last``.
 Which columns does it add?     ``gives``.
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
-Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes batches, saves its state, and limits how
-                               far the loader reads ahead. Several ranks and worker processes are refused.
+Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes reports, saves its state, and limits how
+                               far the loader reads ahead. Ranks exchange their reports. Worker processes are refused.
 Does the dataset grow?         ``pool.live``. ``over`` is called again for every generation; a `StatefulDraw` is asked
                                to ``take_up`` the new windows instead.
 ============================== ========================================================================================
@@ -28,10 +28,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from rlds_cli.dataset.batch import Batch
 from rlds_cli.loader.index import SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.order import Order
+from rlds_cli.loader.samplers.reports import Report
 
 Draw = Callable[[Order, SampleNumbers], SampledWindows]
 
@@ -92,7 +92,8 @@ class Epochs:
 class StatefulDraw(ABC):
     """Draws that depend on what training reports.
 
-    Batches must then be drawn one by one, in one process, and their state is saved with the loader's.
+    Batches must then be drawn one by one, in the process that trains, and their state is saved with the loader's. On
+    several ranks every draw observes the same reports, and each rank draws its own samples.
 
     Attributes
     ----------
@@ -107,13 +108,22 @@ class StatefulDraw(ABC):
         """Draw the samples with these numbers."""
 
     @abstractmethod
-    def observe(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
-        """Take what training reports of a batch.
+    def check(self, report: Report) -> None:
+        """Refuse a report that `observe` would refuse.
 
         Raises
         ------
         InvalidArgument
-            The report does not fit the batch; nothing is changed.
+        """
+
+    @abstractmethod
+    def observe(self, report: Report, beta: float | None = None) -> None:
+        """Take what training reports of a batch, all ranks together.
+
+        Raises
+        ------
+        InvalidArgument
+            The report is not possible; nothing is changed.
         """
 
     @abstractmethod

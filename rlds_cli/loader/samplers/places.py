@@ -15,7 +15,7 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import NUMBER_BITS, WindowIndex
-from rlds_cli.loader.state import host, portable
+from rlds_cli.loader.tensors import host, portable
 from rlds_cli.ted import BoolArray, IntArray
 
 _LEAST = 4096  # empty places below which it is not worth while to close the gaps
@@ -94,8 +94,8 @@ class Places:
         recorded = pool.ascending
         if len(recorded) >= len(self.episodes) and (recorded[: len(self.episodes)] == self.episodes).all():
             return []
-        at = np.minimum(np.searchsorted(recorded, self.episodes), len(recorded) - 1)
-        gone = np.flatnonzero(self.there & (recorded.take(at) != self.episodes))
+        at = np.searchsorted(recorded, self.episodes)
+        gone = np.flatnonzero(self.there & (np.append(recorded, -1).take(at) != self.episodes))
         self.there[gone] = False
         if not len(gone):
             return []

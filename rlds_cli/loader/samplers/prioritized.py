@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import INDEX, PROBABILITY, WEIGHT, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
@@ -20,7 +19,8 @@ from rlds_cli.loader.kernel import Floats, SampleNumbers, SumTree
 from rlds_cli.loader.order import WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
-from rlds_cli.loader.state import host, portable
+from rlds_cli.loader.samplers.reports import Report
+from rlds_cli.loader.tensors import host, portable
 from rlds_cli.ted import IntArray
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
@@ -79,10 +79,10 @@ class Prioritized(Endless):
 
     def over(self, pool: WindowIndex) -> PrioritizedDraw:
         """Return the draw over ``pool``, see `Sampler`."""
-        if pool.in_mixture:
+        if pool.in_mixture and isinstance(self.priority, np.ndarray):
             raise InvalidArgument(
-                "Prioritized over a Mixture: priorities are of the windows of one dataset.",
-                hint="Weighted(column), or one Loader a dataset",
+                f"{self} over a Mixture: an array is of the episodes of one dataset.",
+                hint="Member(dataset, sampler=Prioritized(priority=array))",
             )
         return PrioritizedDraw(self, pool)
 
@@ -135,23 +135,35 @@ class PrioritizedDraw(StatefulDraw):
             self.priorities.update(np.arange(total), _initial(pool, sampler.priority))
 
     def __call__(self, order: Order, positions: SampleNumbers) -> SampledWindows:
-        """Return the batch with these sample numbers, and draw the next ``ahead`` batches."""
-        assert isinstance(positions, range)  # one process, one batch at a time
-        wanted = self._batch(order, positions)
+        """Return the samples with these numbers, and draw the next ``ahead`` batches."""
+        if not self._sampler.lag:
+            return self._given(order, positions, *self._draw(order, positions))
+        assert isinstance(positions, range)  # this rank's part of a batch, which is drawn whole: states are the same
+        whole = range(positions.stop - len(positions) * positions.step, positions.stop)
+        wanted = self._batch(order, whole)
         for _ in range(self.ahead):
-            positions = range(positions.stop, positions.stop + len(positions))
-            self._batch(order, positions)
-        found = self._pool.named(wanted.windows)
-        return SampledWindows(order, wanted.positions, *found, partial(np.asarray, wanted.probability), wanted.weight)
+            whole = range(whole.stop, whole.stop + len(whole))
+            self._batch(order, whole)
+        given = self._given(order, wanted.positions, wanted.windows, wanted.probability, wanted.weight)
+        return given if positions == wanted.positions else given.part(positions)
 
     def _batch(self, order: Order, positions: range) -> _Drawn:
         found = next((d for d in self._drawn if (d.epoch, d.positions) == (order.epoch, positions)), None)
         if found is None:
-            places = self.priorities.find(order.uniform(WINDOW, positions))
-            windows = places if self._places is None else self._places.names(places)
-            found = _Drawn(order.epoch, positions, windows, *self.priorities.weigh(places))
+            found = _Drawn(order.epoch, positions, *self._draw(order, positions))
             self._drawn.append(found)
         return found
+
+    def _draw(self, order: Order, positions: SampleNumbers) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Draw windows by `WindowIndex.name`, with their chances and importance weights [K]."""
+        places = self.priorities.find(order.uniform(WINDOW, positions))
+        windows = places if self._places is None else self._places.names(places)
+        return windows, *self.priorities.weigh(places)
+
+    def _given(
+        self, order: Order, positions: SampleNumbers, windows: IntArray, probability: FloatArray, weight: FloatArray
+    ) -> SampledWindows:
+        return SampledWindows(order, positions, *self._pool.named(windows), partial(np.asarray, probability), weight)
 
     def frontier(self, epoch: int, sample: int) -> int:
         """Return the first sample from ``sample`` on that is not drawn yet, see `StatefulDraw`."""
@@ -194,8 +206,19 @@ class PrioritizedDraw(StatefulDraw):
         self.ahead -= depth
         return depth
 
-    def observe(self, batch: Batch, priority: Any, beta: float | None = None) -> None:
-        """Set the priorities of the windows of ``batch``; where a window occurs twice, its last priority counts.
+    def check(self, report: Report) -> None:
+        """Refuse what `observe` would refuse, see `StatefulDraw`."""
+        self.priorities.check(*self._placed(report))
+
+    def _placed(self, report: Report) -> tuple[IntArray, FloatArray]:
+        """Return the places of windows that are still there, and their priorities [K]."""
+        if self._places is None or not len(report.windows):
+            return report.windows, report.priority
+        places, there = self._places.find(report.windows)
+        return places[there], report.priority[there]
+
+    def observe(self, report: Report, beta: float | None = None) -> None:
+        """Set priorities; where a window occurs twice, its last priority counts.
 
         Windows that have left a dataset that grows have none. ``beta`` applies to importance weights from the next draw
         on.
@@ -203,30 +226,9 @@ class PrioritizedDraw(StatefulDraw):
         Raises
         ------
         InvalidArgument
-            ``priority`` is not one number per sample, or one is negative or not finite; nothing is changed.
+            A priority is negative or not finite; nothing is changed.
         """
-        windows = batch.get(WINDOW_COLUMN, None)  # a TensorDict raises without the None
-        if windows is None:
-            fields = ", ".join(Batch(batch.items()).names())
-            raise InvalidArgument(
-                f"update_priorities: the batch has no {WINDOW_COLUMN!r}. Fields: {fields}.",
-                hint="pass the batch as the loader gave it, or its tensordict()",
-            )
-        names = host(windows)
-        names = names.reshape(len(names), -1)[:, 0].astype(np.int64, copy=False)
-        values = host(priority)
-        if values.dtype.kind not in "fiub":
-            raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
-        if values.shape[:1] != names.shape or values.size != len(names):
-            raise InvalidArgument(
-                f"update_priorities: priorities {list(values.shape)} for a batch of {len(names)} samples.",
-                hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
-            )
-        values = values.reshape(-1).astype(np.float64)
-        if self._places is not None:
-            names, there = self._places.find(names)
-            names, values = names[there], values[there]
-        self.priorities.update(names, values)
+        self.priorities.update(*self._placed(report))
         if beta is not None:
             self.priorities.beta = beta
 
@@ -426,6 +428,12 @@ class Priorities:
             self._complain(bad, at, new)
         self.highest = max(self.highest, float(new.max(initial=0.0)))
 
+    def check(self, windows: IntArray, priority: FloatArray) -> None:
+        """Refuse what `update` would refuse."""
+        good = (windows >= 0) & (windows < self.count) & (priority >= 0) & (priority <= self._most)
+        if not good.all():
+            self._complain(int(good.argmin()), windows, priority)
+
     def _complain(self, place: int, windows: Any, priority: Any) -> None:
         where, window, value = f"at place {place:,} of {len(windows):,}", int(windows[place]), float(priority[place])
         if not 0 <= window < self.count:
@@ -460,7 +468,8 @@ class Priorities:
         if masses.shape != (count,):
             raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
         least = masses.min(where=masses > 0, initial=MOST) if self._changes else masses.min()
-        if masses.dtype != np.float64 or not (masses.min() >= 0 and least >= LEAST and masses.max() <= MOST):
+        lowest, highest = masses.min(initial=MOST), masses.max(initial=0)
+        if masses.dtype != np.float64 or not (lowest >= 0 and least >= LEAST and highest <= MOST):
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
         if self._changes:

@@ -1,0 +1,123 @@
+"""Live mixtures: new generations of the members that grow are taken up together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.loader import live
+from rlds_cli.loader.build import Request
+from rlds_cli.loader.index import WEIGHT
+from rlds_cli.loader.live import Generations
+from rlds_cli.loader.mixture.mixture import Member, Mixture
+from rlds_cli.loader.mixture.sources import MixtureSource
+from rlds_cli.loader.schedule import Position
+from rlds_cli.store import generations
+
+
+def growing(mixture: Mixture) -> dict[str, int]:
+    """Return the generations of the members that grow, of an opened mixture."""
+    numbers = {name: _dataset(member).generation for name, member in mixture.parts.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+class LiveMixture:
+    """The members of a mixture of which some grow, see `LiveData`.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        An opened mixture.
+    request : Request
+        Of a live loader.
+    make : callable
+        Makes the source of a mixture.
+    first : tuple of int, optional
+        The generations to begin with; else those of the mixture.
+
+    Attributes
+    ----------
+    source : MixtureSource
+        Over the generations that were taken up last.
+
+    Raises
+    ------
+    InvalidArgument
+        No member grows, or one that grows cannot be live.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        request: Request,
+        make: Callable[[Mixture], MixtureSource],
+        first: Generations | None = None,
+    ) -> None:
+        self._names = tuple(growing(mixture))
+        if not self._names:
+            raise InvalidArgument(
+                f"live=True: no member of {mixture.id} grows.",
+                hint="live=False; rlds_cli.writer(...) makes datasets that grow",
+            )
+        for name in self._names:
+            member = mixture.parts[name]
+            if member.rename:
+                raise InvalidArgument(
+                    f"Mixture, {name}: rename= of a dataset that grows.", hint="rename= of the other members"
+                )
+            live.check(_dataset(member), replace(request, sampler=member.sampler or request.sampler))
+        samplers = [member.sampler or request.sampler for member in mixture.parts.values()]
+        self.learns = any(WEIGHT in sampler.gives for sampler in samplers)
+        self.source = make(mixture if first is None else self._at(mixture, first))
+
+    @property
+    def generations(self) -> Generations:
+        """Numbers of the generations that are taken up, in the order of the members, see `LiveData`."""
+        return tuple(self._store(name).generation.number for name in self._names)
+
+    def _store(self, name: str) -> GrowingStore:
+        store = _dataset(self.source.mixture.parts[name]).store
+        assert isinstance(store, GrowingStore)
+        return store
+
+    def newest(self) -> Generations:
+        """Look for the newest generations, see `LiveData`."""
+        return tuple(generations.last(self._store(name).path).number for name in self._names)
+
+    def take_up(self, wanted: Generations) -> MixtureSource:
+        """Return the source over these generations, see `LiveData`."""
+        self.source = self.source.over(self._at(self.source.mixture, wanted))
+        return self.source
+
+    def at(self, wanted: Generations) -> MixtureSource:
+        """Return the source: a mixture draws nothing ahead, see `LiveData`."""
+        return self.source
+
+    def _at(self, mixture: Mixture, wanted: Generations) -> Mixture:
+        """Return the mixture with its members at these generations."""
+        members = dict(mixture.parts)
+        for name, number in zip(self._names, wanted, strict=True):
+            store = _dataset(members[name]).store
+            assert isinstance(store, GrowingStore)
+            if store.generation.number != number:
+                dataset = Dataset(GrowingStore(store.path, number, before=store))
+                members[name] = replace(members[name], dataset=dataset)
+        return replace(mixture, members=members)
+
+    def frontier(self, position: Position) -> int:
+        """Return the sample at ``position``: a mixture draws nothing ahead, see `LiveData`."""
+        return position.sample
+
+    def fingerprint(self, wanted: Generations) -> str:
+        """Return the fingerprint of the mixture at these generations, see `LiveData`."""
+        numbers = dict(zip(self._names, wanted, strict=True))
+        contents = {name: generations.at(self._store(name).path, n).fingerprint for name, n in numbers.items()}
+        return self.source.mixture.fingerprint_of(contents)
+
+
+def _dataset(member: Member) -> Dataset:
+    assert isinstance(member.dataset, Dataset)
+    return member.dataset
