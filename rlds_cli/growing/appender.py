@@ -206,7 +206,7 @@ class Appender:
                     kept.take(Added(number, int(record["length"]), value, int(record["born"])))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
-        for name, text in logs.read_lines(self.path / logs.STRINGS, first, stop):
+        for name, text in logs.read_strings(self.path, first, stop):
             known = codes.setdefault(name, {})
             known[text] = len(known)
 
@@ -219,8 +219,8 @@ class Appender:
         found = []
         for record in e:
             at, size = int(record["about"]), int(record["about_bytes"])
-            line = logs.read_lines(self.path / logs.ABOUT, at, at + size) if size else [{}]
-            found.append(_number(line[0].get("extra", {}).get(self.keep.by)))
+            line = logs.read_part(self.path / logs.ABOUT, at, at + size) or b"{}"
+            found.append(_number(logs.about_of(line, self.path).get("extra", {}).get(self.keep.by)))
         return found
 
     def _follow(self) -> None:
