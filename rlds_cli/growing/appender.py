@@ -170,11 +170,13 @@ class Appender:
         """Read the state of the newest generation."""
         g = generations.last(self.path)
         done = min(logs.freed(self.path)[1], g.departed)
-        waiting = logs.read_departed(self.path, g.departed, done)
+        logs.check_there(self.path, g.episodes)
+        waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
         s = _State(g, content.no_sums(), retention.at_work(self.keep), _Standing(first, g.episodes), done)
         for a in range(0, done, _BLOCK):
-            s.standing.set(logs.read_departed(self.path, min(done, a + _BLOCK), a).tolist(), _Standing.FREED)
+            left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
+            s.standing.set(left.tolist(), _Standing.FREED)
         s.standing.set(waiting.tolist(), _Standing.LEFT)
         s.standing.set(range(first, g.first_episode), _Standing.FREED)
         s.standing.set((n for n in waiting.tolist() if n < g.first_episode), _Standing.LEFT)
@@ -196,7 +198,9 @@ class Appender:
     def _blocks(self, first: int, stop: int) -> Iterator[tuple[int, Records]]:
         """Read the records of episodes [first, stop), a few at a time."""
         for a in range(first, stop, _BLOCK):
-            yield a, logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+            e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+            logs.check_episodes(e, 0, generations.last(self.path).rows, 1 << 31, self.path)
+            yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
         """Tell the policy of episodes that are there."""

@@ -44,9 +44,18 @@ def read_episodes(dataset: Path, first: int, stop: int) -> npt.NDArray[np.void]:
     return np.frombuffer(read_part(dataset / EPISODES, first * EPISODE.itemsize, stop * EPISODE.itemsize), EPISODE)
 
 
-def read_departed(dataset: Path, count: int, first: int = 0) -> IntArray:
-    """Read the numbers of episodes that left, in the order in which they did."""
-    return np.frombuffer(read_part(dataset / DEPARTED, first * 8, count * 8), "<i8")
+def read_departed(dataset: Path, count: int, first: int = 0, *, episodes: int = 1 << 62) -> IntArray:
+    """Read the numbers of episodes that left, in the order in which they did.
+
+    Raises
+    ------
+    DamagedDataset
+        The log is shorter, or names an episode that is not among the first so many ``episodes``.
+    """
+    found = np.frombuffer(read_part(dataset / DEPARTED, first * 8, count * 8), "<i8")
+    if len(found) and not 0 <= found.min() <= found.max() < episodes:
+        raise DamagedDataset(f"{dataset / DEPARTED} names an episode that is not there.", hint=HINT)
+    return found
 
 
 def read_part(file: Path, first: int, stop: int) -> bytes:
@@ -63,11 +72,7 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
         raise DamagedDataset(f"{file} has nothing at {first:,}.", hint=HINT)
     try:
         with files.open_regular(file) as log:
-            size = os.fstat(log.fileno()).st_size
-            if size < stop:
-                raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
-            if os.lseek(log.fileno(), first, os.SEEK_HOLE) < stop:  # what was written has none: they would cost nothing
-                raise DamagedDataset(f"{file} has holes.", hint=HINT)
+            _check_whole(log.fileno(), file, first, stop)
             parts: list[bytes] = []
             while first < stop:
                 parts.append(os.pread(log.fileno(), stop - first, first))
@@ -77,6 +82,21 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
     except OSError as e:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
+
+
+def check_there(dataset: Path, episodes: int) -> None:
+    """Raise DamagedDataset unless the log has records of so many episodes: memory is then taken for them."""
+    if episodes:
+        with files.open_regular(dataset / EPISODES) as log:
+            _check_whole(log.fileno(), dataset / EPISODES, 0, episodes * EPISODE.itemsize)
+
+
+def _check_whole(descriptor: int, file: Path, first: int, stop: int) -> None:
+    size = os.fstat(descriptor).st_size
+    if size < stop:
+        raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
+    if os.lseek(descriptor, first, os.SEEK_HOLE) < stop:  # what was written has none; a stranger's would cost nothing
+        raise DamagedDataset(f"{file} has holes.", hint=HINT)
 
 
 def read_lines(file: Path, first: int, stop: int) -> list[Any]:

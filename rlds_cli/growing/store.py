@@ -57,6 +57,8 @@ class GrowingStore(Store):
         if before is None:
             files.check_tree(path, changing=True)
         self.generation, self._hold = _held(path, generation)
+        if before is None:
+            logs.check_there(path, self.generation.episodes)
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
@@ -114,13 +116,11 @@ class GrowingStore(Store):
     def kept(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept; None for all of them."""
         g = self.generation
-        left = logs.read_departed(self.path, g.departed) - g.first_episode
+        left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
         left = left[left >= 0]
         if not len(left):
             return None
         stays = np.ones(g.episodes - g.first_episode, bool)
-        if left.max() >= len(stays):
-            raise DamagedDataset(f"{self.path / logs.DEPARTED} names an episode that is not there.", hint=logs.HINT)
         stays[left] = False
         kept = np.flatnonzero(stays)
         if len(kept) != g.kept:
