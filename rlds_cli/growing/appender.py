@@ -540,8 +540,7 @@ class Appender:
         A commit does so, too; call it with the lock of commits (`logs.committing`).
         """
         s, g = self._state, self._state.generation
-        _, done = logs.freed(self.path)
-        upto = done
+        upto = done = min(logs.freed(self.path)[1], g.departed)
         if done < g.departed:
             logs.say_freed(self.path, g.departed, done)
             held = logs.oldest_held(self.path, g.number)

@@ -255,8 +255,10 @@ def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
         hold = logs.Hold(path, g.number)
         if freed(path)[0] <= g.departed:
             return g, hold
-        if wanted is None:
+        if wanted is None and time.monotonic() <= until:
             hold.release()
+        elif wanted is None:
+            raise DamagedDataset(f"{path / logs.FREED} frees more than has left at generation {g.number:,}.")
         elif freed(path)[1] > g.departed or time.monotonic() > until:
             hold.release()
             raise DatasetNotFound(
