@@ -27,6 +27,8 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
+from rlds_cli.growing import logs
+from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -190,6 +192,8 @@ def import_archive(
     )
     del planned  # it is large for millions of episodes, and the conversion makes its own
     with exclusive(place, id, tell):
+        if (there := home.find(id, where)) is not None:
+            logs.check_not_written(there)
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock
             convert(work, place, jobs=jobs or 0, progress=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
@@ -210,6 +214,8 @@ def _refuse_dataset(path: Path) -> None:
 def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
     there = home.find(id, where)
+    if there and is_growing(there):
+        raise NameTaken(f"{id} is here, and grows.", hint=f"rlds append {id} FILES appends to it; or another name")
     if there and not _same(Store(there), options, sources):
         raise NameTaken(
             f"{id} exists, made from other files or with other options.",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import h5py
+import lerobot_archives
 import numpy as np
+import own_files
 import pytest
 from typer.testing import CliRunner
 
@@ -15,6 +18,7 @@ from rlds_cli.convert import appending, merging
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField
 from rlds_cli.maintenance import gc
 from rlds_cli.maintenance.verification import trace, verify
+from rlds_cli.report.diff import compare
 
 
 def write(path, lengths, first: float, *, width: int = 3, dtype="f4") -> None:
@@ -229,3 +233,123 @@ def test_names_and_columns_that_are_taken_are_errors(tmp_path, members):
     assert more.episodes["dataset"].tolist()[:2] == ["local/grown"] * 2 and more.episodes["dataset"][5] is None
     with pytest.raises(InvalidArgument, match="nothing to merge"):
         rlds_cli.merge([], "local/none", cache_dir=tmp_path)
+
+
+# -- archives of all kinds
+
+
+def test_encoded_frames_and_texts_of_an_archive_are_decoded(tmp_path):
+    content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",))
+    lerobot_archives.write_v3(tmp_path / "robot", content)
+    done = rlds_cli.append("local/robot", tmp_path / "robot", cache_dir=tmp_path)
+    assert (done.episodes, done.steps) == (3, 13)
+    ds = rlds_cli.open_dataset("local/robot", cache_dir=tmp_path)
+    name = next(n for n, f in ds.schema.items() if f.dtype == "uint8" and len(f.shape) == 3)
+    pictures, states = content.frames("front"), content.column("observation.state")
+    for k, (first, length) in enumerate(zip(content.starts, content.lengths, strict=True)):
+        episode = ds.episode(k)
+        assert np.array_equal(episode[name], pictures[first : first + length])
+        state = next(n for n, f in ds.schema.items() if f.shape == (4,))
+        assert np.array_equal(episode[state], states[first : first + length])
+    plain = rlds_cli.importing.import_archive(tmp_path / "robot", "local/plain", frames="raw", cache_dir=tmp_path)
+    assert compare(ds, plain).same
+    again = rlds_cli.append("local/robot", tmp_path / "robot", cache_dir=tmp_path)
+    assert again.episodes == 0 and not again.files
+
+
+@pytest.mark.parametrize("suffix", own_files.FORMATS)
+def test_tables_of_every_format_are_appended(tmp_path, suffix):
+    columns = {
+        "observation": np.arange(6.0), "action": np.arange(6.0) / 2, "reward": np.ones(6),
+        "trial": np.array([1, 1, 1, 2, 2, 2]), "said": np.array(["a", "b", "a", "c", "c", "b"]),
+    }  # fmt: skip
+    how = {"episodes_by": "field:trial", "fields": {"observation": "observation", "action": "action", "said": "said"}}
+    if suffix == ".npz":
+        del columns["said"], how["fields"]["said"]
+    for day in (1, 2):
+        file = own_files.write(tmp_path / f"day{day}{suffix}", {**columns, "observation": columns["observation"] * day})
+        rlds_cli.append("local/tables", file, cache_dir=tmp_path, **how)
+    ds = rlds_cli.open_dataset("local/tables", cache_dir=tmp_path)
+    seen = [ds.episode(k)["observation"].ravel().tolist() for k in range(4)]
+    assert seen == [[0, 1, 2], [3, 4, 5], [0, 2, 4], [6, 8, 10]]
+    if suffix != ".npz":
+        assert [ds.episode(k)["said"].tolist() for k in (0, 3)] == [["a", "b", "a"], ["c", "c", "b"]]
+    assert trace("local/tables", 12, cache_dir=tmp_path).ok
+    assert verify("local/tables", cache_dir=tmp_path).ok
+
+
+def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
+    folder = Path(rlds_cli.__file__).parent / "samples" / "cartpole-minari"
+    rlds_cli.append("local/g", folder, cache_dir=tmp_path)
+    grown = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
+    plain = rlds_cli.importing.import_archive(folder, "local/plain", cache_dir=tmp_path)
+    assert compare(grown, plain).same
+    for column in ("seed", "group", "options", "row", "num_transitions", "total_reward"):
+        assert grown.episodes[column].tolist() == plain.episodes[column].tolist()
+    assert grown.observation_space == plain.observation_space
+    assert trace(grown, 50).ok
+
+
+def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, monkeypatch):
+    read, count = merging._Merge.read, []
+
+    def killed(self, part):
+        if count:
+            raise KeyboardInterrupt
+        count.append(part)
+        yield from read(self, part)
+
+    monkeypatch.setattr(merging._Merge, "read", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
+    assert len(count) == 1 and list((tmp_path / "partial").iterdir())
+    parts = []
+    monkeypatch.setattr(merging._Merge, "read", lambda self, part: parts.append(part) or read(self, part))
+    ds = rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
+    assert firsts(ds) == A + B and [p.args["member"] for p in parts] == [1]
+    assert not list((tmp_path / "partial").iterdir())
+
+
+def test_a_merge_of_a_download_is_traced_to_its_archive_and_one_of_values_has_none(tmp_path):
+    pendulum = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path)
+    ds = rlds_cli.merge([pendulum.select(episodes=[3, 1])], "local/two", cache_dir=tmp_path)
+    assert ds.source_of(0).row == pendulum.episodes["start"][3] - 3 == 600  # 200 steps each, and a last row
+    assert trace(ds, 40).ok
+    e = pendulum.episode(0)
+    made = rlds_cli.create("local/made", [{**e, "observation": e["observation"] + 1}], cache_dir=tmp_path)
+    assert not made.sources
+    both = rlds_cli.merge(["local/made", made.select(episodes=[0])], "local/values", cache_dir=tmp_path)
+    assert not both.sources and verify("local/values", cache_dir=tmp_path).ok
+    with pytest.raises(RldsError, match="created from values"):
+        both.source_of(0)
+
+
+def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_path, files):
+    rlds_cli.append("local/all", files / "a.hdf5", cache_dir=tmp_path)
+    with rlds_cli.writer("local/all", cache_dir=tmp_path), pytest.raises(NameTaken, match="does not share it"):
+        appending.plan_append("local/all", files / "b.hdf5", cache_dir=tmp_path)
+    with rlds_cli.writer("local/all", shared=True, cache_dir=tmp_path):
+        assert rlds_cli.append("local/all", files / "b.hdf5", cache_dir=tmp_path).episodes == 3
+
+
+def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
+    rlds_cli.importing.import_archive(files / "a.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
+    want = rlds_cli.merge([*members, "local/small"], "local/all", cache_dir=tmp_path)
+    assert firsts(want) == A + B + A
+    monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows
+    monkeypatch.setattr(merging, "_PART_ROWS", 5)
+    ds = rlds_cli.merge([*members, "local/small"], "local/pieces", cache_dir=tmp_path)
+    assert ds.fingerprint == want.fingerprint
+    assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 3, 25]
+
+
+def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
+    content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",), video=("top",))
+    lerobot_archives.write_v3(tmp_path / "robot", content)
+    one = rlds_cli.importing.import_archive(tmp_path / "robot", "local/one", cache_dir=tmp_path)
+    ds = rlds_cli.merge([one, one.select(episodes=[2, 0])], "local/both", column="from", cache_dir=tmp_path)
+    assert {f.codec for f in ds.schema.values()} == {f.codec for f in one.schema.values()}
+    for k, number in enumerate([0, 1, 2, 2, 0]):
+        for name in one.schema:
+            assert np.array_equal(ds.episode(k)[name], one.episode(number)[name]), name
+    assert verify("local/both", cache_dir=tmp_path).ok

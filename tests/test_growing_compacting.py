@@ -65,6 +65,7 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
     assert contents(after) == expected(numbers)
     assert generations.last(after.path).moved == 1
     assert contents(before) == expected(numbers)  # the reader of the old generation goes on
+    assert contents(before.refresh()) == expected(numbers) and before.refresh().generation == done.generation
     again = compacting.compact("local/run", cache_dir=tmp_path)
     assert not again.changed and again.generation == done.generation
 

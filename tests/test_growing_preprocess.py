@@ -237,6 +237,16 @@ def test_worker_processes_take_over_the_same(tmp_path, monkeypatch):
     assert files(made.path) == files(preprocess.run("local/run", "cast", "made", jobs=0, cache_dir=copy, **how).path)
 
 
+def test_shards_give_the_same(tmp_path):
+    add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=6, seed=2))
+    add(tmp_path, 12, 20)
+    how = {"args": {"fields": ["action"], "dtype": "float64"}, "cache_dir": tmp_path, "progress": False}
+    whole = preprocess.run("local/run", "cast", "whole", **how)
+    for number in (1, 2):
+        preprocess.run_shard("local/run", "cast", "shards", shard=(number, 2), **how)
+    assert preprocess.finish("local/run", "cast", "shards", **how).fingerprint == whole.fingerprint
+
+
 def test_a_lock_of_a_result_pins_the_generation_that_it_was_made_of(tmp_path):
     add(tmp_path, 0, 10)
     run(tmp_path, doubled)

@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli import report
 from rlds_cli.checks import check
 from rlds_cli.cli import app
-from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
+from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError, WrongFingerprint
 from rlds_cli.maintenance import pinning, reencode, remove, repair
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.report.diff import compare
@@ -227,3 +227,44 @@ def test_rows_end_to_end_are_read_by_slices_numbers_and_masks(tmp_path):
         assert np.array_equal(rows[index][..., 0], want[index])
     with pytest.raises(IndexError):
         rows[np.array([len(want)])]
+
+
+def same(a, b) -> None:
+    """Compare nested batches, dtypes included."""
+    assert set(a) == set(b)
+    for key in a:
+        if hasattr(a[key], "items"):
+            same(a[key], b[key])
+        else:
+            x, y = np.asarray(a[key]), np.asarray(b[key])
+            assert x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f"), key
+
+
+def test_arrays_transitions_and_statistics_are_those_of_the_ordinary_dataset(pair):
+    grown, plain = pair
+    for layout in ("ted", "d4rl", "ogbench"):
+        same(grown.to_numpy(layout=layout), plain.to_numpy(layout=layout))
+    same(grown[5:40], plain[5:40])
+    same(grown[[30, 1, -1]], plain[[30, 1, -1]])
+    for name in plain.stats:
+        assert np.array_equal(grown.stats[name].mean, plain.stats[name].mean, equal_nan=True)
+        assert tuple(grown.stats[name].histogram) == tuple(plain.stats[name].histogram)
+    some = [ds.select(where="task == 'a'") for ds in pair]
+    assert some[0].num_steps == some[1].num_steps
+    same(some[0][0:9], some[1][0:9])
+
+
+def test_a_dataset_that_is_being_written_is_neither_removed_nor_replaced(tmp_path):
+    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+        w.add_episodes([episode(0)])
+        w.commit()
+        with pytest.raises(NameTaken, match="being written"):
+            remove.remove(["local/run"], cache_dir=tmp_path)
+        with pytest.raises(NameTaken, match="being written"):
+            rlds_cli.create("local/run", [episode(1)], force=True, cache_dir=tmp_path)
+        with pytest.raises(NameTaken, match="being written"):
+            rlds_cli.merge(["local/run"], "local/run", force=True, cache_dir=tmp_path)
+        w.add_episodes([episode(1)])
+    assert rlds_cli.open_dataset("local/run", cache_dir=tmp_path).num_episodes == 2
+    remove.remove(["local/run"], cache_dir=tmp_path)
+    assert not (tmp_path / "datasets/local/run").exists()

@@ -166,7 +166,7 @@ def test_draws_are_even_over_the_new_generation(w: Writer, by: Any) -> None:
         {"transform": lambda batch: None, "dtype": None},
         {"prefetch": 2},
     ],
-    ids=str,
+    ids=lambda options: "-".join(f"{name} {type(value).__name__}" for name, value in options.items()),
 )
 def test_batches_are_those_of_a_loader_that_was_opened_at_the_generation(w: Writer, options: Any) -> None:
     """The live one went through all generations, the other one sees the last as data that do not change."""

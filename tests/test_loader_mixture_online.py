@@ -15,7 +15,20 @@ from loader_data import Known, create, episode
 
 import rlds_cli
 from rlds_cli.errors import EmptyWindow, InvalidArgument, WrongState
-from rlds_cli.loader import Anneal, Loader, Member, Mixture, Prioritized, Shuffled, Slice, Transition, Uniform, Weighted
+from rlds_cli.loader import (
+    Anneal,
+    Episode,
+    Loader,
+    Member,
+    Mixture,
+    Prioritized,
+    Shuffled,
+    Slice,
+    Transition,
+    Uniform,
+    Weighted,
+)
+from rlds_cli.ted import Field
 
 OFFLINE = [episode(k, 6 + k) for k in range(4)]
 ONLINE = [episode(100 + k, 3 + k % 5, end="truncated" if k % 2 else "terminated") for k in range(30)]
@@ -161,6 +174,96 @@ def test_what_cannot_be_live(online: Any, make: Any, says: str) -> None:
     record(online, 0)
     with pytest.raises(InvalidArgument, match=says):
         make()
+
+
+@pytest.mark.parametrize("window", [Episode(), Episode(max_length=8), Episode(bucket=2)])
+def test_whole_episodes_are_as_long_as_those_that_came(online: Any, window: Episode) -> None:
+    loader = load(window=window, extra=())
+    batches = iter(loader)
+    batch = next(batches)
+    assert batch.absent == ("online",) and batch["action"].shape[1] <= 9
+    long = episode(200, 14)
+    online.add_episodes([long.plain()])
+    online.commit()
+    limit = window.max_length or 14
+    for batch in itertools.islice(batches, 100_000):
+        mine = np.flatnonzero(batch["source"][:, 0] == 1)
+        if len(mine):
+            break
+    assert batch["action"].shape[1] == limit and len(mine) == 4
+    for i in mine:
+        assert batch["mask"][i].sum() == limit and np.array_equal(batch["action"][i], long.action[:limit])
+
+
+def test_fields_that_differ_do_so_from_the_start(offline: rlds_cli.Dataset) -> None:
+    """Columns are those of all members, also while one is empty; its functions see the shapes that will come."""
+    seen = []
+
+    def twice(batch: Any) -> None:
+        seen.append(batch["action"].shape)
+        batch["action"] = batch["action"] * 2
+
+    fields = [Field("observation", "float64", (3,), "both"), Field("action", "float32", (4,), "root")]
+    fields += [Field(f"next/{name}", "bool", (), "next") for name in ("terminated", "truncated")]
+    with rlds_cli.writer("local/wide", fields=fields) as w:
+        members = {"offline": "local/offline", "online": Member("local/wide", transform=twice)}
+        mixture = Mixture(members, HALF, pad={"action": 4}, missing="zero")
+        loader = Loader(mixture, 8, backend="numpy", dtype=None, live=True)
+        batches = iter(loader)
+        batch = next(batches)
+        assert seen == [(0, 4)] and batch["mask", "action"].sum(1).tolist() == [2] * 8
+        assert batch["mask/next/reward"].all()
+        names = set(columns(batch))
+        steps = {"observation": np.ones((6, 3)), "action": np.full((5, 4), 3.0, np.float32)}
+        w.add_episodes([{**steps, "next": {"truncated": True}}])
+        w.commit()
+        batch = next(b for b in batches if not b.absent)
+        mine = batch["source"] == 1
+        assert set(columns(batch)) == names and mine.sum() == 4
+        assert (batch["action"][mine] == 6).all() and batch["mask", "action"][mine].all()
+        assert not batch["mask/next/reward"][mine].any() and (batch["next/reward"][mine] == 0).all()
+
+
+def test_several_members_grow(offline: rlds_cli.Dataset, online: Any) -> None:
+    with rlds_cli.writer("local/more", like=offline) as more:
+        members = {"offline": "local/offline", "online": "local/online", "more": "local/more"}
+        weights = {"offline": 1, "online": 1, "more": 2}
+        how = {"backend": "numpy", "dtype": None, "sampler": Prioritized(), "extra": ("step",), "steps": 1}
+        loader, seen = Loader(Mixture(members, weights), 8, live=True, **how), []
+
+        def until(done: Any) -> Any:
+            for _ in range(100_000):
+                batch = next(iter(loader))
+                seen.append(columns(batch))
+                if done(batch):
+                    return batch
+            raise AssertionError("never")
+
+        until(lambda b: b.absent == ("online", "more"))
+        more.add_episodes([ONLINE[1].plain()])
+        more.commit()
+        batch = until(lambda b: b.absent == ("online",))
+        assert np.bincount(batch["source"], minlength=3).tolist() in ([3, 0, 5], [2, 0, 6])  # 1 : 2, of 8
+        record(online, 0)
+        batch = until(lambda b: not b.absent)
+        assert np.abs(np.bincount(batch["source"]) - [2, 2, 4]).max() <= 1  # remainders are made up
+        numbers = {"online": online.dataset().generation, "more": more.dataset().generation}
+        assert loader.generation == numbers
+        again = Loader(Mixture(members, weights), 8, live=loader.state_dict(), **how)
+        assert same([columns(next(iter(again))) for _ in seen], seen)
+
+
+@pytest.mark.slow
+def test_priorities_of_a_tensordict(online: Any) -> None:
+    pytest.importorskip("tensordict")
+    record(online, 0)
+    loader = load(sampler=Prioritized(), backend="torch")
+    batch = next(iter(loader))
+    data = batch.tensordict()
+    loader.update_priorities(data, torch.full((8,), 4.0))
+    held = loader.state_dict()["draws"]["online"]["priorities"]["masses"]
+    mine = {int(x) & 0xFFFFFFFF for x, m in zip(batch["window"], batch["source"], strict=True) if m == 1}
+    assert [k for k in range(len(held)) if held[k] > 2] == sorted(mine)  # (4 + eps) ** 0.6 is 2.3
 
 
 # -- shares
@@ -324,8 +427,7 @@ def run(loader: Loader, n: int, update: bool = True) -> list[dict[str, np.ndarra
 
 @pytest.mark.parametrize("sampler", [None, Prioritized(0.9, 0.7)])
 @pytest.mark.parametrize("weights", [HALF, "size", Anneal({"offline": 1, "online": 0.1}, HALF, steps=30)])
-@pytest.mark.parametrize("window", [Transition(3), Slice(3, after=2)])
-@pytest.mark.parametrize("by_torch", [False, True])
+@pytest.mark.parametrize(("window", "by_torch"), [(Transition(3), True), (Slice(3, after=2), False)])
 def test_a_resumed_run_is_the_uninterrupted_one(
     tmp_path: Any, online: Any, sampler: Any, weights: Any, window: Any, by_torch: bool
 ) -> None:
@@ -356,6 +458,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         assert same(run(resumed, len(whole) - done), whole[done:])
         again = pickle.loads(pickle.dumps(resumed))
         assert flat(again.state_dict()) == flat(resumed.state_dict()) == flat(final)
+    resumed.load_state_dict(states[1])  # a loader that has been elsewhere
+    done = int(states[1]["samples"]) // 6
+    assert same(run(resumed, len(whole) - done), whole[done:])
+    with pytest.raises(InvalidArgument, match=r"goes on from sample .* batch by batch"):
+        resumed.seek(resumed.step + 1)
+    assert flat(resumed.state_dict()) == flat(final)
 
 
 def flat(state: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from rlds_cli.errors import InvalidEpisode, NameTaken
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.growing import making
+from rlds_cli.growing import logs, making
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.store import GrowingStore, is_growing
@@ -201,6 +202,13 @@ def _there(id: DatasetId, cache_dir: StrPath | None) -> GrowingStore | None:
             f"{id} is here, and does not grow: nothing can be appended to it.",
             hint=f"rlds append local/NAME FILES makes another; rlds merge {id} local/NAME --as local/ALL joins them",
         )
+    lock = logs.lock_writers(found, shared=True)
+    if lock is None:
+        raise NameTaken(
+            f"{id} is being written by a process that does not share it.",
+            hint="wait for it; or let it share: writer(..., shared=True)",
+        )
+    os.close(lock)
     return GrowingStore(found)
 
 

@@ -24,6 +24,7 @@ from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.growing import logs
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -210,8 +211,11 @@ def _rate(fps: float | None) -> dict[str, float]:
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
-    if home.find(id, where) and not force:
+    found = home.find(id, where)
+    if found and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
+    if found:
+        logs.check_not_written(found)
 
 
 class _EpisodesJob:

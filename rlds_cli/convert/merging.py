@@ -20,6 +20,7 @@ from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
@@ -162,8 +163,11 @@ def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Da
 
 
 def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
-    if home.find(id, where) and not force:
+    found = home.find(id, where)
+    if found and not force:
         raise NameTaken(f"{id} exists.", hint="another name, or --force (force=True) to replace it")
+    if found:
+        logs.check_not_written(found)
 
 
 class _Merge:
@@ -214,14 +218,15 @@ class _Merge:
         at_once = max(2, _CHUNK_BYTES // max(1, width))
         final = start + length  # the last row of each episode
         breaks = np.flatnonzero(start[1:] != final[:-1] + 1) + 1
-        for a, b in zip([0, *breaks.tolist()], [*breaks.tolist(), last - first], strict=True):
-            for row in range(int(start[a]), int(final[b - 1]) + 1, at_once):
-                stop = min(row + at_once, int(final[b - 1]) + 1)
-                ends = np.searchsorted(final, (row, stop))
+        for a, b in pairwise([0, *breaks.tolist(), last - first]):
+            last_rows = final[a:b]
+            for row in range(int(start[a]), int(last_rows[-1]) + 1, at_once):
+                stop = min(row + at_once, int(last_rows[-1]) + 1)
+                i, j = np.searchsorted(last_rows, (row, stop)).tolist()
                 marks: BoolArray = np.zeros(stop - row, bool)
-                marks[final[ends[0] : ends[1]] - row] = True
+                marks[last_rows[i:j] - row] = True
                 columns = {f.name: stored_rows(ds.store, f, row, stop, self.videos, few=False) for f in self.schema}
-                yield Chunk(columns, marks, table.take(np.arange(first + ends[0], first + ends[1])))
+                yield Chunk(columns, marks, table.take(np.arange(first + a + i, first + a + j)))
 
     def name(self, number: int) -> str:
         """Return the name of a part in messages."""
@@ -236,9 +241,16 @@ class _Merge:
             table = ds.store.whole_table().take(index)
             table.source = table.source + np.int32(before)
             table.extra = {**table.extra, self._column: [label] * len(table)}
-            before += len(provenance.sources_for_another(ds.store))
+            before += len(provenance.sources_for_another(ds.store)) if self._sources else 0
             found.append(table)
         return found
+
+    @cached_property
+    def _sources(self) -> tuple[Mapping[str, Any], ...]:
+        """Files of the archives of all members; none if all episodes come from values."""
+        if not any(ds.store.sources for ds in self._members):
+            return ()
+        return tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store))
 
     @property
     def _labels(self) -> list[str]:
@@ -315,7 +327,7 @@ class _Merge:
             spaces=spaces,
             env=_common([m.env for m in manifests]),
             options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
-            sources=tuple(s for ds in self._members for s in provenance.sources_for_another(ds.store)),
+            sources=self._sources,
         )
 
 

@@ -81,6 +81,8 @@ class ReadAs:
 
     Attributes
     ----------
+    id : str
+        Of the dataset that was made of the archive.
     reader, reader_version
         As in the manifest.
     facts : mapping
@@ -93,6 +95,7 @@ class ReadAs:
         Fields that functions changed.
     """
 
+    id: str
     reader: str
     reader_version: int
     facts: Mapping[str, Any]
@@ -115,7 +118,7 @@ class ReadAs:
                 before, keeps_rows=before.keeps_rows and keeps_rows, changed=sorted({*before.changed, *changed})
             )
         mapped = m.options.get("fields") or {}
-        return cls(m.reader, m.reader_version, m.facts, mapped, keeps_rows, sorted(changed))
+        return cls(m.id, m.reader, m.reader_version, m.facts, mapped, keeps_rows, sorted(changed))
 
 
 def sources_for_another(store: Store) -> tuple[Mapping[str, Any], ...]:

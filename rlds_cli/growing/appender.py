@@ -119,7 +119,6 @@ class Appender:
                 hint="wait for it; or let all writers share: writer(..., shared=True)",
             )
         self._lock: int | None = lock
-        self._freed = 0  # episodes
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
@@ -480,16 +479,17 @@ class Appender:
         old = self._records_of(numbers)
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
-        e["start"], e["open"] = g.rows + ends - (e["length"] + 1), False
+        base = -(-g.rows // self._segment_rows) * self._segment_rows  # segments of their own: all others are removed
+        e["start"], e["open"] = base + ends - (e["length"] + 1), False
         for f in self.schema:
-            self._copy_rows(f, old, g)
+            self._copy_rows(f, old, base)
         new = replace(
             g,
             number=g.number + 1,
-            rows=g.rows + (int(ends[-1]) if len(ends) else 0),
+            rows=base + (int(ends[-1]) if len(ends) else 0),
             episodes=g.episodes + len(e),
             departed=g.departed + len(e),
-            first_row=g.rows,
+            first_row=base,
             first_episode=g.episodes,
             moved=g.moved + 1,
             time=time.time(),
@@ -500,12 +500,12 @@ class Appender:
         }
         self._publish(new, self._state.sums, added)
 
-    def _copy_rows(self, f: Field, e: Records, g: Generation) -> None:
-        """Copy the rows of episodes behind all others; nothing is freed meanwhile, since this is a commit."""
-        dtype, shape = segments.stored_row(f)
+    def _copy_rows(self, f: Field, e: Records, to: int) -> None:
+        """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
+        g, (dtype, shape) = self.generation, segments.stored_row(f)
         mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
         rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
-        at, step = g.rows, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
+        at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
         for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
             for first in range(start, start + length + 1, step):
                 part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
@@ -513,13 +513,6 @@ class Appender:
                 at += len(part)
 
     # -- rows that nobody needs
-
-    def collect(self) -> int:
-        """Free what no reader holds any more, and return how many episodes this appender has freed since it began."""
-        with logs.committing(self.path):
-            self._follow()
-            self.free()
-            return self._freed
 
     def _count_rows(self, s: _State, e: Records) -> None:
         """Count episodes for the segments that hold their rows."""
@@ -552,7 +545,6 @@ class Appender:
         self._remove_empty()
         if upto > done:
             logs.say_freed(self.path, upto, upto)
-        self._freed += upto - done
         return upto - done
 
     def _free(self, numbers: list[int]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import DamagedDataset, InvalidEpisode
+from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import episode_table, files
@@ -240,6 +240,21 @@ def lock_writers(dataset: Path, *, shared: bool) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def check_not_written(dataset: Path) -> None:
+    """Refuse to remove or replace a dataset that grows while a writer is at work; others pass.
+
+    Raises
+    ------
+    NameTaken
+    """
+    if not (dataset / WRITERS).exists():
+        return
+    lock = lock_writers(dataset, shared=False)
+    if lock is None:
+        raise NameTaken(f"{dataset} is being written by another process.", hint="wait until its writers are closed")
+    os.close(lock)
 
 
 def append(file: Path, at: int, data: bytes) -> None:

@@ -80,6 +80,42 @@ class EpisodeIndex:
 NUMBER_BITS = 32  # of a window's number within its episode, in its name
 
 
+class NumberIndex:
+    """Finds the places of numbers in an ascending array of them, in constant time where most numbers follow each other.
+
+    Parameters
+    ----------
+    numbers : int array [n]
+        Not negative, each once.
+    """
+
+    def __init__(self, numbers: IntArray) -> None:
+        self._numbers, self._first = numbers, int(numbers[0]) if len(numbers) else 0
+        self._span = int(numbers[-1]) + 1 - self._first if len(numbers) else 0
+        self._dense = self._span == len(numbers)
+        self._table: IntArray | None = None
+        if not self._dense and self._span <= _SPARSE * len(numbers):
+            self._table = np.full(self._span, -1)
+            self._table[numbers - self._first] = np.arange(len(numbers))
+
+    def find(self, wanted: IntArray) -> IntArray:
+        """Return the places of numbers [K]; -1 for those that are not there."""
+        at: IntArray = wanted - self._first
+        inside = at.view(np.uint64) < self._span
+        if not inside.all():
+            at = np.full(len(wanted), -1)
+            at[inside] = self.find(wanted[inside])
+        elif self._table is not None:
+            at = self._table.take(at)
+        elif not self._dense:
+            at = np.searchsorted(self._numbers, wanted)
+            at = np.where(self._numbers.take(at) == wanted, at, -1)
+        return at
+
+
+_SPARSE = 8  # times as many numbers as there are, for which a table pays
+
+
 class PrefixIndex:
     """Finds the episode of a number in constant time: 0..total-1 are laid out over episodes, ``counts[e]`` in each.
 
@@ -177,6 +213,10 @@ class WindowIndex:
         """The numbers `recorded`, ascending."""
         return self.recorded if self._by_record is None else self.recorded[self._by_record]
 
+    @cached_property
+    def _places(self) -> NumberIndex:
+        return NumberIndex(self.ascending)
+
     def rows_ascending(self, at: IntArray) -> IntArray:
         """Return the rows of the table of the episodes at places ``at`` [K] of `ascending`."""
         return at if self._by_record is None else self._by_record.take(at)
@@ -196,7 +236,7 @@ class WindowIndex:
         """Return rows of the table [K] and numbers within the episodes [K] of windows, see `name`."""
         if not self.live:
             return self.prefix.find(names)
-        at = np.searchsorted(self.ascending, names >> NUMBER_BITS)
+        at = self._places.find(names >> NUMBER_BITS)
         return self.rows_ascending(at), names & ((1 << NUMBER_BITS) - 1)
 
     def anchor(self, number: IntArray) -> IntArray:

@@ -314,11 +314,11 @@ class SumTree:
 
     def extend(self, masses: Floats) -> None:
         """Add numbers at the end; there must be room for them."""
-        first, self.count = self.count, self.count + len(masses)
-        if self.count > self.capacity:
-            raise IndexError(f"{self.count} numbers in a tree for {self.capacity}")
-        self._tree.count = self.count
-        self.set(first, self.count, masses)
+        first, stop = self.count, self.count + len(masses)
+        if stop > self.capacity:
+            raise IndexError(f"{stop} numbers in a tree for {self.capacity}")
+        self.count = self._tree.count = stop
+        self.set(first, stop, masses)
 
     def find(self, u: Floats) -> IntArray:
         """Return the number that each draw ``u`` [K], in [0, 1), falls on."""

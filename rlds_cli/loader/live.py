@@ -1,9 +1,9 @@
 """Live loaders: new generations of a dataset that grows are taken up between runs of batches.
 
 Before every run the loader asks for the generation to draw from. It looks for a new one often enough that data are used
-within about 100 ms, and so seldom that looking and taking up costs at most about a tenth of the time. The first sample
-that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the generation
-that the log names for i. Whoever has the log and the generations draws the same samples again.
+within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first
+sample that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the
+generation that the log names for i. Whoever has the log and the generations draws the same samples again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
 
 LOOK = 0.01  # seconds between looks for a new generation
-REST = 9  # times as long as taking one up took, none is taken up after it
+REST = 19  # times as long as taking one up took, none is taken up after it
 FRESH = 0.05  # seconds of batches that are drawn together
 KEY = "generations"  # of the log in a state
 Generations = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
@@ -54,6 +54,7 @@ class GenerationLog:
     def __init__(self, width: int, entries: Any = ()) -> None:
         self._width = width
         self._first, self._numbers = array("q"), array("q")
+        self._newest: Generations | None = None
         for first, *numbers in np.asarray(entries, np.int64).reshape(-1, 1 + width).tolist():
             self.note(first, tuple(numbers))
 
@@ -92,9 +93,8 @@ class GenerationLog:
 
     def last(self) -> Generations:
         """Return the generations of the last entry; there must be one."""
-        found = self._entry(len(self) - 1)
-        assert found is not None
-        return found
+        assert self._newest is not None
+        return self._newest
 
     def between(self, sample: int, stop: int) -> Iterator[tuple[int, Generations]]:
         """Yield the entries in force from ``sample`` to ``stop``."""
@@ -112,14 +112,16 @@ class GenerationLog:
 
     def note(self, sample: int, numbers: Generations) -> None:
         """Note that samples from ``sample`` on are drawn from other generations than those before, if they are."""
-        if self._entry(len(self) - 1) != numbers:
+        if numbers != self._newest:
             self._first.append(sample)
             self._numbers.extend(numbers)
+            self._newest = numbers
 
     def cut(self, sample: int) -> None:
         """Forget the entries from ``sample`` on."""
         kept = bisect_left(self._first, sample)
         del self._first[kept:], self._numbers[kept * self._width :]
+        self._newest = self._entry(kept - 1)
 
     def upto(self, sample: int) -> IntArray:
         """Return the entries up to ``sample``, int64 [n, 1 + width]."""
@@ -329,11 +331,16 @@ class Live:
         self._readers: deque[tuple[int, BatchReader]] = deque()  # first sample, ascending
         self._epoch, self._pace = 0, _Pace(FRESH / (1 + ahead))
         self._useless: Generations = ()  # generations without a window
+        self._batch_size = self._mine = self._most = 1
 
     # -- runs
 
-    def begin(self, position: Position) -> None:
-        """Go to ``position``: samples that are not drawn yet are of the generations to come."""
+    def begin(self, position: Position, batch_size: int, mine: int) -> None:
+        """Go to ``position``: samples that are not drawn yet are of the generations to come.
+
+        Batches are of ``batch_size`` samples, of which ``mine`` are this rank's.
+        """
+        self._batch_size, self._mine, self._most = batch_size, mine, self.reader.batches_at_once(mine)
         if position.epoch != self._epoch:
             self.log.cut(0)
             self._readers.clear()
@@ -345,17 +352,18 @@ class Live:
         if self._agreement is not None:
             self._agreement.begin()
 
-    def most(self, position: Position, size: int, most: int) -> int:
-        """Take up what is due before a run at ``position``; return how many batches of ``size`` it may have."""
-        drawn = self._data.frontier(position)
+    def most(self, position: Position) -> int:
+        """Take up what is due before a run at ``position``; return how many batches it may have."""
+        drawn, most = self._data.frontier(position), self._most
         if self._replayed is not None:
-            most = min(most, self._until(drawn, size, position))
+            most = min(most, self._until(drawn, position))
             self._take_up(self._replayed.at(drawn) or self._data.generations)
         elif self._agreement is not None and not self._agreement.leads:
             wanted, most = self._agreement.follow()
             self._take_up(wanted)
         else:
-            most = self._pace.most(position.sample // size, most)
+            if most > 1:
+                most = self._pace.most(position.sample // self._batch_size, most)
             if self._pace.due:
                 self._pace.took(self._look)
             if self._agreement is not None:
@@ -381,17 +389,19 @@ class Live:
     def _take_up(self, wanted: Generations) -> None:
         if wanted != self._data.generations:
             self.reader = self.reader.over(self._data.take_up(wanted))
+            self._most = self.reader.batches_at_once(self._mine)
 
-    def _until(self, sample: int, size: int, position: Position) -> int:
+    def _until(self, sample: int, position: Position) -> int:
         """Return how many batches lie before the next entry of the log that is replayed."""
         assert self._replayed is not None
         end = self._replayed.end(sample)
         if end is None:
             return 1 << 30
-        batches, beyond = divmod(end - position.sample, size)
+        batches, beyond = divmod(end - position.sample, self._batch_size)
         if beyond:
             raise WrongState(
-                f"The log takes up generations {self._replayed.at(end)} at sample {end:,}, within a batch of {size:,}.",
+                f"The log takes up generation {', '.join(map(str, self._replayed.at(end) or ()))} at sample {end:,},"
+                f" within a batch of {self._batch_size:,}.",
                 hint="the batch size of the run that the log is of",
             )
         return batches

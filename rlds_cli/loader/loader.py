@@ -48,7 +48,7 @@ class Loader:
        [n * B, (n + 1) * B); rank r of W takes samples r, r + W, ... of it. Ranks, workers, memory, fields and dtypes
        change nothing. All ranks have the same number of batches, none of them empty: if the last batch of an epoch has
        n < W samples, rank r takes sample r mod n (``drop_last=True`` leaves that batch out). The state is the number of
-       samples consumed. In a `Mixture` every member has its own order.
+       samples consumed. In a `Mixture` every member has its own order, and every rank the shares of all members.
     3. **Batch size** is that of the global batch. Rank and world size come from the arguments, else from
        ``torch.distributed`` when it is initialised, else 0 of 1; ``repr`` says which.
     4. **Memory.** Fields are contiguous, writable, and in memory of their own; batches that are copied to a device
@@ -267,15 +267,11 @@ class Loader:
         self.ranks.check()
         register(Batch)
         start = self._start()
+        at_once = self.reader.batches_at_once(self._size)
         if self._live is not None:
-            self._live.begin(start)
-        pieces = runs(self.schedule, start, self._order, self._most)
-        return self._batches(pieces, self.prefetch)
-
-    def _most(self, position: Position) -> int:
-        """Return how many batches may be drawn together; a live loader takes up a new generation first."""
-        most = self.reader.batches_at_once(self._size)
-        return most if self._live is None else self._live.most(position, self.batch_size, most)
+            self._live.begin(start, self.batch_size, self._size)
+        most = (lambda _: at_once) if self._live is None else self._live.most
+        return self._batches(runs(self.schedule, start, self._order, most), self.prefetch)
 
     @property
     def _order(self) -> Order:
@@ -363,6 +359,13 @@ class Loader:
         self._go(self.schedule.at(number * (self.steps or 0), 0) if by_steps else Position(number, 0))
 
     def _go(self, position: Position) -> None:
+        replays = not isinstance(self._arguments["live"], bool)
+        if replays and isinstance(self.source, MixtureSource) and position > self._position:
+            raise InvalidArgument(
+                f"A mixture that replays a log goes on from sample {self._position.sample:,} batch by batch: how many"
+                " samples each member gave depends on the generations on the way.",
+                hint="load_state_dict(state) goes to the position of a state",
+            )
         self._move(position)
         if self._stateful is not None:
             self._stateful.forget()

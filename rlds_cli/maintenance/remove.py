@@ -10,6 +10,7 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
 from rlds_cli.errors import DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
@@ -90,6 +91,7 @@ def remove(
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
             if home.find(id, where) == one.path:  # else another process was faster
+                logs.check_not_written(one.path)
                 publishing.remove(one.path)
     return planned
 

@@ -279,7 +279,8 @@ def _below(root: Path, name: str) -> Iterator[Path]:
 
 def _kept(ds: Dataset, source: Mapping[str, Any]) -> Iterator[Path]:
     home = ds.path.parents[2] if len(ds.path.parents) > 2 else ds.path
-    yield Home(home).archive(ids.parse(ds.id)) / str(source["file"])
+    for id in dict.fromkeys((ReadAs.of(ds.manifest, source).id, ds.id)):
+        yield Home(home).archive(ids.parse(id)) / str(source["file"])
     url = str(source.get("url") or "")
     if url.startswith("file://"):
         yield Path(unquote(urlsplit(url).path))

@@ -360,7 +360,7 @@ def summarise_sources(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "files": len(sources),
         "bytes": sum(int(s.get("size") or 0) for s in sources),
         "sha256": whole if all(hashes) else None,
-        "first": dict(sources[0]),
+        "first": dict(next((s for s in sources if not s.get("recorded")), sources[0])),
     }
 
 

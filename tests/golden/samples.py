@@ -18,6 +18,7 @@ from loader_data import create, varied
 import rlds_cli
 from golden import digest
 from rlds_cli.loader import (
+    Anneal,
     Clip,
     Episode,
     Goals,
@@ -92,6 +93,7 @@ def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
         batch = _flat(next(iter(_loader(ds, w, Uniform()))))
         found[f"fields of {window}"] = {name: f"{v.dtype}{list(v.shape)}" for name, v in batch.items()}
     found.update(_ranks(ds, every))
+    found.update(_online(ds))
     found.update(_resumed(ds, every))
     return found
 
@@ -110,7 +112,7 @@ def told(loader: Loader, samples: int) -> dict[str, Any]:
         for batch in itertools.islice(loader, -(-missing // BATCH)):
             batches.append(_flat(batch))
             missing -= len(batches[-1]["episode"])
-            if isinstance(loader.sampler, Prioritized):
+            if "weight" in batches[-1]:
                 window = batches[-1]["window"]
                 loader.update_priorities(batch, (window.reshape(len(window), -1)[:, 0] % 11 + 1) / 4.0)
     return summary(batches)
@@ -198,6 +200,26 @@ def _mixtures(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
     yield "mixture that differs", mixed(apart, Transition(), Uniform())
 
 
+def _online(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Any]]:
+    """Mixtures of which one member grows, is empty at first and has priorities; their logs are given."""
+    numbers = []
+    with rlds_cli.writer("local/online", like=ds) as w:
+        for k in range(4):
+            w.add_episodes(e.plain() for e in varied()[20 * k : 20 * k + 15 * (k > 0)])
+            numbers.append(w.commit())
+    log = np.array([[180 * k, number] for k, number in enumerate(numbers)])
+    long, extra = ds.select(where="length >= 5"), (*EXTRA[:2], "source")
+    members = {"long": long, "online": Member("local/online", sampler=Prioritized(0.5))}
+    for name, weights in {"2:1": {"long": 2, "online": 1}, "by size": "size"}.items():
+        loader = _loader(Mixture(members, weights), Slice(3), Uniform(), live=log, extra=extra)
+        yield f"live mixture {name}", told(loader, 450)
+    weights = Anneal({"long": 1, "online": 0}, {"long": 1, "online": 2}, steps=6)
+    annealed = Mixture({"long": long, "online": "local/online"}, weights)
+    for rank in range(2):
+        loader = _loader(annealed, Transition(), Uniform(), live=log, extra=extra, rank=rank, world_size=2)
+        yield f"rank {rank} of 2, live mixture annealed", told(loader, 225)
+
+
 def _ranks(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[str, Any]]:
     for name in ("Uniform", "Shuffled", "Shuffled whole batches", "Weighted by episode"):
         for rank in range(3):
@@ -207,6 +229,11 @@ def _ranks(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[st
     for rank in range(2):
         loader = _loader(mixture, Transition(), Uniform(), size=100, rank=rank, world_size=2, extra=EXTRA[:3])
         yield f"rank {rank} of 2, mixture", told(loader, 200)
+    for weights in ({"a": 1, "b": 1}, {"a": 1, "b": 2, "c": 3}):
+        dealt = Mixture({name: ds.select(where=f"length > {k}") for k, name in enumerate(weights)}, weights)
+        for rank in range(2):
+            loader = _loader(dealt, Transition(), Uniform(), size=50, rank=rank, world_size=2, extra=EXTRA[:3])
+            yield f"rank {rank} of 2, mixture of {len(weights)} dealt", told(loader, 200)
 
 
 def _resumed(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from rlds_cli.loader import live
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.index import WEIGHT
 from rlds_cli.loader.live import Generations
-from rlds_cli.loader.mixture.mixture import Member, Mixture
+from rlds_cli.loader.mixture.mixture import Member, Mixture, fingerprint_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.schedule import Position
 from rlds_cli.store import generations
@@ -115,7 +115,7 @@ class LiveMixture:
         """Return the fingerprint of the mixture at these generations, see `LiveData`."""
         numbers = dict(zip(self._names, wanted, strict=True))
         contents = {name: generations.at(self._store(name).path, n).fingerprint for name, n in numbers.items()}
-        return self.source.mixture.fingerprint_of(contents)
+        return fingerprint_of(self.source.mixture, contents)
 
 
 def _dataset(member: Member) -> Dataset:

@@ -75,11 +75,7 @@ class Member:
     def fingerprint(self) -> str:
         """Fingerprint of content and names; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return self.with_content(self.dataset.fingerprint)
-
-    def with_content(self, fingerprint: str) -> str:
-        """Return the fingerprint with another content of the dataset."""
-        return f"{fingerprint} {sorted(self.rename.items())}"
+        return _with_names(self.dataset.fingerprint, self)
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -141,7 +137,11 @@ class Mixture:
     a period of at most 65,536 samples, in which every member comes at least once.
 
     Each member has its own order, from the seed and its name, and goes on to its next epoch by itself: a mixture ends
-    only by ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``.
+    only by ``steps``. ``batch["source"]`` is the number of the member in the order of ``members``. The parts of a batch
+    that ranks get hold the shares, too.
+
+    With ``live=True`` members may grow, and be empty at first: the others then take their shares, and ``batch.absent``
+    names them. Counts in a batch are those of the largest remainders, and the next batches make up for it.
 
     Parameters
     ----------
@@ -218,13 +218,7 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Fingerprint of names and content of the opened members."""
-        return self.fingerprint_of({})
-
-    def fingerprint_of(self, contents: Mapping[str, str]) -> str:
-        """Return the fingerprint with other contents of some members, by name."""
-        known = {name: m.with_content(contents[name]) for name, m in self.parts.items() if name in contents}
-        every = "\n".join(f"{name} {known.get(name) or m.fingerprint}" for name, m in self.parts.items())
-        return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
+        return fingerprint_of(self, {})
 
     @property
     def about(self) -> dict[str, str]:
@@ -280,6 +274,17 @@ def function_name(function: Any) -> str:
         return f"{function.__module__}:{function.__qualname__}"
     text, kind = repr(function), type(function)
     return text if " at 0x" not in text else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:
+    """Return the fingerprint of a mixture with other contents of some members: their fingerprints by name."""
+    known = {name: _with_names(contents[name], m) for name, m in mixture.parts.items() if name in contents}
+    every = "\n".join(f"{name} {known.get(name) or m.fingerprint}" for name, m in mixture.parts.items())
+    return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
+
+
+def _with_names(content: str, member: Member) -> str:
+    return f"{content} {sorted(member.rename.items())}"
 
 
 TAKEN = ("mask", "source")  # what a mixture adds to its batches

@@ -543,6 +543,13 @@ class LiveRounds(DeficitRounds):
             self._since.append(batch)
             self._factors.append(factors)
 
+    def load(self, epoch: int, sample: int, counts: list[int], state: Mapping[str, Any]) -> None:
+        """Restore counts and deficits, see `DeficitRounds`, in place of those of all that was shared out before."""
+        super().load(epoch, sample, counts, state)
+        self._ledger.cut(epoch, 0)
+        super().load(epoch, sample, counts, state)
+        self._known_epoch, self._since, self._factors = epoch, [0], self._factors[-1:]
+
     def _shares(self, batch: int) -> list[float]:
         """Return the shares of the members in a batch.
 

@@ -315,7 +315,8 @@ class MixtureSource:
         made.mixture = mixture
         changed: dict[int, MemberPlan] = {}
         for i, (name, member) in enumerate(mixture.parts.items()):
-            if self.members[i].grows:
+            same = member.dataset is self.mixture.parts[name].dataset and i not in self.learners
+            if self.members[i].grows and not same:
                 changed[i] = self._plan(name, member)
         _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
         made.members = list(self.members)
@@ -414,11 +415,12 @@ class MixtureSource:
     def observe(self, report: Report, beta: float | None = None) -> None:
         """Take what training reports of a batch: each member with priorities its part, see `StatefulDraw`."""
         parts = [(i, draw, report.of_member(i)) for i, draw in self.learners.items()]
-        for i, draw, part in parts:
+        for i, draw, part in parts if len(parts) > 1 else ():  # so that an error changes none of them
             with _naming(self.members[i].name):
                 draw.check(part)
-        for _, draw, part in parts:
-            draw.observe(part, beta)
+        for i, draw, part in parts:
+            with _naming(self.members[i].name):
+                draw.observe(part, beta)
 
     def reserve(self, prefetch: int | None, usual: int) -> int:
         """Return 0: batches are drawn when they are asked for, see `StatefulDraw`."""

@@ -9,12 +9,13 @@ The number of a window, by which training reports priorities, is the same in eve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument, WrongState
-from rlds_cli.loader.index import NUMBER_BITS, WindowIndex
+from rlds_cli.loader.index import NUMBER_BITS, NumberIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.tensors import host, portable
 from rlds_cli.ted import BoolArray, IntArray
 
@@ -34,13 +35,15 @@ class Places:
         False for episodes that left.
     generation : int
         That of the windows.
+    last : int
+        The largest number of an episode that had places.
     """
 
     def __init__(self) -> None:
         self.episodes: IntArray = np.zeros(0, np.int64)
         self.first: IntArray = np.zeros(1, np.int64)
         self.there: BoolArray = np.zeros(0, bool)
-        self.generation = 0
+        self.generation, self.last = 0, -1
 
     @property
     def total(self) -> int:
@@ -49,12 +52,12 @@ class Places:
 
     def names(self, places: IntArray) -> IntArray:
         """Return the numbers of the windows at places [K]."""
-        episode = np.searchsorted(self.first, places, "right") - 1
-        numbers: IntArray = (self.episodes.take(episode) << NUMBER_BITS) + places - self.first.take(episode)
-        return numbers
+        episode, number = self._windows.find(places)
+        names: IntArray = (self.episodes.take(episode) << NUMBER_BITS) + number
+        return names
 
-    def find(self, names: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return the places of windows by their numbers [K], and which of them have one: others left.
+    def find(self, names: IntArray) -> tuple[IntArray, BoolArray | None]:
+        """Return the places of windows by their numbers [K], and which of them have one: others left. None for all.
 
         Raises
         ------
@@ -62,9 +65,13 @@ class Places:
             An episode has no such window, or was not recorded yet.
         """
         number, within = names >> NUMBER_BITS, names & ((1 << NUMBER_BITS) - 1)
-        episode = np.minimum(np.searchsorted(self.episodes, number), len(self.episodes) - 1)
-        known = self.episodes.take(episode) == number
-        wrong = (number < 0) | (number > self.episodes[-1]) | (known & (within >= np.diff(self.first).take(episode)))
+        episode = self._index.find(number)
+        first = self.first.take(episode)
+        wrong = within >= self.first.take(episode + 1) - first
+        gone = episode < 0
+        some_gone = gone.any()
+        if some_gone:
+            wrong = np.where(gone, (number < 0) | (number > self.last), wrong)
         if wrong.any():
             place = int(wrong.argmax())
             raise InvalidArgument(
@@ -72,8 +79,8 @@ class Places:
                 " dataset. No priority was changed.",
                 hint="pass the batch as the loader gave it",
             )
-        there = known & self.there.take(episode)
-        return np.where(there, self.first.take(episode) + within, 0), there
+        everything = self._all_there and not some_gone
+        return first + within, None if everything else self.there.take(episode) & ~gone
 
     def leave(self, pool: WindowIndex) -> list[tuple[int, int]]:
         """Note which episodes have left ``pool``; return their places [first, stop), joined where they touch.
@@ -105,15 +112,32 @@ class Places:
 
     def come(self, pool: WindowIndex) -> IntArray:
         """Add places for the episodes of ``pool`` that are new; return their rows of its table, in this order."""
-        known = int(self.episodes[-1]) if len(self.episodes) else -1
         recorded = pool.ascending
-        new = np.arange(np.searchsorted(recorded, known, "right"), len(recorded))
+        new = np.arange(np.searchsorted(recorded, self.last, "right"), len(recorded))
         rows = pool.rows_ascending(new)
         stops = self.first[-1] + np.cumsum(pool.prefix.counts.take(rows))
         self.episodes = np.concatenate([self.episodes, recorded[new]])
         self.first = np.concatenate([self.first, stops])
         self.there = np.concatenate([self.there, np.ones(len(new), bool)])
+        self.last = max(self.last, int(recorded.max(initial=-1)))
+        self._forget()
         return rows
+
+    @cached_property
+    def _all_there(self) -> bool:
+        return bool(self.there.all())
+
+    @cached_property
+    def _index(self) -> NumberIndex:
+        return NumberIndex(self.episodes)
+
+    @cached_property
+    def _windows(self) -> PrefixIndex:
+        return PrefixIndex(np.diff(self.first))
+
+    def _forget(self) -> None:
+        for name in ("_index", "_windows", "_all_there"):
+            self.__dict__.pop(name, None)
 
     def close_gaps(self) -> IntArray | None:
         """Forget episodes that left, if they take more than half of the places; return the places that stay."""
@@ -130,7 +154,8 @@ class Places:
     def state(self) -> dict[str, Any]:
         """Return arrays from which `load` restores the places."""
         counts = np.where(self.there, 1, -1) * np.diff(self.first)
-        return {"generation": self.generation, "episodes": portable(self.episodes), "windows": portable(counts)}
+        found = {"episodes": portable(self.episodes), "windows": portable(counts)}
+        return {"generation": self.generation, "last": self.last, **found}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`.
@@ -140,15 +165,17 @@ class Places:
         WrongState
             It is none. Nothing is changed.
         """
-        if not {"generation", "episodes", "windows"} <= set(state):
+        if not {"generation", "last", "episodes", "windows"} <= set(state):
             raise WrongState("The priorities of this state are not those of a live loader.", hint="live=False")
         episodes, counts = (np.asarray(host(state[name]), np.int64) for name in ("episodes", "windows"))
         if episodes.ndim != 1 or episodes.shape != counts.shape or (np.diff(episodes) <= 0).any() or not counts.all():
             raise WrongState("The priorities of this state are not those that were saved.")
-        self.episodes, self.there, self.generation = episodes, counts > 0, int(state["generation"])
+        self.episodes, self.there = episodes, counts > 0
+        self.generation, self.last = int(state["generation"]), int(state["last"])
         self.first = np.concatenate([[0], np.cumsum(np.abs(counts))])
 
     def take(self, other: Places) -> None:
         """Become equal to ``other``."""
         self.episodes, self.first, self.there = other.episodes, other.first, other.there
-        self.generation = other.generation
+        self.generation, self.last = other.generation, other.last
+        self._forget()

@@ -21,7 +21,7 @@ from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.ted import IntArray
+from rlds_cli.ted import BoolArray, IntArray
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
 _DIGITS = 280  # masses are between 10**-280 and about 10**280
@@ -37,7 +37,8 @@ class Prioritized(Endless):
     the largest of any window; ``window``, by which updates find their place; and ``index``, i of ``ds[i]``.
 
     A batch is drawn when it is asked for, by the priorities of that moment. With ``lag``, it is drawn ``lag`` batches
-    earlier, so that it can be read ahead (``prefetch`` up to ``lag``).
+    earlier, so that it can be read ahead (``prefetch`` up to ``lag``). Several ranks draw from the same priorities,
+    which they exchange by ``torch.distributed``. In a mixture each member has its own priorities; there is no ``lag``.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ class PrioritizedDraw(StatefulDraw):
         if self._places is None or not len(report.windows):
             return report.windows, report.priority
         places, there = self._places.find(report.windows)
-        return places[there], report.priority[there]
+        return (places, report.priority) if there is None else (places[there], report.priority[there])
 
     def observe(self, report: Report, beta: float | None = None) -> None:
         """Set priorities; where a window occurs twice, its last priority counts.
@@ -467,9 +468,7 @@ class Priorities:
         count = self.count if count is None else count
         if masses.shape != (count,):
             raise WrongState(f"This state has priorities of shape {list(masses.shape)}; {count:,} are needed.")
-        least = masses.min(where=masses > 0, initial=MOST) if self._changes else masses.min()
-        lowest, highest = masses.min(initial=MOST), masses.max(initial=0)
-        if masses.dtype != np.float64 or not (lowest >= 0 and least >= LEAST and highest <= MOST):
+        if masses.dtype != np.float64 or not self._possible(masses).all():
             raise WrongState(f"The priorities of this state ({masses.dtype}) are not those that were saved.")
         self.beta = state["beta"]
         if self._changes:
@@ -477,6 +476,11 @@ class Priorities:
             self._rebuild(masses, max(int(state["room"]), count))
         else:
             self._tree.fill(masses)
+
+    def _possible(self, masses: Floats) -> BoolArray:
+        """Return which masses a window can have; that of one that left is zero."""
+        possible: BoolArray = (masses >= LEAST) & (masses <= MOST)
+        return possible | (masses == 0) if self._changes else possible
 
 
 def _convert(convert: Callable[[Any], Any], values: Any, otherwise: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
-from rlds_cli.loader.storage.page_cache import RandomMap
+from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.store import arrays, compression
 from rlds_cli.ted import Array
 
@@ -73,8 +74,9 @@ def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
     return _bytes(memory), "memory="
 
 
+@lru_cache(maxsize=16)  # a live loader asks with every generation
 def limit(root: Path = Path("/")) -> tuple[int, str]:
-    """Return the memory limit of the cgroup, else of the machine, and its name."""
+    """Return the memory limit of the cgroup, else of the machine, and its name: as it was when first asked for."""
     cgroup = cgroup_limit(root)
     if cgroup is not None:
         return cgroup, "the cgroup's limit"
@@ -132,13 +134,13 @@ class ColumnRows:
     ----------
     values : array [rows, ...]
         Each row is contiguous; packed rows lie apart.
-    file : RandomMap, optional
+    file : RandomRows, optional
         The file that they are mapped from.
     dtype : numpy.dtype, optional
         The dtype in the store, if ``values`` are packed rows.
     """
 
-    def __init__(self, values: Array, file: RandomMap | None = None, dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(self, values: Array, file: RandomRows | None = None, dtype: np.dtype[Any] | None = None) -> None:
         self.values, self.file = np.asarray(values), file
         self.packed, self.dtype = dtype is not None, self.values.dtype if dtype is None else dtype
         self.row_bytes = self.values.itemsize * prod(self.values.shape[1:])
@@ -150,8 +152,11 @@ class ColumnRows:
 def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     """Return all rows of an array field: mapped, or decoded if the dataset is compressed."""
     stored = dataset.column(name)
-    if dataset.encoding != "memmap" or dataset.generation is not None or not stored.nbytes:
+    if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
+    if dataset.generation is not None:
+        mine = os.geteuid() in (0, dataset.path.stat().st_uid)
+        return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
     path = arrays.data_file(dataset.store.directory(name), stored.ndim)
     with dataset.store.unchanged():

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -93,18 +93,69 @@ class RandomMap:
         status = os.fstat(self._fd)
         if os.geteuid() not in (0, status.st_uid):
             return None  # Linux reports the files of other users as in memory
-        page, found = start // _PAGE * _PAGE, ctypes.c_ubyte()
-        address = ctypes.c_void_p(self.content.ctypes.data + page)
-        if _LIBC.mincore(address, ctypes.c_size_t(1), ctypes.byref(found)):
-            return None
-        return bool(found.value & 1)
+        return _in_core(self.content.ctypes.data + start)
+
+
+class MappedRows:
+    """Rows of files that are mapped by others, for reading at random: the segments of a dataset that grows.
+
+    Parameters
+    ----------
+    values : array [rows, ...]
+        A view of the map; not empty.
+    sparing : bool
+        See `RandomMap`.
+    mine : bool
+        Whether this process may know which pages of the files are in memory: Linux tells owners alone.
+    """
+
+    def __init__(self, values: Array, *, sparing: bool, mine: bool) -> None:
+        self.row_bytes = values.strides[0]
+        self._kept, self._at, self._size, self._mine = values, values.ctypes.data, values.nbytes, mine
+        if sparing:
+            self._advise(0, self._size, mmap.MADV_RANDOM)
+
+    def will_need(self, start: int, length: int) -> None:
+        """Start to read a range of the rows, without waiting for it."""
+        self._advise(start, min(length, self._size - start), mmap.MADV_WILLNEED)
+
+    def _advise(self, start: int, length: int, advice: int) -> None:
+        first = (self._at + start) // _PAGE * _PAGE
+        _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(self._at + start + length - first), advice)
+
+    def resident(self, start: int) -> bool | None:
+        """Return whether the page at byte ``start`` is in memory; None where this system does not say."""
+        return _in_core(self._at + start) if self._mine else None
+
+
+def _in_core(address: int) -> bool | None:
+    found = ctypes.c_ubyte()
+    page = ctypes.c_void_p(address // _PAGE * _PAGE)
+    return None if _LIBC.mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) else bool(found.value & 1)
+
+
+class RandomRows(Protocol):
+    """Rows that are read at random: `RandomMap`, `MappedRows`."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from row to row."""
+        ...
+
+    def will_need(self, start: int, length: int) -> None:
+        """Start to read a range, in bytes, without waiting for it."""
+        ...
+
+    def resident(self, start: int) -> bool | None:
+        """Return whether the page at byte ``start`` is in memory; None where this system does not say."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
     """A coming read: ``length`` rows of a file from each of ``first`` [K] on."""
 
-    file: RandomMap
+    file: RandomRows
     first: IntArray
     length: int = 1
 
@@ -179,7 +230,7 @@ class ReadAhead:
         if _major_faults() > before and not self.advising:
             self.advising, self._calm, self._blind = True, 0, 0
 
-    def _sample(self, file: RandomMap, start: IntArray, length: IntArray) -> bool | None:
+    def _sample(self, file: RandomRows, start: IntArray, length: IntArray) -> bool | None:
         """Return whether all sampled pages are in memory; None where unknown."""
         step = max(1, len(start) // SAMPLE)
         known = [file.resident(at) for at in start[::step].tolist()]
@@ -199,7 +250,7 @@ class ReadAhead:
         return self._pool
 
 
-def _tell(file: RandomMap, start: Sequence[int], length: Sequence[int]) -> None:
+def _tell(file: RandomRows, start: Sequence[int], length: Sequence[int]) -> None:
     for at, size in zip(start, length, strict=True):
         file.will_need(at, size)
 
