@@ -1,6 +1,21 @@
 """The logs of a growing dataset: episodes, episodes that left, texts; and the locks of writers and readers.
 
 Every log only gets longer. A generation says how much of each counts.
+
+Locks are of the operating system, and end with the process that holds them, however it ends:
+
+=============  =====================  =========================================================================
+file           kind                   guarantees
+=============  =====================  =========================================================================
+``writers``    flock                  one writer, or several that all share; a second one is refused at once
+``commit``     flock, exclusive       commits come one after the other, and see all those before
+``readers``    OFD lock on byte g     what generation g has is not freed while a process here holds it
+=============  =====================  =========================================================================
+
+On one machine all of it holds, on any local file system. On NFS it depends on the mount: with locks that the server
+keeps (NFSv4, without ``local_lock`` and ``nolock``), writers of several machines exclude each other, and holds are seen.
+Rows that another machine writes may be read from an old page of the cache there, so open a dataset on another machine
+after its writers were closed, or write and read on one machine.
 """
 
 from __future__ import annotations
