@@ -13,9 +13,9 @@ file           kind                   guarantees
 =============  =====================  =========================================================================
 
 On one machine all of it holds, on any local file system. On NFS it depends on the mount: with locks that the server
-keeps (NFSv4, without ``local_lock`` and ``nolock``), writers of several machines exclude each other, and holds are seen.
-Rows that another machine writes may be read from an old page of the cache there, so open a dataset on another machine
-after its writers were closed, or write and read on one machine.
+keeps (NFSv4, without ``local_lock`` and ``nolock``), writers of several machines exclude each other, and holds are
+seen. Rows that another machine writes may be read from an old page of the cache there, so open a dataset on another
+machine after its writers were closed, or write and read on one machine.
 """
 
 from __future__ import annotations
