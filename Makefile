@@ -26,7 +26,7 @@ help:
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
-	@echo "make soak      kill conversion and preprocess at random moments, many times"
+	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times"
 
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlds needs Python 3.11 or later; try make PYTHON=python3.12")'

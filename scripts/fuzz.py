@@ -36,6 +36,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fuzz_families
+import fuzz_growing
 import fuzz_strangers
 from fuzz_families import hdf5, imported, importing
 
@@ -447,7 +448,10 @@ TARGETS = {
     "lerobot_lists": _among("meta/episodes/chunk-000/file-000.parquet", "v3.0"),
     "lerobot_data": _among("data/chunk-000/file-000.parquet", "v3.0"),
     "image": Target((_image("png", 4, 5, 3), _image("jpeg", 16, 9, 3), _image("jpeg", 8, 8)), _headers),
-    **{name: Target(*t, slow=True) for name, t in (fuzz_families.targets(MINARI) | fuzz_strangers.targets()).items()},
+    **{
+        name: Target(*t, slow=True)
+        for name, t in (fuzz_families.targets(MINARI) | fuzz_strangers.targets() | fuzz_growing.targets()).items()
+    },
 }
 
 

@@ -1,9 +1,9 @@
-"""Kill conversion and preprocess at random moments, many times; no half dataset may ever be seen.
+"""Kill conversion, preprocess and writers at random moments, many times; no half dataset may ever be seen.
 
     python scripts/soak.py [--times 20] [--seed 0] [--only 'preprocess, three']
 
 After each kill a dataset either is not there, or verifies and has the fingerprint of an undisturbed run; the same
-command then ends with that fingerprint.
+command then ends with that fingerprint. Datasets that grow: see soak_growing.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import archives
+import soak_growing
 
 FUNCTION = """
 import time
@@ -157,6 +158,8 @@ def main() -> None:
         for job in jobs(home, convert, f"{function}:scale", address):
             if job.name.startswith(given.only):
                 expected[job.id] = soak(job, home, given.times, chance, expected.get(job.id))
+    if not given.only or given.only.startswith("growing"):
+        soak_growing.main(seed=given.seed)
 
 
 def jobs(home: Path, convert: list[str], function: str, address: str | None) -> Iterator[Job]:

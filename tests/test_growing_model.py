@@ -18,6 +18,7 @@ from rlds_cli.convert import writer as writers
 from rlds_cli.dataset import Dataset
 from rlds_cli.growing import segments
 from rlds_cli.growing.retention import Keep
+from rlds_cli.maintenance import compacting
 
 POLICIES: dict[str, tuple[Keep | None, dict[str, Any]]] = {
     "everything": (None, {}),
@@ -143,6 +144,15 @@ class Growing(RuleBasedStateMachine):
         self.writer.close()
         self.committed(closed=True)
         self.open, self.shown = [None, None], [None, None]  # what was open counts when the next one is added
+        self.writer = self.opened()
+
+    @rule()
+    def compact(self) -> None:
+        self.writer.close()
+        self.committed(closed=True)
+        self.open, self.shown = [None, None], [None, None]
+        compacting.compact("local/run", cache_dir=self.directory.name)
+        check(self.writer.dataset(), self.kept)
         self.writer = self.opened()
 
     @precondition(lambda self: self.readers)

@@ -64,8 +64,8 @@ def test_what_a_later_version_adds_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_with_its_writer(tmp_path: Path) -> None:
-    write(tmp_path, SAMPLE, format=2, rlds_version="9.1")
-    with pytest.raises(NewerFormat, match=r"format 2, written by rlds 9\.1") as caught:
+    write(tmp_path, SAMPLE, format=3, rlds_version="9.1")
+    with pytest.raises(NewerFormat, match=r"format 3, written by rlds 9\.1") as caught:
         manifest.read(tmp_path)
     assert "--upgrade" in str(caught.value.hint)
 

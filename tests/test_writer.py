@@ -561,6 +561,40 @@ def test_a_home_that_may_not_be_written(home: Path) -> None:
     assert observations(w.dataset()) == [[0, 1]]
 
 
+@pytest.mark.slow
+def test_the_memory_of_a_writer_does_not_grow_with_what_it_has_written(tmp_path: Path) -> None:
+    """200 MB of episodes, and a dataset of 100,000 episodes that goes on: 50 MiB beside the open episodes at most."""
+    code = """
+import sys
+import numpy as np, rlds_cli
+
+def anonymous():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
+
+e = {"observation": np.ones((201, 17), "f"), "action": np.ones((200, 6), "f"),
+     "next": {"reward": np.ones(200), "terminated": True}}
+short = {"observation": np.ones((2, 17), "f"), "action": np.ones((1, 6), "f"), "next": {"reward": np.ones(1)}}
+w = rlds_cli.writer("local/run", durable=False)
+w.add_episodes(e)
+w.commit()
+before, most = anonymous(), 0
+for k in range(10_000):
+    w.add_episodes(e)
+    most = max(most, anonymous() - before) if k % 100 == 0 else most
+w.add_episodes(short for _ in range(100_000))
+w.close()
+most = max(most, anonymous() - before)
+w = rlds_cli.writer("local/run", durable=False)
+for k in range(1000):
+    w.add_episodes(e)
+print(max(most, anonymous() - before))
+w.close()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(rlds_cli.__file__).parents[1])}
+    said = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
+    assert float(said.stdout) < 50
+
+
 def test_a_writer_belongs_to_its_process() -> None:
     w = rlds_cli.writer("local/run")
     play(w, 0, 1)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
@@ -22,6 +21,7 @@ from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.records import Records, about, counted, of_chunk
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.segments import SegmentMap, SegmentWriter
+from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, generations, manifest
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.opening import field_of
@@ -31,44 +31,12 @@ from rlds_cli.ted import (
     Column,
     EpisodeTable,
     Field,
-    IntArray,
 )
 
 _SYNCS = 8  # files at a time
 _BLOCK = 1 << 14  # records that are read together
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
-
-
-class _Standing:
-    """What became of episodes: they are kept, left, or left and their rows are freed. One byte for each."""
-
-    KEPT, LEFT, FREED = range(3)
-
-    def __init__(self, first: int, stop: int) -> None:
-        self._first, self._of = first, bytearray(stop - first)  # all before the first are freed
-
-    def extend(self, stop: int) -> None:
-        self._of.extend(bytes(stop - self._first - len(self._of)))
-
-    def __getitem__(self, number: int) -> int:
-        return self.FREED if number < self._first else self._of[number - self._first]
-
-    def between(self, first: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return what became of the episodes [first, stop), none of which is before the first."""
-        return np.frombuffer(bytes(self._of[first - self._first : stop - self._first]), np.uint8)
-
-    def set(self, numbers: Iterable[int], to: int) -> None:
-        for number in numbers:
-            if number >= self._first:
-                self._of[number - self._first] = to
-
-    def trim(self) -> None:
-        """Forget the freed episodes at the beginning, if they are many."""
-        freed = len(self._of) - len(self._of.lstrip(bytes([self.FREED]))) if self._of[:1] == b"\2" else 0
-        if freed > _BLOCK:
-            del self._of[:freed]
-            self._first += freed
 
 
 @dataclass(slots=True)
@@ -78,7 +46,7 @@ class _State:
     generation: Generation
     sums: content.Sums
     kept: retention.Kept
-    standing: _Standing
+    standing: Standing
     seen_freed: int  # departures whose rows are not counted in `live` any more
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
     live: dict[int, int] = field(default_factory=dict)  # segment -> episodes whose rows it holds
@@ -170,21 +138,23 @@ class Appender:
         """Read the state of the newest generation."""
         g = generations.last(self.path)
         done = min(logs.freed(self.path)[1], g.departed)
-        waiting = logs.read_departed(self.path, g.departed, done)
+        logs.check_there(self.path, g.episodes)
+        waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
-        s = _State(g, content.no_sums(), retention.at_work(self.keep), _Standing(first, g.episodes), done)
+        s = _State(g, content.no_sums(), retention.at_work(self.keep), Standing(first, g.episodes), done)
         for a in range(0, done, _BLOCK):
-            s.standing.set(logs.read_departed(self.path, min(done, a + _BLOCK), a).tolist(), _Standing.FREED)
-        s.standing.set(waiting.tolist(), _Standing.LEFT)
-        s.standing.set(range(first, g.first_episode), _Standing.FREED)
-        s.standing.set((n for n in waiting.tolist() if n < g.first_episode), _Standing.LEFT)
+            left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
+            s.standing.set(left.tolist(), Standing.FREED)
+        s.standing.set(waiting.tolist(), Standing.LEFT)
+        s.standing.set(range(first, g.first_episode), Standing.FREED)
+        s.standing.set((n for n in waiting.tolist() if n < g.first_episode), Standing.LEFT)
         known = content.load(self.path, g.number)
         sound = known is not None and content.content(self.schema, known) == g.content
         s.sums = known if known is not None and sound else content.no_sums()
         for a, e in self._blocks(first, g.episodes):
             standing = s.standing.between(a, a + len(e))
-            self._count_rows(s, e[standing != _Standing.FREED])
-            kept = np.flatnonzero(standing == _Standing.KEPT)
+            self._count_rows(s, e[standing != Standing.FREED])
+            kept = np.flatnonzero(standing == Standing.KEPT)
             self._take(s.kept, (kept + a).tolist(), e[kept])
             if not sound:
                 s.sums = content.changed(s.sums, (bytes(d) for d in e["digest"][kept]))
@@ -196,7 +166,9 @@ class Appender:
     def _blocks(self, first: int, stop: int) -> Iterator[tuple[int, Records]]:
         """Read the records of episodes [first, stop), a few at a time."""
         for a in range(first, stop, _BLOCK):
-            yield a, logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+            e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+            logs.check_episodes(e, 0, generations.last(self.path).rows, 1 << 31, self.path)
+            yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
         """Tell the policy of episodes that are there."""
@@ -206,7 +178,7 @@ class Appender:
                     kept.take(Added(number, int(record["length"]), value, int(record["born"])))
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
-        for name, text in logs.read_lines(self.path / logs.STRINGS, first, stop):
+        for name, text in logs.read_strings(self.path, first, stop):
             known = codes.setdefault(name, {})
             known[text] = len(known)
 
@@ -219,8 +191,8 @@ class Appender:
         found = []
         for record in e:
             at, size = int(record["about"]), int(record["about_bytes"])
-            line = logs.read_lines(self.path / logs.ABOUT, at, at + size) if size else [{}]
-            found.append(_number(line[0].get("extra", {}).get(self.keep.by)))
+            line = logs.read_part(self.path / logs.ABOUT, at, at + size) or b"{}"
+            found.append(_number(logs.about_of(line, self.path).get("extra", {}).get(self.keep.by)))
         return found
 
     def _follow(self) -> None:
@@ -238,10 +210,10 @@ class Appender:
             return
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
         s.standing.extend(new.episodes)
-        s.standing.set(left, _Standing.LEFT)
+        s.standing.set(left, Standing.LEFT)
         for a, e in self._blocks(old.episodes, new.episodes):
             self._count_rows(s, e)
-            stays = s.standing.between(a, a + len(e)) == _Standing.KEPT
+            stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
             self._take(s.kept, (stays + a).tolist(), e[stays])
         s.kept.forget(left)
@@ -325,7 +297,7 @@ class Appender:
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
-        departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == _Standing.KEPT]
+        departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == Standing.KEPT]
         s.kept.forget(departed)
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
             if not record["protected"] and not record["open"]:
@@ -351,28 +323,31 @@ class Appender:
             gone,
         )
         new = self._first_kept(new, set(departed), records)
-        self._write_logs(
-            {
-                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
-                logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
-                logs.ABOUT: (g.about, b"".join(told)),
-                logs.SOURCES: (g.sources, lines),
-                logs.STRINGS: (g.strings, bytes(strings)),
-            }
-        )
+        added = {
+            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
+            logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
+            logs.ABOUT: (g.about, b"".join(told)),
+            logs.SOURCES: (g.sources, lines),
+            logs.STRINGS: (g.strings, bytes(strings)),
+        }
+        self._publish(new, sums, added)
+        s.standing.extend(new.episodes)
+        s.standing.set(departed, Standing.LEFT)
+        self._count_rows(s, records)
+        return new, numbers
+
+    def _publish(self, new: Generation, sums: content.Sums, added: Mapping[str, tuple[int, bytes]]) -> None:
+        """Append to the logs, wait for rows and logs to be on the disk, and write the record of a generation."""
+        self._write_logs(added)
         content.save(self.path, new.number, sums)
         with safe_files.updating(self.path / generations.FILE) as log:
             logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
-            s.generation, s.sums = new, sums  # readers see it from here on
-            s.standing.extend(new.episodes)
-            s.standing.set(departed, _Standing.LEFT)
-            self._count_rows(s, records)
+            self._state.generation, self._state.sums = new, sums  # readers see it from here on
             if self._durable:
                 try:
                     logs.sync(log.fileno())
                 except OSError as e:
                     self.unsure = e
-        return new, numbers
 
     def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
         """Append to the logs; rows and logs are on the disk then."""
@@ -407,7 +382,7 @@ class Appender:
     def _first_kept(self, g: Generation, departed: set[int], records: Records) -> Generation:
         """Move the first episode that is kept, where it left."""
         first, old, standing = g.first_episode, g.episodes - len(records), self._state.standing
-        while first < g.episodes and (first in departed or (first < old and standing[first] != _Standing.KEPT)):
+        while first < g.episodes and (first in departed or (first < old and standing[first] != Standing.KEPT)):
             first += 1
         if first == g.first_episode:
             return g
@@ -462,29 +437,35 @@ class Appender:
         """
         with logs.committing(self.path):
             self._follow()
-            g, s = self.generation, self._state
-            kept = s.standing.between(g.first_episode, g.episodes) == _Standing.KEPT
-            if kept.all():
+            g = self.generation
+            numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
+            if len(numbers) == g.episodes - g.first_episode:
                 return g
             try:
-                self._move(np.flatnonzero(kept) + g.first_episode)
+                self._move((numbers + g.first_episode).tolist())
             except BaseException as e:
                 self._stale = True
                 self._give_back()
-                if isinstance(e, OSError):
-                    raise self._refused(e, int(kept.sum())) from e
-                raise
+                if not isinstance(e, OSError):
+                    raise
+                if not disk.is_full(e):
+                    raise disk.disk_error(e, self.path, kept="Nothing was compacted.") from e
+                raise NoSpace(
+                    f"The disk of {self.path} is full; nothing was compacted.",
+                    hint="the episodes that are kept are written once more before the old rows are freed",
+                ) from e
+            self._state = self._read()
             with suppress(OSError, RldsError):
                 self.free()
             return self.generation
 
-    def _move(self, numbers: IntArray) -> None:
-        s, g = self._state, self.generation
-        old = logs.read_episodes(self.path, g.first_episode, g.episodes)[numbers - g.first_episode]
+    def _move(self, numbers: list[int]) -> None:
+        g = self.generation
+        old = self._records_of(numbers)
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
         base = -(-g.rows // self._segment_rows) * self._segment_rows  # segments of their own: all others are removed
-        e["start"] = base + ends - (e["length"] + 1)
+        e["start"], e["open"] = base + ends - (e["length"] + 1), False
         for f in self.schema:
             self._copy_rows(f, old, base)
         new = replace(
@@ -498,18 +479,11 @@ class Appender:
             moved=g.moved + 1,
             time=time.time(),
         )
-        self._write_logs(
-            {
-                logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
-                logs.DEPARTED: (g.departed * 8, numbers.astype("<i8").tobytes()),
-            }
-        )
-        content.save(self.path, new.number, s.sums)
-        with safe_files.updating(self.path / generations.FILE) as log:
-            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
-            if self._durable:
-                logs.sync(log.fileno())
-        self._state = self._read()
+        added = {
+            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
+            logs.DEPARTED: (g.departed * 8, np.array(numbers, "<i8").tobytes()),
+        }
+        self._publish(new, self._state.sums, added)
 
     def _copy_rows(self, f: Field, e: Records, to: int) -> None:
         """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
@@ -544,8 +518,7 @@ class Appender:
         A commit does so, too; call it with the lock of commits (`logs.committing`).
         """
         s, g = self._state, self._state.generation
-        _, done = logs.freed(self.path)
-        upto = done
+        upto = done = min(logs.freed(self.path)[1], g.departed)
         if done < g.departed:
             logs.say_freed(self.path, g.departed, done)
             held = logs.oldest_held(self.path, g.number)
@@ -565,22 +538,30 @@ class Appender:
             s.live[number] = s.live.get(number, 0) - count
             if s.live[number] <= 0:
                 s.empty.add(number)
-        s.standing.set(numbers, _Standing.FREED)
+        s.standing.set(numbers, Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
-        stays = np.flatnonzero(e["start"] >= s.generation.first_row)  # segments before it are removed as a whole
-        for first, stop in _runs([numbers[k] for k in stays]):
-            a, b = self._free_rows(first, stop)
-            for writer in self._writers.values():
+        inside = np.flatnonzero(e["start"] >= s.generation.first_row)
+        rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
+        if len(inside) < len(e) and not isinstance(self.keep, retention.Fifo):  # whose segments are removed in turn
+            needed = self._first_needed()
+            rows.append((needed // self._segment_rows * self._segment_rows, needed))
+        for writer in self._writers.values():
+            for a, b in rows:
                 writer.punch(a, b)
         s.standing.trim()
+
+    def _first_needed(self) -> int:
+        """Return the first row of the first episode whose rows are not freed."""
+        number, g = self._state.standing.first_not(Standing.FREED), self._state.generation
+        return int(self._records_of([number])["start"][0]) if number < g.episodes else g.rows
 
     def _free_rows(self, first: int, stop: int) -> tuple[int, int]:
         """Return the rows around episodes [first, stop) that nobody needs: up to a page of the narrowest field."""
         s, g = self._state, self._state.generation
         a, b = max(g.first_episode, first - _PAGE_EPISODES), min(g.episodes, stop + _PAGE_EPISODES)
         e = logs.read_episodes(self.path, a, b)
-        needed = s.standing.between(a, b) != _Standing.FREED
+        needed = s.standing.between(a, b) != Standing.FREED
         before, after = np.flatnonzero(needed[: first - a]), np.flatnonzero(needed[stop - a :])
         last = int(before[-1]) if len(before) else None
         begins = int(e["start"][0]) if last is None else int(e["start"][last] + e["length"][last]) + 1

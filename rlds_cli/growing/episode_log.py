@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import DamagedDataset
-from rlds_cli.files import json as documents
 from rlds_cli.growing import logs
 from rlds_cli.store.generations import Generation
 from rlds_cli.ted import Array
@@ -149,7 +147,7 @@ class EpisodeLog:
         lines = logs.read_part(self._dataset / logs.ABOUT, start, int(last["about"]) + int(last["about_bytes"]))
         places = zip(told.tolist(), new["about"][told].tolist(), new["about_bytes"][told].tolist(), strict=True)
         for k, at, size in places:
-            yield first + k, _about_of(lines[at - start : at - start + size], self._dataset)
+            yield first + k, logs.about_of(lines[at - start : at - start + size], self._dataset)
 
 
 def _read_only(values: Array) -> Array:
@@ -161,14 +159,3 @@ def _longer(values: Array, known: slice, count: int) -> Array:
     longer = np.empty(count, values.dtype)
     longer[: known.stop - known.start] = values[known]
     return longer
-
-
-def _about_of(line: bytes, dataset: Path) -> About:
-    try:
-        found = documents.loads(line)
-        whole = isinstance(found, dict) and isinstance(found.get("extra", {}), dict)
-        if not whole or not all(isinstance(s, str) for s in found.get("splits", ())):
-            raise ValueError("no description of an episode")
-    except ValueError as e:
-        raise DamagedDataset(f"{dataset / logs.ABOUT} cannot be read: {e}.", hint=logs.HINT) from e
-    return dict(found)

@@ -1,6 +1,21 @@
 """The logs of a growing dataset: episodes, episodes that left, texts; and the locks of writers and readers.
 
 Every log only gets longer. A generation says how much of each counts.
+
+Locks are of the operating system, and end with the process that holds them, however it ends:
+
+=============  =====================  =========================================================================
+file           kind                   guarantees
+=============  =====================  =========================================================================
+``writers``    flock                  one writer, or several that all share; a second one is refused at once
+``commit``     flock, exclusive       commits come one after the other, and see all those before
+``readers``    OFD lock on byte g     what generation g has is not freed while a process here holds it
+=============  =====================  =========================================================================
+
+On one machine all of it holds, on any local file system. On NFS it depends on the mount: with locks that the server
+keeps (NFSv4, without ``local_lock`` and ``nolock``), writers of several machines exclude each other, and holds are
+seen. Rows that another machine writes may be read from an old page of the cache there, so open a dataset on another
+machine after its writers were closed, or write and read on one machine.
 """
 
 from __future__ import annotations
@@ -9,7 +24,7 @@ import fcntl
 import os
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +32,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import DamagedDataset, NameTaken
+from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
-from rlds_cli.store import files
+from rlds_cli.store import episode_table, files
 from rlds_cli.ted import TERMINATED, IntArray
 
 EPISODES, DEPARTED, ABOUT, SOURCES, STRINGS = (
@@ -44,9 +59,18 @@ def read_episodes(dataset: Path, first: int, stop: int) -> npt.NDArray[np.void]:
     return np.frombuffer(read_part(dataset / EPISODES, first * EPISODE.itemsize, stop * EPISODE.itemsize), EPISODE)
 
 
-def read_departed(dataset: Path, count: int, first: int = 0) -> IntArray:
-    """Read the numbers of episodes that left, in the order in which they did."""
-    return np.frombuffer(read_part(dataset / DEPARTED, first * 8, count * 8), "<i8")
+def read_departed(dataset: Path, count: int, first: int = 0, *, episodes: int = 1 << 62) -> IntArray:
+    """Read the numbers of episodes that left, in the order in which they did.
+
+    Raises
+    ------
+    DamagedDataset
+        The log is shorter, or names an episode that is not among the first so many ``episodes``.
+    """
+    found = np.frombuffer(read_part(dataset / DEPARTED, first * 8, count * 8), "<i8")
+    if len(found) and not 0 <= found.min() <= found.max() < episodes:
+        raise DamagedDataset(f"{dataset / DEPARTED} names an episode that is not there.", hint=HINT)
+    return found
 
 
 def read_part(file: Path, first: int, stop: int) -> bytes:
@@ -59,11 +83,11 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
     """
     if first >= stop:
         return b""
+    if first < 0:
+        raise DamagedDataset(f"{file} has nothing at {first:,}.", hint=HINT)
     try:
         with files.open_regular(file) as log:
-            size = os.fstat(log.fileno()).st_size
-            if size < stop:
-                raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
+            _check_whole(log.fileno(), file, first, stop)
             parts: list[bytes] = []
             while first < stop:
                 parts.append(os.pread(log.fileno(), stop - first, first))
@@ -75,6 +99,21 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
 
 
+def check_there(dataset: Path, episodes: int) -> None:
+    """Raise DamagedDataset unless the log has records of so many episodes: memory is then taken for them."""
+    if episodes:
+        with files.open_regular(dataset / EPISODES) as log:
+            _check_whole(log.fileno(), dataset / EPISODES, 0, episodes * EPISODE.itemsize)
+
+
+def _check_whole(descriptor: int, file: Path, first: int, stop: int) -> None:
+    size = os.fstat(descriptor).st_size
+    if size < stop:
+        raise DamagedDataset(f"{file} has {size:,} bytes; {stop:,} expected.", hint=HINT)
+    if os.lseek(descriptor, first, os.SEEK_HOLE) < stop:  # what was written has none; a stranger's would cost nothing
+        raise DamagedDataset(f"{file} has holes.", hint=HINT)
+
+
 def read_lines(file: Path, first: int, stop: int) -> list[Any]:
     """Read the JSON lines in bytes [first, stop) of a log; raises DamagedDataset."""
     try:
@@ -83,12 +122,41 @@ def read_lines(file: Path, first: int, stop: int) -> list[Any]:
         raise DamagedDataset(f"{file} cannot be read: {e}.", hint=HINT) from e
 
 
+def read_strings(dataset: Path, first: int, stop: int) -> list[tuple[str, str]]:
+    """Read field and text of the strings in bytes [first, stop) of their log; raises DamagedDataset."""
+    found = read_lines(dataset / STRINGS, first, stop)
+    for line in found:
+        if not isinstance(line, list) or len(line) != 2 or not all(isinstance(part, str) for part in line):
+            raise DamagedDataset(f"{dataset / STRINGS}: {str(line)[:80]} is no text of a field.", hint=HINT)
+    return [(name, text) for name, text in found]
+
+
+def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
+    """Read what is known of an episode: ``group``, ``options``, ``splits``, ``extra``; raises DamagedDataset."""
+    try:
+        found = documents.loads(line)
+        if not isinstance(found, dict) or not isinstance(found.get("extra", {}), dict):
+            raise ValueError("no description of an episode")
+        splits, extra = found.get("splits", []), found.get("extra", {})
+        texts = [found.get("group", ""), found.get("options", ""), *(splits if isinstance(splits, list) else [None])]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a group, options or splits that are no texts")
+        episode_table.check_names(extra, "the episode")
+        if not all(isinstance(v, bool | int | float | str) for v in extra.values()):
+            raise ValueError("an episode column without a single value")
+    except (ValueError, InvalidEpisode) as e:
+        raise DamagedDataset(f"{dataset / ABOUT} cannot be read: {e}.", hint=HINT) from e
+    return found
+
+
 def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: int, where: Path) -> None:
     """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other."""
     start, length, end = e["start"], e["length"], e["end"]
     observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
     wrong = (start < first_row) | (length < 1) | (length > rows) | (start + length + 1 > rows)
     wrong |= (observed >> 1 != 0) | (transitions >> 1 != 0) | (end < TERMINATED) | (end > TERMINATED + 2)
+    wrong |= start > rows  # sums of larger numbers would overflow
+    wrong[1:] |= start[1:] < start[:-1] + length[:-1] + 1
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)

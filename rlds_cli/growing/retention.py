@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.errors import DamagedDataset, InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,10 @@ def from_json(found: Mapping[str, Any]) -> Keep | None:
     if not found:
         return None
     given = {name: value for name, value in found.items() if name != "policy"}
-    policy: Keep = _POLICIES[found["policy"]](**given)
+    try:
+        policy: Keep = _POLICIES[found["policy"]](**given)
+    except (KeyError, TypeError, InvalidArgument) as e:
+        raise DamagedDataset(f"The manifest has no policy that there is: {dict(found)}.") from e
     return policy
 
 

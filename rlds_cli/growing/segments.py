@@ -29,6 +29,7 @@ from rlds_cli.ted import Array, Field, IntArray
 PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
+_MOST_SEGMENTS = 1 << 26
 _ROOM_BYTES, _MOST_MAPPED = 1 << 40, 1 << 46  # of these rows, and of a field: a process has 2**47 addresses
 
 
@@ -62,6 +63,8 @@ def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
     if not len(start):
         return set()
     first, last = start // segment_rows, (start + length) // segment_rows
+    if last.max() >= _MOST_SEGMENTS:
+        raise DamagedDataset(f"Row {int(last.max()) * segment_rows:,} is beyond what any dataset has.")
     marked = np.zeros(int(last.max()) + 1, bool)
     marked[first] = marked[last] = True
     for k in np.flatnonzero(last - first > 1).tolist():

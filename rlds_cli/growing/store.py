@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
@@ -55,8 +55,10 @@ class GrowingStore(Store):
     ) -> None:
         self.path, self._checks = path, check
         if before is None:
-            files.check_tree(path)
+            files.check_tree(path, changing=True)
         self.generation, self._hold = _held(path, generation)
+        if before is None:
+            logs.check_there(path, self.generation.episodes)
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
@@ -114,15 +116,16 @@ class GrowingStore(Store):
     def kept(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept; None for all of them."""
         g = self.generation
-        left = logs.read_departed(self.path, g.departed) - g.first_episode
+        left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
         left = left[left >= 0]
         if not len(left):
             return None
         stays = np.ones(g.episodes - g.first_episode, bool)
-        if left.max() >= len(stays):
-            raise DamagedDataset(f"{self.path / logs.DEPARTED} names an episode that is not there.", hint=logs.HINT)
         stays[left] = False
-        return np.flatnonzero(stays)
+        kept = np.flatnonzero(stays)
+        if len(kept) != g.kept:
+            raise DamagedDataset(f"{self.path / logs.DEPARTED} leaves {len(kept):,} of {g.kept:,}.", hint=logs.HINT)
+        return kept
 
     def needed(self) -> list[int]:
         """Return the numbers of the segments that hold rows of episodes that are kept."""
@@ -165,12 +168,16 @@ class GrowingStore(Store):
         found: list[Any] = [None] * len(self._read)
         for k, about in self._read.abouts():
             found[k] = about.get("extra", {}).get(name)
-        return episode_table.typed(found, name)
+        try:
+            return episode_table.typed(found, name)
+        except InvalidEpisode as e:
+            raise DamagedDataset(f"{self.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archives that episodes come from."""
-        return tuple(logs.read_lines(self.path / logs.SOURCES, 0, self.generation.sources))
+        lines = logs.read_part(self.path / logs.SOURCES, 0, self.generation.sources).split(b"\n")
+        return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
 
     def table(self) -> EpisodeTable:
         """Return the episode table of the episodes that are kept."""
@@ -211,7 +218,7 @@ class GrowingStore(Store):
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            lines = logs.read_lines(self.path / logs.STRINGS, 0, self.generation.strings)
+            lines = logs.read_strings(self.path, 0, self.generation.strings)
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
@@ -248,8 +255,10 @@ def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
         hold = logs.Hold(path, g.number)
         if freed(path)[0] <= g.departed:
             return g, hold
-        if wanted is None:
+        if wanted is None and time.monotonic() <= until:
             hold.release()
+        elif wanted is None:
+            raise DamagedDataset(f"{path / logs.FREED} frees more than has left at generation {g.number:,}.")
         elif freed(path)[1] > g.departed or time.monotonic() > until:
             hold.release()
             raise DatasetNotFound(

@@ -128,10 +128,11 @@ def read_sources(directory: Path) -> tuple[dict[str, Any], ...]:
     DamagedDataset
         A file has another kind of description, or a name that leads out of the archive.
     """
-    return tuple(_source(directory, text) for text in arrays.read_strings(directory))
+    return tuple(source_of(directory, text) for text in arrays.read_strings(directory))
 
 
-def _source(directory: Path, text: str) -> dict[str, Any]:
+def source_of(directory: Path, text: str | bytes) -> dict[str, Any]:
+    """Read the description of a file; raises as `read_sources`."""
     try:
         found = documents.loads(text)
         file = PurePosixPath(found["file"])

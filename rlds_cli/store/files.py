@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from rlds_cli.errors import DamagedDataset, NoPermission
@@ -53,10 +54,11 @@ def content(path: Path, longest: int) -> bytes:
         return b"".join(iter(lambda: file.read(size + 1), b""))
 
 
-def check_tree(directory: Path) -> None:
+def check_tree(directory: Path, *, changing: bool = False) -> None:
     """Refuse a dataset with anything but directories and regular files in it.
 
-    The path of the dataset may lead through links, which are the user's own choice.
+    The path of the dataset may lead through links, which are the user's own choice. In a dataset that is ``changing``,
+    files may vanish while they are looked at.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def check_tree(directory: Path) -> None:
             here, depth = left.pop()
             if depth > _DEEPEST:
                 raise DamagedDataset(f"{directory} holds directories more than {_DEEPEST} deep; no dataset does.")
-            with os.scandir(here) as entries:
+            with suppress(FileNotFoundError) if changing and depth else nullcontext(), os.scandir(here) as entries:
                 for entry in entries:
                     seen += 1
                     if entry.is_dir(follow_symlinks=False):

@@ -23,6 +23,7 @@ PREFIX = "rlds2:"
 _LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, hash, CRC-32 of what is before it
 _MARK = b"rldsgen1"
 BYTES = _LAYOUT.size
+_MOST_ROWS = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,14 @@ def unpacked(record: bytes) -> Generation | None:
 
 
 def _is_possible(g: Generation) -> bool:
+    """Return whether the numbers agree: an episode has two rows at least, and leaves once."""
     numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "content")]
-    return min(numbers) >= 0 and max(numbers) < 1 << 60 and g.first_row <= g.rows and g.first_episode <= g.episodes
+    if min(numbers) < 0 or max(numbers) >= 1 << 60 or g.rows >= _MOST_ROWS:
+        return False
+    counted = g.kept == g.episodes - g.departed and g.kept == g.terminated + g.truncated + g.cut
+    in_order = g.first_episode <= g.departed and g.first_row <= g.rows and g.first_episode <= g.episodes
+    held = 2 * g.episodes <= g.rows and g.steps + g.kept <= g.rows - g.first_row
+    return counted and in_order and held and g.transitions <= g.steps and g.final_observations <= g.kept
 
 
 def last(dataset: Path) -> Generation:

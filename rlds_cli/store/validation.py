@@ -26,6 +26,7 @@ NUMERIC: Mapping[str, int] = {  # dtypes of arrays, and their bytes
 }  # fmt: skip
 _MOST_EMPTY_ROWS = 1 << 24  # of a dataset without a byte of rows: no file bounds them
 _MOST_FIELDS = 1 << 14
+_PAGE, _MOST_SEGMENT = 1 << 12, 1 << 30  # rows of a segment
 _MOST_PIXELS, _MOST_CHANNELS = 1 << 26, 4  # of a frame
 _DEEPEST = 64
 _MOST_OF_SPACE = 1 << 28  # elements of one value
@@ -57,6 +58,7 @@ def check(manifest: Any) -> None:
     _check_names([f["name"] for f in fields])
     _check_paths([f["path"] for f in fields])
     _check_counts(manifest["counts"])
+    _check_growing(manifest)
     _check_rows(manifest["counts"]["rows"], fields)
     _check_stats(manifest.get("stats", {}), {f["name"]: f for f in fields})
 
@@ -360,6 +362,15 @@ _KEEP = _record(
     {"policy": _one_of("fifo", "reservoir", "top")},
     {"steps": _or_none(_whole(1)), "episodes": _or_none(_whole(1)), "seed": _or_none(_whole()), "by": _or_none(_text)},
 )
+
+
+def _segment_rows(value: Any, where: str) -> None:
+    """Check the rows of a segment: segments of every field begin at a page then."""
+    _whole(_PAGE, _MOST_SEGMENT)(value, where)
+    if value % _PAGE:
+        raise _wrong(value, where, f"a multiple of {_PAGE:,}")
+
+
 _MANIFEST = _record(
     {
         "format": _whole(1),
@@ -387,7 +398,7 @@ _MANIFEST = _record(
         "notes": _list(_NOTE),
         "shared": _mapping(_one_of("link", "reflink", "copy")),
         "episode_columns": _mapping(_COLUMN, _column_name),
-        "growing": _record({"segment_rows": _whole(1, 1 << 40)}, {"keep": _KEEP}),
+        "growing": _record({}, {"segment_rows": _segment_rows, "keep": _KEEP}),
     },
 )
 
@@ -433,6 +444,20 @@ def _check_field(f: Mapping[str, Any]) -> None:
         raise _wrong((kind, f["dtype"], f["shape"]), where, "one bool a row")
     if name == _REWARD and kind != "array":
         raise _wrong(kind, where, "an array")
+
+
+def _check_growing(manifest: Mapping[str, Any]) -> None:
+    """Check what datasets that grow have, and what they never have."""
+    growing = manifest.get("growing")
+    if not growing:
+        return
+    if "segment_rows" not in growing:
+        raise ValueError('growing lacks "segment_rows"')
+    if manifest["encoding"] != "memmap":
+        raise _wrong(manifest["encoding"], "the encoding of a dataset that grows", "memmap")
+    for f in manifest["fields"]:
+        if f["kind"] == "frames":
+            raise _wrong(f["kind"], f"the field {f['name'][:80]!r} of a dataset that grows: kind", "array or text")
 
 
 def _check_frames(sides: Sequence[int], where: str) -> None:

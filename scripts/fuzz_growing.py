@@ -1,0 +1,107 @@
+"""Files of a dataset that grows, for ``fuzz.py``: its logs, and the numbers that its locks and commits go by."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import struct
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import manifest_mutants
+
+import rlds_cli
+from rlds_cli.errors import RldsError
+from rlds_cli.growing import logs, segments
+from rlds_cli.growing.appender import Appender
+from rlds_cli.store import generations
+from rlds_cli.ted import EpisodeData, lay_out
+
+FILES = (generations.FILE, logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.STRINGS, logs.SOURCES, logs.FREED, "sums")
+Targets = dict[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]]
+
+
+@cache
+def made() -> Path:
+    """A small dataset with departed and open episodes, texts, splits, options and columns of its own."""
+    root = Path(tempfile.mkdtemp(prefix="rlds-fuzz-growing-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: segments.PAGE_ROWS
+    try:
+        with rlds_cli.writer("local/x", keep=rlds_cli.Top(episodes=4), cache_dir=root, durable=False) as w:
+            for k in range(7):
+                w.begin(seed=k, options='{"level": 1}' if k % 2 else None)
+                for t in range(3):
+                    w.add(
+                        {"a": np.full(2, t, np.float32), "text": f"word {k}"},
+                        t, reward=float(k % 5), terminated=t == 2,
+                        next_observation={"a": np.full(2, t + 1, np.float32), "text": f"word {k}"},
+                        episode={"score": k / 2, "task": "press"},
+                    )  # fmt: skip
+                w.commit()
+            w.add({"a": np.zeros(2, np.float32), "text": "open"}, 0, reward=0.0)
+        path = w.dataset().path
+        own = Appender(path, durable=False)
+        columns: dict[str, Any] = {name: np.zeros(3, np.int64) for name in ("action",)}
+        columns |= {"next/reward": np.ones(3) * 9, "next/truncated": np.arange(3) == 2}
+        columns |= {"next/terminated": np.zeros(3, bool), "observation/text": ["a"] * 4}
+        columns |= {"observation/a": np.zeros((4, 2), np.float32)}
+        e = EpisodeData(columns, 3, 1, group="g", splits=("train",), extra={"score": 1.5})
+        file = {"file": "x.hdf5", "size": 3, "sha256": "1" * 64, "url": None, "revision": None}
+        own.commit(lay_out(own.schema, [e]), sources=[file])
+        own.close()
+    finally:
+        segments.rows_of_segment = before
+    return path
+
+
+def sound(records: bytes) -> bytes:
+    """Give records of generations the checksums that they need, so that more than these is tried."""
+    found = bytearray(records)
+    for at in range(0, len(found) - generations.BYTES + 1, generations.BYTES):
+        end = at + generations.BYTES - 4
+        struct.pack_into("<I", found, end, zlib.crc32(found[at:end]))
+    return bytes(found)
+
+
+def look(content: bytes) -> None:
+    """Do what commands and writers do with a dataset of which one file, by the first byte, has the other bytes.
+
+    Raises the last refusal.
+    """
+    name, rest = FILES[content[0] % len(FILES)] if content else FILES[0], content[1:]
+    with tempfile.TemporaryDirectory(prefix="rlds-fuzz-", dir=made().parents[3]) as directory:
+        path = Path(directory) / "datasets" / "local" / "x"
+        shutil.copytree(made(), path)
+        (path / name).write_bytes(sound(rest) if name == generations.FILE else rest)
+        looks = manifest_mutants.looks(path)
+        refused = None
+        for act in (*(looks[n] for n in ("open", "verify", "load")), partial(_write, Path(directory))):
+            try:
+                act()
+            except RldsError as e:
+                refused = e
+        if refused is not None:
+            raise refused
+
+
+def _write(home: Path) -> None:
+    with rlds_cli.writer("local/x", cache_dir=home, durable=False) as w, suppress(RldsError):
+        w.add({"a": np.zeros(2, np.float32), "text": "new"}, 0, reward=1.0, terminated=True)
+        w.commit()
+
+
+def targets() -> Targets:
+    """Return the target by name."""
+    contents = tuple(bytes([k]) + (made() / name).read_bytes() for k, name in enumerate(FILES))
+    return {"growing": (contents, look)}

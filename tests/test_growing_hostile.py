@@ -1,0 +1,231 @@
+"""Directories of datasets that grow, from a stranger: refused in words, without much time or memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.growing import logs, segments, store
+from rlds_cli.store import files, generations
+
+LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
+
+
+@pytest.fixture
+def dataset(monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(segments, "rows_of_segment", lambda width, most=None: 4096)
+    monkeypatch.setattr(store, "_LONGEST_FREEING", 0.05)
+    with rlds_cli.writer("local/x", keep=rlds_cli.Fifo(episodes=3), durable=False) as w:
+        for k in range(5):
+            w.add(np.full(2, k, np.float32), k, reward=1.0, terminated=True, word=f"w{k}", episode={"task": "press"})
+            w.commit()
+    return w.dataset().path
+
+
+def read(path: Path) -> None:
+    ds = rlds_cli.open_dataset(path)
+    for k in range(ds.num_episodes):
+        ds.episode(k)
+    dict(ds.stats)
+    [ds.episodes[name] for name in ds.episodes]
+    assert ds.sources is not None
+
+
+def refused(path: Path) -> None:
+    """Reading is refused, and so is writing, or it goes on without looking at what is wrong."""
+    with pytest.raises(RldsError):
+        read(path)
+    with suppress(RldsError):
+        rlds_cli.writer("local/x", durable=False).close()
+
+
+def say(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads((path / "zarr.json").read_text())
+    change(document["attributes"]["rlds"])
+    (path / "zarr.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["growing"].update(segment_rows=4095),
+        lambda m: m["growing"].update(segment_rows=1 << 40),
+        lambda m: m["growing"].update(segment_rows=True),
+        lambda m: m["growing"].update(segment_rows=8192),  # segments have another size
+        lambda m: m["growing"].pop("segment_rows"),
+        lambda m: m.update(encoding="zarr"),
+        lambda m: m["fields"][0].update(kind="frames", codec="png", dtype="uint8", shape=[2, 2, 3]),
+        lambda m: m.update(growing={}),
+    ],
+)
+def test_manifests_that_nothing_writes(dataset: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    say(dataset, change)
+    refused(dataset)
+
+
+@pytest.mark.parametrize("keep", [{"policy": "fifo", "seed": 3}, {"policy": "top"}, {"policy": "fifo"}])
+def test_policies_that_there_are_not(dataset: Path, keep: dict[str, Any]) -> None:
+    say(dataset, lambda m: m["growing"].update(keep=keep))
+    with pytest.raises(DamagedDataset, match="no policy that there is"):
+        rlds_cli.writer("local/x")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"rows": 1 << 47},
+        {"rows": 1 << 47, "steps": 1 << 46},
+        {"rows": 1 << 47, "episodes": 1 << 45, "departed": (1 << 45) - 3},
+        {"episodes": 4},
+        {"episodes": 6, "kept": 4},
+        {"departed": 1 << 40, "episodes": (1 << 40) + 3, "rows": 1 << 47},
+        {"about": 1 << 50},
+        {"strings": 1 << 50},
+        {"sources": 1 << 50},
+        {"first_episode": 5},
+        {"first_row": 11},
+        {"rows": -1},
+        {"number": 3},
+    ],
+)
+def test_generations_with_numbers_that_are_not_so(dataset: Path, numbers: dict[str, int]) -> None:
+    newest = generations.last(dataset)
+    wrong = replace(newest, **numbers)
+    with (dataset / generations.FILE).open("r+b") as log:
+        log.seek(newest.number * generations.BYTES)
+        log.write(wrong.packed())
+        log.truncate((newest.number + 1) * generations.BYTES)
+    for name in LOGS:  # sparse files are long at no cost
+        os.truncate(dataset / name, 1 << 41)
+    with suppress(RldsError):
+        if rlds_cli.open_dataset(dataset).generation == newest.number - 1:
+            return  # the one before counts
+    if "about" in numbers:
+        read(dataset)  # of this log only the lines of episodes are read
+    else:
+        refused(dataset)
+
+
+@pytest.mark.parametrize("name", [*LOGS[:-1], "generations.log", "readers", "freed", "observation/c/0/0", "zarr.json"])
+@pytest.mark.parametrize("how", ["link", "pipe", "directory"])
+def test_what_is_no_file(dataset: Path, name: str, how: str, tmp_path: Path) -> None:
+    file = dataset / name
+    if how == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.unlink()
+        os.mkfifo(file) if how == "pipe" else file.mkdir()
+    refused(dataset)
+
+
+@pytest.mark.parametrize("name", ["writers", "commit", "sums"])
+def test_files_of_writers_that_are_links_are_not_written(dataset: Path, name: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"mine")
+    (dataset / name).unlink()
+    (dataset / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RldsError), rlds_cli.writer("local/x", durable=False) as w:
+        w.add(np.zeros(2, np.float32), 0, reward=1.0, terminated=True, word="w")
+    assert (tmp_path / "elsewhere").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("size", [0, 5, 4096 * 8 - 1, 4096 * 8 + 1])
+def test_segments_of_another_size(dataset: Path, size: int) -> None:
+    os.truncate(dataset / "observation" / "c" / "0" / "0", size)
+    with pytest.raises(DamagedDataset, match=rf"has {size:,} bytes; 32,768 expected"):
+        read(dataset)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("start", v) for v in (-1, 3, 1 << 62, (1 << 63) - 2)),
+        *(("length", v) for v in (0, -5, 1 << 62, 4)),
+        *(("num_observed", v) for v in (0, 9)),
+        *(("num_transitions", v) for v in (-1, 5)),
+        *(("about", v) for v in (-3, 1 << 50, 7)),
+        *(("about_bytes", v) for v in (-1, 1 << 30, 3)),
+        *(("source", v) for v in (-1, 4)),
+        ("end", 3),
+    ],
+)
+def test_records_of_episodes_that_are_not_possible(dataset: Path, column: str, value: int) -> None:
+    e = logs.read_episodes(dataset, 0, 5).copy()
+    e[column][3] = value
+    (dataset / "episodes.log").write_bytes(e.tobytes())
+    with pytest.raises(DamagedDataset):
+        read(dataset)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("about.log", b'{"extra":{"task":[1,2]}}'),
+        ("about.log", b'{"extra":{"length":3}}'),
+        ("about.log", b'{"extra":5,"a":"aaaaaaa"}'),
+        ("about.log", b'{"splits":7,"aaa":"aaaaa"}'),
+        ("about.log", b'{"group":[3],"aaa":"aaaa"}'),
+        ("strings.log", b'["word", 5]'),
+        ("strings.log", b'[[], "aaa"]'),
+        ("strings.log", b'{"a": "bb"}'),
+    ],
+)
+def test_lines_of_other_types(dataset: Path, name: str, text: bytes) -> None:
+    lines = (dataset / name).read_bytes().split(b"\n")
+    lines[3] = text + b" " * (len(lines[3]) - len(text))
+    if len(text) > len(lines[2]):
+        pytest.fail("the line has to fit")
+    (dataset / name).write_bytes(b"\n".join(lines))
+    with pytest.raises(DamagedDataset):
+        read(dataset)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_holes_in_logs(dataset: Path, name: str) -> None:
+    size = (dataset / name).stat().st_size
+    (dataset / name).unlink()
+    with (dataset / name).open("wb") as file:
+        file.truncate(size)
+    if size:
+        refused(dataset)
+
+
+def test_what_was_freed_can_be_no_more_than_what_left(dataset: Path) -> None:
+    (dataset / "freed").write_bytes((99).to_bytes(8, "little") * 2)
+    with pytest.raises(DamagedDataset, match="frees more than has left"):
+        read(dataset)
+    (dataset / "freed").write_bytes(bytes(3))
+    refused(dataset)
+
+
+def test_files_that_vanish_while_a_tree_is_checked(dataset: Path) -> None:
+    """A writer removes segments while others open the dataset."""
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            there = dataset / "observation" / "c" / "77"
+            there.mkdir()
+            (there / "0").write_bytes(b"")
+            (there / "0").unlink()
+            there.rmdir()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(300):
+            files.check_tree(dataset, changing=True)
+    finally:
+        stop.set()
+        thread.join()
