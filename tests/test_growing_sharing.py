@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,26 @@ def test_splits_and_texts_come_with_their_generation(tmp_path: Path) -> None:
         after = before.refresh()
     assert list(before.store.own_columns) == [] and list(after.store.own_columns) == ["task"]
     assert after.episodes["task"].tolist() == [None, "press", None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/maps")
+def test_a_reader_that_goes_on_lets_go_of_segments_that_were_removed(tmp_path: Path) -> None:
+    """A file that is mapped takes disk also when it was removed."""
+
+    def long(k: int) -> dict[str, Any]:
+        rewards = {"reward": np.zeros(1000, np.float32), "terminated": True}
+        return {"observation": np.full((1001, 3), k, np.float32), "action": np.zeros((1000, 1)), "next": rewards}
+
+    with rlds_cli.writer("local/f", keep=rlds_cli.Fifo(steps=5000), durable=False, cache_dir=tmp_path) as w:
+        w.add_episodes([long(0)])
+        w.commit()
+        first = ds = rlds_cli.open_dataset("local/f", cache_dir=tmp_path)
+        rows = first.column("observation")
+        for k in range(1, 40):
+            w.add_episodes([long(k)])
+            w.commit()
+            ds = ds.refresh()
+            assert ds.column("observation")[ds.episodes["start"][-1]][0] == k
+        assert (rows == 0).all()  # a generation that is still used stays
+        removed = [line for line in Path("/proc/self/maps").read_text().splitlines() if "(deleted)" in line]
+        assert not [line for line in removed if "f/observation" in line]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,6 +115,8 @@ class SegmentMap:
         room = min(max(_ROOM, rows - first), max(segment_rows, _ROOM_BYTES // max(1, self._width)))
         self._capacity = max(2, -(-(rows + room) // segment_rows) - self._first)  # segments
         self._mapped: set[int] = set()
+        self._used: list[tuple[weakref.ref[Any], frozenset[int]]] = []  # arrays in use, and the segments that they need
+        self._lock = threading.Lock()
         self._size = self._capacity * segment_rows * self._width
         if self._size > _MOST_MAPPED:
             raise DamagedDataset(f"{directory} would take {self._size:,} bytes of addresses.", hint="rlds verify ID")
@@ -141,12 +144,17 @@ class SegmentMap:
             empty: Array = np.zeros((rows - first, *self._shape), self._dtype)
             empty.flags.writeable = False
             return empty
-        for number in needed:
-            if number not in self._mapped:
-                self._map(number)
         count = self._capacity * self._segment_rows
         view: Any = type(self._raw).from_address(self._at)
         view.kept = self._raw, hold
+        with self._lock:
+            for number in needed:
+                if number not in self._mapped:
+                    self._map(number)
+            self._used = [(used, numbers) for used, numbers in self._used if used() is not None]
+            self._used.append((weakref.ref(view), frozenset(needed)))
+            for number in self._mapped.difference(*(numbers for _, numbers in self._used)):
+                self._unmap(number)
         whole: Array = np.frombuffer(view, self._dtype).reshape(count, *self._shape)
         part = whole[first - self._first * self._segment_rows :][: rows - first]
         part.flags.writeable = False
@@ -158,6 +166,13 @@ class SegmentMap:
             at = self._at + (number - self._first) * size
             _mapped(at, size, mmap.MAP_SHARED | _FIXED, file.fileno())
         self._mapped.add(number)
+
+    def _unmap(self, number: int) -> None:
+        """Let go of a segment that no array needs: the disk has it back then, if it was removed."""
+        size = self._segment_rows * self._width
+        how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE | _FIXED
+        _mapped(self._at + (number - self._first) * size, size, how, -1)
+        self._mapped.discard(number)
 
 
 def _mapped(at: int | None, size: int, how: int, descriptor: int) -> int:

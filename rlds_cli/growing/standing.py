@@ -19,6 +19,7 @@ class Standing:
         self._first, self._of = first, bytearray(stop - first)  # all before the first are freed
 
     def extend(self, stop: int) -> None:
+        """Add episodes up to ``stop``, which are kept."""
         self._of.extend(bytes(stop - self._first - len(self._of)))
 
     def __getitem__(self, number: int) -> int:
@@ -33,6 +34,7 @@ class Standing:
         return self._first + len(self._of) - len(self._of.lstrip(bytes([what])))
 
     def set(self, numbers: Iterable[int], to: int) -> None:
+        """Note what became of episodes."""
         for number in numbers:
             if number >= self._first:
                 self._of[number - self._first] = to

@@ -168,7 +168,7 @@ class DatasetSource:
         changed: Collection[str] = (),
         n_step: NStep | None = None,
     ) -> None:
-        self.locator, self.columns, self.changed = locator, columns, changed
+        self.locator, self.columns, self.changed, self.n_step = locator, columns, changed, n_step
         self.packing = ""
         self.decodes = False
         self.held: frozenset[str] = frozenset()
@@ -221,7 +221,7 @@ class CompiledColumns:
         pool: WindowIndex,
         columns: Mapping[str, BatchColumn],
         changed: Collection[str],
-        n_step: NStep | None = None,
+        n_step: NStep | None,
     ) -> None:
         self._names, self._starts = tuple(columns), pool.starts
         self._read = [(c.rows.file, c.outputs[0]) for c in columns.values() if c.rows is not None and c.rows.file]

@@ -96,14 +96,16 @@ class DeviceSource(DatasetSource):
     """
 
     def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
-        super().__init__(source.locator, source.columns, source.changed)
+        super().__init__(source.locator, source.columns, source.changed, source.n_step)
         self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
         self._stored = {n: c for n, c in self.columns.items() if c.finish is None and _is_held(c.outputs[0])}
         self.held = frozenset(self._stored)
         self._host = {n: c for n, c in self.columns.items() if n not in self._stored}
         self._rows = {n: BatchColumn((_row(c.outputs[0]),), 8, mask=c.mask) for n, c in self._stored.items()}
         # zeroed on the device: here they are row numbers
-        self.compiled = CompiledColumns(source.locator.pool, self._host | self._rows, {*source.changed, *self.held})
+        self.compiled = CompiledColumns(
+            source.locator.pool, self._host | self._rows, {*source.changed, *self.held}, source.n_step
+        )
         rows = {address(x): x for c in self._stored.values() for x in _reads(c.outputs[0])}
         table = self.locator.pool.table
         count = int((table.steps + 1).sum())
