@@ -66,11 +66,13 @@ class Group:
     note: Callable[[], str] | None = None
 
 
-def batches(dataset: Any, size: int, **options: Any) -> Call:
-    """``next`` on a loader of ours, whose files are in the page cache."""
+def batches(dataset: Any, size: int, *, cached: bool = True, **options: Any) -> Call:
+    """``next`` on a loader of ours, whose files are in the page cache if they are to be."""
     from rlds_cli.loader import Loader
 
     iterator = iter(Loader(dataset, size, **options))
+    if not cached:
+        return lambda: next(iterator)
     next(iterator)  # packed rows are there now
     packed = (Path(dataset.path).parents[2] / "packed").glob(f"{dataset.fingerprint.partition(':')[2][:12]}-*")
     for file in [*Path(dataset.path).rglob("*"), *(f for found in packed for f in (found, *found.rglob("*")))]:

@@ -39,11 +39,11 @@ def _column(dataset: Any, name: str) -> Path:
 
 
 def _cold(open_: Callable[[], Any], size: int, unit: str, **options: Any) -> Case:
-    batches(open_(), size, **options)()  # what is packed once is packed now
+    batches(open_(), size, cached=False, **options)()  # what is packed once is packed now
 
     def before() -> Call:
         cool(_files(open_()))
-        return batches(open_(), size, **options)
+        return batches(open_(), size, cached=False, **options)
 
     return Case(each=size, unit=unit, before=before, seconds=SECONDS)
 
@@ -58,7 +58,7 @@ def rlds() -> Builders:
 
         def before() -> Call:
             cool(_files(data.cold_rows()))
-            call = batches(data.cold_rows(), SMALL)
+            call = batches(data.cold_rows(), SMALL, cached=False)
             for _ in range(200):
                 call()
             _warm(_files(data.cold_rows()))
@@ -71,7 +71,7 @@ def rlds() -> Builders:
     def always_warm() -> Case:
         def before() -> Call:
             _warm(_files(data.cold_rows()))
-            call = batches(data.cold_rows(), SMALL)
+            call = batches(data.cold_rows(), SMALL, cached=False)
             for _ in range(2000):
                 call()
             return call
