@@ -136,17 +136,8 @@ class SelectedStats(Mapping[str, Stats]):
         return self._known[name]
 
     def _compute(self, name: str) -> Stats:
-        values = self._store.rows(name)
-        start, length = self._episodes["start"], self._episodes["length"]
-        ends = np.cumsum(length)
-        steps = int(ends[-1]) if len(ends) else 0
-        accumulator = statistics.Accumulator(values.shape[1:])
-        width = int(np.prod(values.shape[1:], dtype=np.int64))
-        at_once = statistics.block_steps(width)
-        for a in range(0, steps, at_once):
-            accumulator.add(values[_rows(np.arange(a, min(a + at_once, steps)), start, length, ends)])
-        sample = np.arange(0, steps, statistics.sample_steps(steps, width))
-        return accumulator.result(values[_rows(sample, start, length, ends)])
+        e = self._episodes
+        return statistics.of_episodes(self._store.rows(name), e["start"], e["length"])
 
 
 def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:
@@ -160,12 +151,6 @@ def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -
     if name in fields:
         return UnknownField(f"{name} of {id} has no statistics: only fields of numbers have them.")
     return no_field(str(name), there, id)
-
-
-def _rows(steps: IntArray, start: IntArray, length: IntArray, ends: IntArray) -> IntArray:
-    episode = np.searchsorted(ends, steps, "right")
-    rows: IntArray = start[episode] + steps - (ends - length)[episode]
-    return rows
 
 
 # -- expressions of where=

@@ -20,7 +20,7 @@ from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.store import episode_table, files, generations, manifest, statistics
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.generations import Generation
-from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray
 
@@ -287,7 +287,7 @@ class _LazyStats(Mapping[str, Mapping[str, Any]]):
         if name not in self._known:
             e, kept = self._store.episodes, self._store.kept
             start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
-            self._known[name] = asdict(stats_of(self._store.rows(name), start, length))
+            self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
         return self._known[name]
 
 
@@ -307,22 +307,3 @@ class _LazyColumns(Mapping[str, Mapping[str, str]]):
         column = self._store.own_column(name)
         digest = statistics.own_column_digest(name, column.values, column.missing)
         return {"dtype": column.dtype, "digest": digest}
-
-
-def stats_of(values: Array, start: IntArray, length: IntArray) -> Stats:
-    """Compute statistics over the steps of episodes that start at rows and have so many steps."""
-    ends = np.cumsum(length)
-    steps = int(ends[-1]) if len(ends) else 0
-    accumulator = statistics.Accumulator(values.shape[1:])
-    width = int(np.prod(values.shape[1:], dtype=np.int64))
-    at_once = statistics.block_steps(width)
-
-    def rows(a: int, b: int, every: int = 1) -> IntArray:
-        wanted = np.arange(a, b, every)
-        episode = np.searchsorted(ends, wanted, "right")
-        found: IntArray = start[episode] + wanted - (ends - length)[episode]
-        return found
-
-    for a in range(0, steps, at_once):
-        accumulator.add(values[rows(a, min(a + at_once, steps))])
-    return accumulator.result(values[rows(0, steps, statistics.sample_steps(steps, width))])

@@ -314,6 +314,25 @@ def sample_steps(steps: int, width: int) -> int:
     return max(1, -(-steps // most))
 
 
+def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
+    """Compute statistics over the steps of episodes that start at rows and have so many steps."""
+    ends = np.cumsum(length)
+    steps = int(ends[-1]) if len(ends) else 0
+    accumulator = Accumulator(values.shape[1:])
+    width = int(np.prod(values.shape[1:], dtype=np.int64))
+    at_once = block_steps(width)
+
+    def rows(a: int, b: int, every: int = 1) -> IntArray:
+        wanted = np.arange(a, b, every)
+        episode = np.searchsorted(ends, wanted, "right")
+        found: IntArray = start[episode] + wanted - (ends - length)[episode]
+        return found
+
+    for a in range(0, steps, at_once):
+        accumulator.add(values[rows(a, min(a + at_once, steps))])
+    return accumulator.result(values[rows(0, steps, sample_steps(steps, width))])
+
+
 def _of_bytes(sample: Array) -> tuple[Float, Float, tuple[int, ...], float, float]:
     """Compute the results of ``_quantiles`` and ``_histogram`` for bytes, from the number of times each one occurs."""
     often = np.bincount(sample.reshape(-1), minlength=256)
