@@ -151,9 +151,9 @@ def create(
     facts = _texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
-    _check_free(id, where, force)
+    check_free(id, where, force)
     with exclusive(place, id, shown(progress)):
-        _check_free(id, where, force)  # another process may have held the lock
+        check_free(id, where, force)  # another process may have held the lock
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         safe_files.work_directory(work, place.root)
         try:
@@ -210,10 +210,11 @@ def _rate(fps: float | None) -> dict[str, float]:
     return {"fps": rate}
 
 
-def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
+def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=True") -> None:
+    """Raise NameTaken if the id exists and is not to be replaced, or is being written; ``how`` one replaces it."""
     found = home.find(id, where)
     if found and not force:
-        raise NameTaken(f"{id} exists.", hint="another name, or force=True to replace it")
+        raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:
         logs.check_not_written(found)
 

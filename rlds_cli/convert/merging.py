@@ -12,21 +12,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import home, ids, settings
+from rlds_cli import ids, settings
 from rlds_cli.checks.run import record
 from rlds_cli.convert.appending import differences
-from rlds_cli.convert.create import VideoSources, stored_rows
+from rlds_cli.convert.create import VideoSources, check_free, stored_rows
 from rlds_cli.dataset import Dataset, open_dataset, provenance
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownField
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
@@ -36,6 +35,7 @@ from rlds_cli.ted import BoolArray, Chunk, EpisodeTable, Field, IntArray, Part
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
 READER = "merge"  # in the manifest
+_REPLACE = "--force (force=True)"  # of a hint
 _PART_ROWS = 1 << 20
 _CHUNK_BYTES = 16 << 20
 
@@ -140,10 +140,10 @@ def merge(
     todo = _Merge(id, _opened(refs, cache_dir), fields, column)
     _ = todo.plan  # errors before anything is written
     where = settings.read(cache_dir)
-    _check_free(id, where, force)
+    check_free(id, where, force, _REPLACE)
     place = Home(where.home)
     with exclusive(place, id, tell):
-        _check_free(id, where, force)  # another process may have held the lock
+        check_free(id, where, force, _REPLACE)  # another process may have held the lock
         work = place.partial(id, todo.key[:16])
         disk.check_space(todo.plan.bytes, place.root)
         safe_files.work_directory(work, place.root)
@@ -160,14 +160,6 @@ def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Da
     if not given:
         raise InvalidArgument("There is nothing to merge: name at least one dataset.")
     return [r if isinstance(r, Dataset) else open_dataset(r, cache_dir=cache_dir) for r in given]
-
-
-def _check_free(id: DatasetId, where: Settings, force: bool) -> None:
-    found = home.find(id, where)
-    if found and not force:
-        raise NameTaken(f"{id} exists.", hint="another name, or --force (force=True) to replace it")
-    if found:
-        logs.check_not_written(found)
 
 
 class _Merge:
