@@ -26,8 +26,8 @@ from results import DATA, Results
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Parallelism, RetryPolicy
 from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.http.client import Parallelism, RetryPolicy
 
 SIZE = 10**9
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))

@@ -42,9 +42,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "rlds_cli"
 
 # What each package may import, besides itself and the modules that lie at the top level and import nothing else.
+_STORED = "base files formats ted registry home store growing http remote"  # what a dataset is made of
 _BELOW = {
     "base": "",  # array_types, errors, ids, progress, settings, subset, text, visible
     "files": "base",
+    "http": "base files",
     "formats": "base files",
     "ted": "base files",
     "registry": "base files",
@@ -52,18 +54,19 @@ _BELOW = {
     "archives": "base files formats ted",
     "store": "base files formats ted",
     "growing": "base files formats ted store",
-    "dataset": "base files formats ted registry home store growing",
-    "checks": "base files formats ted registry home store growing dataset archives",  # faults of readers
-    "convert": "base files formats ted registry home store growing dataset archives checks",  # it records findings
-    "downloads": "base files formats ted registry home store growing dataset archives checks convert",
-    "loader": "base files formats ted registry home store growing dataset",
-    "preprocess": "base files formats ted registry home store growing dataset",
-    "report": "base files formats ted registry home store growing dataset archives checks convert",
-    "maintenance": (
-        "base files formats ted registry home store growing dataset archives convert downloads loader preprocess checks"
-    ),
-    "bench": "base files formats ted registry home store growing dataset loader",
-    "interop": "base files formats ted registry home store growing dataset archives convert downloads loader",
+    "remote": "base files formats ted registry home store growing http",
+    "dataset": _STORED,
+    "checks": f"{_STORED} dataset archives",  # faults of readers
+    "convert": f"{_STORED} dataset archives checks",  # it records findings
+    "downloads": f"{_STORED} dataset archives checks convert",
+    "loader": f"{_STORED} dataset",
+    "preprocess": f"{_STORED} dataset",
+    "report": f"{_STORED} dataset archives checks convert",
+    "sharing": f"{_STORED} dataset convert downloads report",
+    "maintenance": f"{_STORED} dataset archives checks convert downloads loader preprocess sharing",
+    "bench": f"{_STORED} dataset loader",
+    "interop": f"{_STORED} dataset archives convert downloads loader",
+    "export": f"{_STORED} dataset archives convert",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli

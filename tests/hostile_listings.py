@@ -15,9 +15,9 @@ from typing import Any
 
 from server import COMMIT, Server
 
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=0.0, connect=2.0, read=2.0)

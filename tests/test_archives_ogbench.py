@@ -19,8 +19,8 @@ import rlds_cli
 from rlds_cli import archives, preprocess, registry
 from rlds_cli.archives import ogbench
 from rlds_cli.dataset import environments
-from rlds_cli.downloads.fetch import client
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
+from rlds_cli.http import client
 from rlds_cli.importing import import_archive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

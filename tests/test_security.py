@@ -46,11 +46,11 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import listing
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats import compressed, npz, parquet, tfrecord
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.importing import import_archive
 from rlds_cli.importing import read as read_mapping
 
@@ -290,7 +290,7 @@ def test_mapping_files_are_bounded(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("source", ["hub", "gs", "s3"])
 def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, text: str) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("rlds_cli.downloads.fetch.client.LONGEST", documents.LONGEST)
+    monkeypatch.setattr("rlds_cli.http.client.LONGEST", documents.LONGEST)
     with Server() as server:
         url, page = {
             "hub": ("hf://datasets/o/r", "/api/datasets/o/r/tree/main"),

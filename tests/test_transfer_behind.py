@@ -11,9 +11,9 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from rlds_cli.downloads.fetch.connections import AHEAD
 from rlds_cli.downloads.fetch.parts import StreamHasher
 from rlds_cli.files import hashing
+from rlds_cli.http.connections import AHEAD
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [100, 0, 7], [1 << 20] * 9, [8 << 20, 1, 3 << 20], [1 << 16] * 300])

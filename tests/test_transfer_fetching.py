@@ -21,10 +21,10 @@ import pytest
 from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.fetch.parts import PartFile
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 

@@ -27,12 +27,13 @@ from hostile import BEHAVIOURS, Hostile, Talk
 from server import Server
 from test_transfer_fetching import Place
 
-from rlds_cli.downloads.fetch import connections, fetching, http, planning
-from rlds_cli.downloads.fetch.client import Client, Parallelism, RetryPolicy
-from rlds_cli.downloads.fetch.connections import Budget, Permanent, Stopped
+from rlds_cli.downloads.fetch import fetching, http, planning
 from rlds_cli.downloads.fetch.parts import FileRecord
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace
+from rlds_cli.http import connections
+from rlds_cli.http.client import Client, Parallelism, RetryPolicy
+from rlds_cli.http.connections import Budget, Permanent, Stopped
 from rlds_cli.progress import Event
 
 CONTENT = random.Random(11).randbytes(200_000)

@@ -15,11 +15,11 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
-from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.downloads.sources import listing, protocol, web
 from rlds_cli.downloads.sources.buckets import objects
 from rlds_cli.downloads.sources.protocol import ListingLimits
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
+from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
 
 

@@ -14,10 +14,10 @@ import pytest
 from server import Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.files import disk
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 

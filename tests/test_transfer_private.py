@@ -14,9 +14,9 @@ from server import Server
 from rlds_cli import settings
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import buckets, listing
 from rlds_cli.errors import DownloadFailed, MissingPackage
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 
 pytest.importorskip("obstore")

@@ -17,10 +17,10 @@ from server import Page, Server
 from test_transfer_fetching import HASTY, MIB, Place, wanted
 
 from rlds_cli.downloads.fetch import planning
-from rlds_cli.downloads.fetch.client import Client, Parallelism
 from rlds_cli.downloads.fetch.parts import offset_of, pieces_of
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.files.names import is_unfinished
+from rlds_cli.http.client import Client, Parallelism
 
 CONTENT = random.Random(7).randbytes(3 * MIB + 17)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -168,7 +168,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import Parallelism
+from rlds_cli.http.client import Parallelism
 from rlds_cli.downloads.sources.protocol import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]

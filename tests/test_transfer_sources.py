@@ -12,10 +12,10 @@ import pytest
 from server import COMMIT, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.sources import listing
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)

@@ -13,7 +13,6 @@ from rlds_cli import text
 from rlds_cli.archives import Archive, choose
 from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.fetch.client import RetryPolicy
 from rlds_cli.downloads.fetch.fetching import Fetched
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.request import DownloadRequest
@@ -22,6 +21,7 @@ from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
+from rlds_cli.http.client import RetryPolicy
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import Entry, File

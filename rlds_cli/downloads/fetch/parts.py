@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rlds_cli import text
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.connections import AHEAD
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk, hashing
 from rlds_cli.files import json as documents
@@ -38,6 +37,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
 from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.http.connections import AHEAD
 
 if TYPE_CHECKING:
     from rlds_cli.downloads.sources.protocol import RemoteFile

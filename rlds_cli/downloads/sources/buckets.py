@@ -34,11 +34,11 @@ from urllib.parse import quote, urlencode
 from xml.parsers import expat
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.files import json as documents
+from rlds_cli.http.client import Client
+from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
 
 if TYPE_CHECKING:

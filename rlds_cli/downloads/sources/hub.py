@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client
-from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile, Unanswered
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.http.client import Client
+from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
 
 _URL = re.compile(

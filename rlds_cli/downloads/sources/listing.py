@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, RetryPolicy
-from rlds_cli.downloads.fetch.connections import Permanent, Retryable, Stopped
 from rlds_cli.downloads.sources import local_path, lookup, request_url, single_file, source_of
 from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile, Unanswered
 from rlds_cli.downloads.sources.web import WEB
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
+from rlds_cli.http.client import Client, RetryPolicy
+from rlds_cli.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.settings import Settings
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it

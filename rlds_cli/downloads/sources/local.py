@@ -17,7 +17,7 @@ from rlds_cli.errors import DownloadFailed
 from rlds_cli.files import trees
 
 if TYPE_CHECKING:
-    from rlds_cli.downloads.fetch.client import Client
+    from rlds_cli.http.client import Client
 
 _PACKAGE = "package:"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.connections import Permanent
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from rlds_cli.downloads.fetch.client import Client
+    from rlds_cli.http.client import Client
 
 KINDS = ("sha256", "git_sha1", "md5", "crc32c")  # of hashes, strongest first
 

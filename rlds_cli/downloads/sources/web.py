@@ -11,10 +11,10 @@ from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from rlds_cli.downloads import names
-from rlds_cli.downloads.fetch.client import Client, RetryPolicy
-from rlds_cli.downloads.fetch.connections import Permanent, Retryable
 from rlds_cli.downloads.sources.protocol import FileSource, ListingLimits, RemoteFile
 from rlds_cli.errors import DownloadFailed
+from rlds_cli.http.client import Client, RetryPolicy
+from rlds_cli.http.connections import Permanent, Retryable
 from rlds_cli.settings import Settings
 
 _DEEP = 16  # directories in directories

@@ -22,8 +22,9 @@ import requests
 import urllib3
 
 from rlds_cli import __version__, text
-from rlds_cli.downloads.fetch import connections
-from rlds_cli.downloads.fetch.connections import (
+from rlds_cli.files import json as documents
+from rlds_cli.http import connections
+from rlds_cli.http.connections import (
     BLOCK,
     Adapter,
     Budget,
@@ -37,7 +38,6 @@ from rlds_cli.downloads.fetch.connections import (
     quoted,
     reason,
 )
-from rlds_cli.files import json as documents
 from rlds_cli.settings import Settings
 
 T = TypeVar("T")

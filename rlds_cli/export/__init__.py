@@ -1,0 +1,1 @@
+"""Write datasets in the formats of other libraries."""

@@ -1,0 +1,1 @@
+"""Datasets at an address: object stores, the index of what was pushed, and its blocks."""
