@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.downloads.download import download as download
+    from rlds_cli.exports.exporting import export as export
     from rlds_cli.formats import mp4 as mp4
     from rlds_cli.growing.retention import Fifo as Fifo
     from rlds_cli.growing.retention import Reservoir as Reservoir
@@ -50,6 +51,7 @@ __all__ = [
     "append",
     "create",
     "download",
+    "export",
     "find",
     "merge",
     "open_dataset",
@@ -66,6 +68,7 @@ _HOMES = {
     "append": "rlds_cli.convert.appending",
     "create": "rlds_cli.convert.create",
     "download": "rlds_cli.downloads.download",
+    "export": "rlds_cli.exports.exporting",
     "find": "rlds_cli.home.locate",
     "merge": "rlds_cli.convert.merging",
     "open_dataset": "rlds_cli.dataset",

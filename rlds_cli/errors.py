@@ -28,6 +28,8 @@ RldsError
 │   ├── BatchSize
 │   ├── WrongState
 │   └── NeedsMemory
+├── ExportError             files of another format that could not be written or proved
+│   └── LossyExport         a format that cannot say all of a dataset
 ├── PreprocessError         a function that failed, or a result that cannot be stored
 ├── NoEnvironment           one that is not known, no longer exists, or does not fit the data
 ├── InvalidExpression       `where=` that is not a comparison of episode columns
@@ -229,6 +231,24 @@ class WrongState(LoaderError):
 
 class NeedsMemory(LoaderError):
     """Data that must be decoded and does not fit the memory budget."""
+
+
+class ExportError(RldsError):
+    """An export that failed, or whose files do not hold the dataset."""
+
+
+class LossyExport(ExportError):
+    """A format that cannot say all of a dataset; ``losses`` lists what would be lost (`exports.content.Loss`)."""
+
+    losses: tuple[object, ...] = ()
+
+    def of(self, losses: tuple[object, ...]) -> LossyExport:
+        """Return the error itself, with its losses set."""
+        self.losses = losses
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"losses": self.losses})
 
 
 class PreprocessError(RldsError):

@@ -66,7 +66,7 @@ _BELOW = {
     "maintenance": f"{_STORED} dataset archives checks convert downloads loader preprocess sharing",
     "bench": f"{_STORED} dataset loader",
     "interop": f"{_STORED} dataset archives convert downloads loader",
-    "export": f"{_STORED} dataset archives convert",
+    "exports": f"{_STORED} dataset archives convert",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli

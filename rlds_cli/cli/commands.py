@@ -34,6 +34,7 @@ COMMANDS = {
     "import": "Make a dataset from your own files.",
     "append": "Append the episodes of your own files to a dataset that grows.",
     "merge": "Make one dataset of several.",
+    "export": "Write a dataset in the format of another library.",
     "convert": "Change the storage of a dataset: memory-mapped or compressed.",
     "inspect": "Show the contents of a dataset, an episode or a file.",
     "check": "Check the content of a dataset for errors.",
@@ -52,10 +53,6 @@ COMMANDS = {
 
 # Commands that people expect and that do not exist: (message, hint).
 INSTEAD = {
-    "export": (
-        "There is no rlds export.",
-        f'in Python Dataset.to_numpy(layout="ted"|"d4rl"|"ogbench") gives arrays; {_ZARR}',
-    ),
     "push": (
         "There is no rlds push: nothing is uploaded.",
         f"copy the directory that rlds path ID names, with any tool; {_ZARR}",

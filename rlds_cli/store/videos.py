@@ -101,17 +101,26 @@ class Videos:
         if not rises or (first[1:] < first[:-1]).any():
             raise DamagedDataset(f"{self.directory}: the table first does not fit packets.", hint="rlds verify ID")
 
+    def published(self, number: int) -> Array:
+        """Return the bytes of a video file, uint8 [n], as it was published."""
+        self._check_number(number)
+        data: Array = self._bytes[self.offsets[number] : self.offsets[number + 1]]
+        return data
+
+    def _check_number(self, number: int) -> None:
+        if not 0 <= number < len(self):
+            raise DamagedDataset(f"{self.directory}: video {number:,} of {len(self):,}.", hint="rlds verify ID")
+
     def video(self, number: int) -> Video:
         """Return a video by its number."""
         video = self._opened.get(number)
         if video is None:
-            if not 0 <= number < len(self):
-                raise DamagedDataset(f"{self.directory}: video {number:,} of {len(self):,}.", hint="rlds verify ID")
+            self._check_number(number)
             packets = self._packets[self._first[number] : self._first[number + 1]]
             self._held += len(packets)
             if self._held > _MOST_HELD:  # videos in use stay in memory all the same
                 self._opened, self._held = {}, len(packets)
-            data = self._bytes[self.offsets[number] : self.offsets[number + 1]]
+            data = self.published(number)
             try:
                 track = _track(self._tracks[number], packets, len(data))
             except (ValueError, TypeError, KeyError) as e:

@@ -1,0 +1,327 @@
+"""The content that is exported: the rows and episodes of a dataset or a selection, less what a format cannot say.
+
+`Content` numbers rows and episodes from 0 and end to end, whatever was selected and wherever the rows lie. Losses
+change it as importing the exported files again would, so its fingerprint is that of the copy: an export with losses is
+proved like one without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.store import arrays, statistics
+from rlds_cli.store.opening import Store
+from rlds_cli.store.videos import Videos
+from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+
+T = TypeVar("T")
+
+PIECE = 16 << 20  # bytes of rows that are read at once
+
+Kind = Literal[
+    "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
+    "metadata",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Something of a dataset that a format cannot say, and what becomes of it.
+
+    Parameters
+    ----------
+    kind : str
+        ============= ================================================================================
+        field         the field is left out
+        name          the field gets the name ``becomes``
+        type          its values are converted to the dtype ``becomes``
+        encoding      its images are stored decoded
+        final         final observations are left out, of all episodes
+        unknown-final the last observation is repeated where the final one is not recorded
+        cut           episodes that were cut are said to be truncated
+        seeds         seeds are left out
+        options       reset options are left out
+        splits        named splits are left out
+        columns       episode columns of the user's own are left out
+        metadata      data that are not per row are left out
+        ============= ================================================================================
+    text : str
+        The loss in a sentence, with numbers.
+    field : str
+        The field that it is about; empty for a loss of episodes.
+    becomes : str
+        The new name or dtype.
+    """
+
+    kind: Kind
+    text: str
+    field: str = ""
+    becomes: str = ""
+
+
+class Content:
+    """Rows and episodes to be exported. It can be pickled, and is then opened again by the process that gets it.
+
+    Parameters
+    ----------
+    ds : Dataset
+        A dataset or a selection of its episodes.
+    losses : iterable of Loss
+        Losses that are applied.
+
+    Attributes
+    ----------
+    fields : mapping of str to Field
+        By name, sorted.
+    table : EpisodeTable
+        The episodes; ``table.start`` counts the rows of `rows`.
+    num_rows : int
+    """
+
+    def __init__(self, ds: Dataset, losses: Iterable[Loss] = ()) -> None:
+        self.dataset = ds
+        self.losses = tuple(losses)
+        self._dense = ds.end_to_end()
+        self._store: Store = self._dense.store
+        self._kinds = {loss.kind for loss in self.losses}
+        self.table = self._table()
+        self.num_rows = int((self.table.length + 1).sum())
+        self._stored_as: dict[str, str] = {}
+        self.fields = dict(sorted(self._fields()))
+        self._first, self._place = self._runs()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Content, (self.dataset, self.losses)
+
+    @property
+    def id(self) -> str:
+        """Id of the dataset."""
+        return self.dataset.id
+
+    def after(self, losses: Iterable[Loss]) -> Content:
+        """Return the content with more losses applied."""
+        return Content(self.dataset, (*self.losses, *losses))
+
+    # -- episodes
+
+    def _table(self) -> EpisodeTable:
+        whole, index = self._store.table(), self._dense.episodes.index
+        if len(index) != len(whole) or (index != np.arange(len(whole))).any():
+            whole = _chosen(whole, index)
+        changes: dict[str, object] = {}
+        if "cut" in self._kinds:
+            changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
+        if "final" in self._kinds:
+            changes["observed"] = np.zeros(len(whole), bool)
+        if "unknown-final" in self._kinds:
+            changes["observed"] = np.ones(len(whole), bool)
+        changes |= {"seed": ()} if "seeds" in self._kinds else {}
+        changes |= {"options": ()} if "options" in self._kinds else {}
+        changes |= {"splits": {}} if "splits" in self._kinds else {}
+        changes |= {"extra": {}} if "columns" in self._kinds else {}
+        return replace(whole, **changes)  # type: ignore[arg-type]
+
+    def _runs(self) -> tuple[IntArray, IntArray]:
+        """Return where runs of rows begin, as they are counted here and where they are stored."""
+        places = np.asarray(self._store.episodes["start"])[self._dense.episodes.index]
+        starts = self.table.start
+        if not len(starts):
+            return starts, starts
+        shift = places - starts
+        begins = np.concatenate([[True], shift[1:] != shift[:-1]])
+        return starts[begins], places[begins]
+
+    # -- rows
+
+    def _fields(self) -> Iterator[tuple[str, Field]]:
+        left_out = {loss.field for loss in self.losses if loss.kind == "field"}
+        names = {loss.field: loss.becomes for loss in self.losses if loss.kind == "name"}
+        types = {loss.field: loss.becomes for loss in self.losses if loss.kind == "type"}
+        decoded = {loss.field for loss in self.losses if loss.kind == "encoding"}
+        for f in self._store.fields.values():
+            if f.name in left_out:
+                continue
+            name = names.get(f.name, f.name)
+            self._stored_as[name] = f.name
+            kind, codec = ("array", None) if f.name in decoded else (f.kind, f.codec)
+            yield name, replace(f, name=name, dtype=types.get(f.name, f.dtype), kind=kind, codec=codec)
+
+    def places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the stored rows of rows ``start`` to ``stop``, as runs (first, end)."""
+        run = int(np.searchsorted(self._first, start, "right")) - 1
+        while start < stop:
+            ends = int(self._first[run + 1]) if run + 1 < len(self._first) else stop
+            first, count = int(self._place[run] + start - self._first[run]), min(stop, ends) - start
+            yield first, first + count
+            start, run = start + count, run + 1
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Return rows ``start`` to ``stop`` of a field [n, ...]: values, strings or None, decoded images.
+
+        They are a view of the mapped file where they lie there as they are wanted.
+        """
+        f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
+        pieces = [self._read(stored, a, b) for a, b in self.places(start, stop)] or [self._read(stored, 0, 0)]
+        values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        values = values if values.dtype == f.dtype or f.kind == "text" else values.astype(f.dtype)
+        return self._without_finals(f, values, start) if "final" in self._kinds else values
+
+    def _read(self, stored: Field, start: int, stop: int) -> Array:
+        if stored.kind == "frames":
+            return self._store.gather(stored.name, np.arange(start, stop))
+        values = self._store.between(stored.name, start, stop)
+        return self._store.texts(stored.name, values) if stored.kind == "text" else values
+
+    def _without_finals(self, f: Field, values: Array, start: int) -> Array:
+        """Repeat the row before in last rows of a field that holds final observations."""
+        last = self.last_rows(start, start + len(values))
+        if f.placement != "both" or not len(last):
+            return values
+        values = values.copy()
+        inside = last[last > start] - start
+        values[inside] = values[inside - 1]
+        if last[0] == start:
+            values[0] = self.rows(f.name, start - 1, start)[0]
+        return values
+
+    def last_rows(self, start: int, stop: int) -> IntArray:
+        """Return the last rows of episodes, those of final observations, between two rows."""
+        last: IntArray = self._last[np.searchsorted(self._last, start) : np.searchsorted(self._last, stop)]
+        return last
+
+    @cached_property
+    def _last(self) -> IntArray:
+        last: IntArray = self.table.start + self.table.length
+        return last
+
+    def frames(self, name: str, start: int, stop: int) -> list[bytes]:
+        """Return the encoded images of rows; empty for rows without one."""
+        stored = self._stored_as[name]
+        found = [self._store.frame(stored, r) for a, b in self.places(start, stop) for r in range(a, b)]
+        if "final" in self._kinds and self.fields[name].placement == "both":
+            for last in self.last_rows(start, stop).tolist():
+                found[last - start] = (
+                    found[last - start - 1] if last > start else self.frames(name, start - 1, start)[0]
+                )
+        return found
+
+    def video_rows(self, name: str, start: int, stop: int) -> Array:
+        """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
+        stored = self._stored_as[name]
+        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
+        values = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
+        return self._without_finals_of_videos(name, values, start) if "final" in self._kinds else values
+
+    def _without_finals_of_videos(self, name: str, values: Array, start: int) -> Array:
+        if self.fields[name].placement != "both":
+            return values
+        for last in self.last_rows(start, start + len(values)).tolist():
+            before = values[last - start - 1] if last > start else self.video_rows(name, last - 1, last)[0]
+            values[last - start] = before
+        return values
+
+    def videos(self, name: str) -> Videos:
+        """Return the videos of a field."""
+        return self._store.videos(self._stored_as[name])
+
+    def row_bytes(self, name: str) -> int:
+        """Return the bytes of a row of a field as it is stored, on average."""
+        stored = self._store.fields[self._stored_as[name]]
+        if stored.kind == "array":
+            return stored.row_bytes
+        if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
+            return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
+        return 8
+
+    # -- fingerprint
+
+    def digests(self, threads: int = 2) -> dict[str, str]:
+        """Compute the digest of each field, as importing the exported files would."""
+        with ThreadPoolExecutor(threads) as pool:
+            return dict(zip(self.fields, pool.map(self._digest, self.fields), strict=True))
+
+    def fingerprint(self, threads: int = 2) -> str:
+        """Return the fingerprint of the content: the dataset's own where nothing was left out or selected."""
+        ds = self.dataset
+        plain = not ds.is_selection and ds.generation is None
+        if plain and not self._kinds - {"columns", "metadata"}:
+            return ds.fingerprint
+        return statistics.fingerprint(self.digests(threads), statistics.table_digests(self.table))
+
+    def _digest(self, name: str) -> str:
+        f = self.fields[name]
+        hashes = [
+            self._block(f, a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows)
+        ]
+        if f.codec == VIDEO:
+            hashes = [*self._video_blocks(f)]
+        return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array(hashes))
+
+    def _block(self, f: Field, start: int, stop: int) -> bytes:
+        """Hash one block as `store.statistics` does, reading a piece at a time."""
+        if f.kind == "text":
+            return statistics.text_block(self.rows(f.name, start, stop).tolist())
+        if f.codec == VIDEO:
+            return b""
+        h = hashlib.sha256()
+        step = max(1, PIECE // max(1, self.row_bytes(f.name)))
+        if f.kind == "frames":
+            pieces = (self.frames(f.name, a, min(a + step, stop)) for a in range(start, stop, step))
+            lengths = [len(frame) for piece in pieces for frame in piece]
+            h.update(np.array(lengths, "<i8").tobytes())
+        for a in range(start, stop, step):
+            b = min(a + step, stop)
+            if f.kind == "frames":
+                h.update(b"".join(self.frames(f.name, a, b)))
+            else:
+                h.update(arrays.raw(self.rows(f.name, a, b)))
+        return h.digest()
+
+    def _video_blocks(self, f: Field) -> Iterator[bytes]:
+        """Yield the hashes of rows (video, frame), numbered in the order of first reference, and of the videos."""
+        rows = self.video_rows(f.name, 0, self.num_rows)
+        order = first_references(rows[:, 0])
+        number = np.full(max(order, default=-1) + 2, -1, np.int32)
+        number[order] = np.arange(len(order))
+        yield from statistics.array_blocks(np.stack([number[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
+        videos = self.videos(f.name)
+        for k in order:
+            h = hashlib.sha256()
+            data = videos.published(k)
+            for at in range(0, len(data), PIECE):
+                h.update(arrays.raw(data[at : at + PIECE]))
+            yield h.digest()
+
+
+def first_references(numbers: Array) -> list[int]:
+    """Return the different numbers that are not negative, in the order in which they first appear."""
+    values, first = np.unique(numbers, return_index=True)
+    return [int(values[i]) for i in np.argsort(first) if values[i] >= 0]
+
+
+def _chosen(table: EpisodeTable, index: IntArray) -> EpisodeTable:
+    def some(values: Sequence[T]) -> list[T]:
+        return [values[i] for i in index.tolist()]
+
+    splits: dict[str, BoolArray] = {name: v[index] for name, v in table.splits.items()}
+    return replace(
+        table,
+        length=table.length[index],
+        end=table.end[index],
+        observed=table.observed[index],
+        source=table.source[index],
+        row=table.row[index],
+        group=some(table.group),
+        seed=some(table.seed),
+        options=some(table.options),
+        splits=splits,
+        extra={name: some(v) for name, v in table.extra.items()},
+    )

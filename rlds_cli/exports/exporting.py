@@ -1,0 +1,360 @@
+"""Export a dataset: plan, write in processes, finish, prove by importing it again, and move into place.
+
+::
+
+    <parent>/.<name>.rlds-export/
+        lock  journal       the export that is at work; its key, and a line for each finished unit
+        files/              becomes <parent>/<name>
+        home/               where the files are imported again
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rlds_cli import settings
+from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken
+from rlds_cli.exports.content import Content, Loss
+from rlds_cli.exports.format import Format, Unit
+from rlds_cli.files import disk, trees
+from rlds_cli.files.disk import sync_directory
+from rlds_cli.files.hashing import short
+from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.settings import StrPath
+from rlds_cli.store import statistics
+from rlds_cli.store.workers import WorkerDied, work_through
+
+FORMATS = {  # name on the command line: (module, class)
+    "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
+}
+_CHECK = "local/export"
+_ALONE = 1  # units that are written in this process: starting others takes longer
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """The plan of an export: where to, how many bytes about, and what would be lost."""
+
+    id: str
+    format: str
+    form: str
+    directory: Path
+    episodes: int
+    steps: int
+    bytes: int
+    losses: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The result of an export.
+
+    ``fingerprint`` is that of the dataset that importing ``directory`` makes; ``proved`` says that this was done.
+    """
+
+    id: str
+    format: str
+    form: str
+    directory: Path
+    episodes: int
+    steps: int
+    files: int
+    bytes: int
+    losses: tuple[Loss, ...]
+    fingerprint: str
+    proved: bool
+
+
+def plan_export(
+    ref: str | os.PathLike[str] | Dataset,
+    to: str,
+    directory: StrPath,
+    *,
+    form: str | None = None,
+    cache_dir: StrPath | None = None,
+) -> ExportPlan:
+    """Say what an export would write and lose, and write nothing. For the parameters see `export`."""
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    target = settings.expanded(directory).absolute()
+    made, losses = _made(ds, to, target, form)
+    return ExportPlan(ds.id, to, made.form, target, ds.num_episodes, ds.num_steps, made.size(), losses)
+
+
+def export(
+    ref: str | os.PathLike[str] | Dataset,
+    to: str,
+    directory: StrPath,
+    *,
+    form: str | None = None,
+    lossy: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    jobs: int | None = None,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Exported:
+    """Write a dataset or a selection in the format of another library.
+
+    An export that was killed goes on when the same one is started again. ``directory`` appears when it is complete.
+
+    Parameters
+    ----------
+    ref : str, path or Dataset
+        An id, the directory of a dataset, or an open dataset: a selection writes its episodes.
+    to : str
+        A format of `FORMATS`: ``minari``, ``lerobot``, ...
+    directory : path
+        The exported dataset's own directory; it must not exist yet, or be empty.
+    form : str, optional
+        A form of the format, where it has several.
+    lossy : bool
+        Accept that the format cannot say everything.
+    verify : bool
+        Import the files again, and compare the fingerprint. It takes as long as an import, and space for a copy.
+    force : bool
+        Replace ``directory`` if it exists.
+    jobs : int, optional
+        Processes that write; by default one for each core.
+
+    Raises
+    ------
+    LossyExport
+        Something would be lost; ``losses`` of the error lists it. Nothing was written.
+    NameTaken
+        ``directory`` exists and is not empty, or another export writes to it.
+    ExportError
+        Importing the files again gives other content. ``directory`` was not written.
+    """
+    tell = shown(progress)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    target = settings.expanded(directory).absolute()
+    made, losses = _made(ds, to, target, form)
+    if losses and not lossy:
+        raise LossyExport(
+            f"{to} cannot say all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
+            hint="--lossy accepts this",
+        ).of(losses)
+    _check_target(target, force)
+    with _workplace(target) as place:
+        files = place / "files"
+        disk.check_space(made.size(), place)
+        _write(made, place, jobs, tell)
+        expected = made.content.fingerprint(jobs or settings.cores())
+        if verify:
+            _prove(made, place, expected, jobs, tell)
+        written = trees.files(files)
+        size = sum(f.stat().st_size for f in written)
+        for folder in {f.parent for f in written} | {files}:
+            sync_directory(folder)
+        _publish(files, target, force)
+        trees.remove(place)
+    tell(Event(ds.id, "ready", "", note=str(target)))
+    return Exported(
+        ds.id, to, made.form, target, ds.num_episodes, ds.num_steps, len(written), size, losses, expected, verify
+    )
+
+
+def format_of(name: str) -> type[Format]:
+    """Return the class of a format; raises InvalidArgument for an unknown name."""
+    if name not in FORMATS:
+        raise InvalidArgument(f"{name} is no format that rlds writes.", hint=f"--to {'|'.join(FORMATS)}")
+    module, cls = FORMATS[name]
+    found: type[Format] = getattr(import_module(module), cls)
+    return found
+
+
+def _made(ds: Dataset, to: str, target: Path, form: str | None) -> tuple[Format, tuple[Loss, ...]]:
+    """Return the format with the content that it will write, and what it lacks of the dataset."""
+    cls = format_of(to)
+    whole = Content(ds)
+    losses = tuple(cls(whole, target, form).losses())
+    made = cls(whole.after(losses), target, form)
+    made.check()
+    return made, losses
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise NameTaken(f"{target} is no directory.", hint="name a directory that does not exist yet")
+    if not force and target.is_dir() and any(target.iterdir()):
+        raise NameTaken(f"{target} exists and is not empty.", hint="another directory, or --force to replace it")
+
+
+@contextmanager
+def _workplace(target: Path) -> Iterator[Path]:
+    """Hold the lock of the hidden directory beside the target."""
+    place = target.with_name(f".{target.name}.rlds-export")
+    place.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place / "lock")
+    try:
+        lock.acquire(0)
+    except LockHeld:
+        raise NameTaken(f"Another export writes to {target}.", hint="wait for it, or name another directory") from None
+    try:
+        yield place
+    finally:
+        lock.release()
+
+
+def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
+    """Write all units that the journal does not have, then finish."""
+    files, journal = place / "files", _Journal(place / "journal", _key(made))
+    if not journal.open():
+        trees.discard(files)
+        files.mkdir()
+        made.prepare(files)
+        journal.begin()
+    units = {unit.name: unit for unit in made.units()}
+    left = [unit for name, unit in units.items() if name not in journal.results]
+    done, total = sum(_steps(made, units[name]) for name in journal.results), int(made.content.table.length.sum())
+
+    def finished(unit: Unit, result: Any) -> None:
+        nonlocal done
+        journal.add(unit.name, result)
+        done += _steps(made, unit)
+        tell(Event(made.content.id, "export", "", done, total, "steps"))
+
+    workers = settings.cores() if jobs is None else jobs
+    if workers <= 1 or len(left) <= _ALONE:
+        for unit in left:
+            finished(unit, made.write(unit, files))
+    else:
+        _in_processes(made, left, files, workers, finished)
+    made.finish(files, {name: journal.results[name] for name in units})
+
+
+def _in_processes(
+    made: Format, left: list[Unit], files: Path, workers: int, finished: Callable[[Unit, Any], None]
+) -> None:
+    items = {i: (made, unit, files) for i, unit in enumerate(left)}
+    try:
+        for i, result in work_through(_write_unit, items, workers, lambda i, how: None):
+            finished(left[i], result)
+    except WorkerDied as e:
+        raise ExportError(
+            f"The process that wrote episodes {left[e.number].name} {e.how}, {e.times}.",
+            hint="the same command goes on; -j 1 takes the least memory",
+        ) from e
+
+
+def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
+    return made.write(unit, files)
+
+
+def _steps(made: Format, unit: Unit) -> int:
+    return int(made.content.table.length[unit.first : unit.stop].sum())
+
+
+def _key(made: Format) -> str:
+    """Return what tells this export from others: one with another key does not go on with its files."""
+    losses = [loss.kind + loss.field for loss in made.content.losses]
+    return json.dumps([made.name, made.form, made.content.dataset.fingerprint, losses, str(made.target)])
+
+
+class _Journal:
+    """The results of finished units, a JSON line each, after a line with the key."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        self.results: dict[str, Any] = {}
+
+    def open(self) -> bool:
+        """Read the journal; False if there is none of this key."""
+        try:
+            lines = self._path.read_text().splitlines(keepends=True)
+        except (OSError, ValueError):
+            return False
+        whole = [line for line in lines if line.endswith("\n")]
+        if not whole or whole[0] != self._key + "\n":
+            return False
+        self.results = dict(json.loads(line) for line in whole[1:])
+        if len(whole) < len(lines):  # the last line was cut by a kill
+            self._append("".join(whole), "w")
+        return True
+
+    def begin(self) -> None:
+        """Begin a new journal."""
+        self.results = {}
+        self._append(self._key + "\n", "w")
+
+    def add(self, name: str, result: Any) -> None:
+        """Record a finished unit."""
+        self.results[name] = json.loads(line := json.dumps(result))
+        self._append(f"[{json.dumps(name)}, {line}]\n", "a")
+
+    def _append(self, lines: str, mode: str) -> None:
+        with self._path.open(mode) as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Progress) -> None:
+    """Import the files again, and compare their fingerprint with that of the content."""
+    from rlds_cli import importing
+
+    home = place / "home"
+    trees.discard(home)
+    try:
+        files = made.files(place / "files")
+        there = importing.import_archive(
+            files,
+            _CHECK,
+            format=made.reader,
+            cache_dir=home,
+            jobs=jobs,
+            progress=_as_check(made.content.id, tell),
+            **made.import_options(),
+        )
+        if there.fingerprint != expected:
+            raise ExportError(
+                f"{made.content.id} as {made.name}: importing the files again gives {short(there.fingerprint)}"
+                f" instead of {short(expected)}. {_differences(made.content, there)}",
+                hint=f"rlds verify {made.content.id} checks the dataset; nothing was written to {made.target}",
+            )
+    finally:
+        trees.discard(home)
+
+
+def _as_check(id: str, tell: Progress) -> Progress:
+    def told(event: Event) -> None:
+        if event.stage == "convert":
+            tell(Event(id, "check", "imported again", event.done, event.total, event.unit))
+
+    return told
+
+
+def _differences(content: Content, there: Dataset) -> str:
+    """Name the fields and columns that differ."""
+    mine, theirs = content.digests(), {f.name: f.digest for f in there.manifest.fields}
+    odd = [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
+    columns, again = statistics.table_digests(content.table), statistics.table_digests(there.store.table())
+    odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
+    return f"These differ: {', '.join(odd[:8])}{', ...' * (len(odd) > 8)}."
+
+
+def _publish(files: Path, target: Path, force: bool) -> None:
+    """Move the finished directory into place, in one step where nothing is there."""
+    if target.exists() and any(target.iterdir()):
+        if not force:
+            raise NameTaken(f"{target} was made meanwhile.", hint="another directory, or --force to replace it")
+        old = files.with_name("replaced")
+        target.rename(old)
+        files.rename(target)
+        sync_directory(target.parent)
+        shutil.rmtree(old)
+        return
+    if target.exists():
+        target.rmdir()
+    files.rename(target)
+    sync_directory(target.parent)

@@ -1,0 +1,86 @@
+"""Exports: what is written is read by other libraries, and imported again with the same fingerprint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli.errors import LossyExport, NameTaken
+from rlds_cli.exports.exporting import plan_export
+
+
+def episodes(*, final: bool = True) -> list[dict]:
+    """Three episodes of 2, 3 and 1 steps: truncated, terminated, truncated."""
+    made, at = [], 0
+    for length, terminated in ((2, False), (3, True), (1, False)):
+        last = np.arange(length) == length - 1
+        made.append(
+            {
+                "observation": np.arange(at, at + length + final, dtype=np.float32)[:, None] * [1, 10],
+                "action": np.arange(at, at + length)[:, None] / 8,
+                "info": {"height": np.arange(length) * 2.5},
+                "next": {
+                    "reward": np.full(length, at, np.float32),
+                    "terminated": last & terminated,
+                    "truncated": last & (not terminated),
+                },
+            }
+        )
+        at += 100
+    return made
+
+
+def test_d4rl_holds_every_step_in_its_row(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    done = rlds_cli.export(ds, "d4rl", tmp_path / "three")
+    assert done.proved and done.fingerprint == ds.fingerprint and not done.losses
+    with h5py.File(tmp_path / "three" / "three.hdf5") as f:
+        assert f["observations"][:, 0].tolist() == [0, 1, 100, 101, 102, 200]
+        assert f["next_observations"][:, 1].tolist() == [10, 20, 1010, 1020, 1030, 2010]
+        assert f["actions"][:, 0].tolist() == [0, 0.125, 12.5, 12.625, 12.75, 25]
+        assert f["rewards"][:].tolist() == [0, 0, 100, 100, 100, 200]
+        assert f["terminals"][:].tolist() == [False, False, False, False, True, False]
+        assert f["timeouts"][:].tolist() == [False, True, False, False, False, True]
+        assert f["infos/height"][:].tolist() == [0, 2.5, 0, 2.5, 5, 0]
+        assert f["observations"].dtype == np.float64 and f["rewards"].dtype == np.float32
+
+
+def test_a_selection_is_exported_with_its_own_fingerprint(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    some = ds.select(episodes=[2, 1])
+    done = rlds_cli.export(some, "d4rl", tmp_path / "some")
+    again = rlds_cli.create("local/some", [episodes()[2], episodes()[1]])
+    assert done.fingerprint == again.fingerprint
+    with h5py.File(tmp_path / "some" / "some.hdf5") as f:
+        assert f["observations"][:, 0].tolist() == [200, 100, 101, 102]
+
+
+def test_losses_are_listed_and_refused_before_anything_is_written(home: Path, tmp_path: Path) -> None:
+    mixed = [episodes()[0], episodes(final=False)[1]]
+    mixed[0]["text"] = ["a", "b"]
+    mixed[1]["text"] = ["c", "d", "e"]
+    ds = rlds_cli.create("local/mixed", mixed)
+    assert [loss.kind for loss in plan_export(ds, "d4rl", tmp_path / "out").losses] == ["field", "final"]
+    with pytest.raises(LossyExport, match="final observations of 1 of 2 episodes") as e:
+        rlds_cli.export(ds, "d4rl", tmp_path / "out")
+    assert [loss.kind for loss in e.value.losses] == ["field", "final"]
+    assert list(tmp_path.glob("*out*")) == []
+    done = rlds_cli.export(ds, "d4rl", tmp_path / "out", lossy=True)
+    with h5py.File(tmp_path / "out" / "out.hdf5") as f:
+        assert set(f) == {"observations", "actions", "rewards", "terminals", "timeouts", "infos"}
+    assert done.proved and len(done.losses) == 2
+
+
+def test_a_directory_that_is_there_is_not_replaced_unasked(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.txt").write_text("mine")
+    with pytest.raises(NameTaken, match="not empty"):
+        rlds_cli.export(ds, "d4rl", tmp_path / "there")
+    assert (tmp_path / "there" / "mine.txt").read_text() == "mine"
+    rlds_cli.export(ds, "d4rl", tmp_path / "there", force=True)
+    assert [p.name for p in (tmp_path / "there").iterdir()] == ["there.hdf5"]
