@@ -135,6 +135,7 @@ def test_the_environment_is_the_archives() -> None:
     assert spec.env_spec == theirs.spec.env_spec and spec.total_steps == 4341
 
 
+@pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date:DeprecationWarning")
 def test_collection_and_evaluation_have_environments_of_their_own(tmp_path: Path) -> None:
     specs = {
         key: gymnasium.make(name).spec.to_json()  # type: ignore[union-attr]
