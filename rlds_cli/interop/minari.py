@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
-from rlds_cli.dataset import ArrayLike, Dataset, batch, environments, open_dataset
+from rlds_cli.dataset import ArrayLike, Dataset, batch, environments, layouts, open_dataset
 from rlds_cli.dataset.selection import within
 from rlds_cli.downloads.download import download as fetch
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
@@ -183,22 +183,13 @@ class MinariDataset:
         indices = np.arange(self.dataset.num_episodes) if episode_indices is None else np.asarray(episode_indices)
         self.episode_indices: IntArray = indices.astype(np.int64)
         self._generator = np.random.default_rng()
-        self._check()
+        self.dataset.field(REWARD)
+        layouts.require_rows_that_follow(self.dataset, "Minari's")
         fields = tuple(self.dataset.schema.values())
         recorded = self.dataset.manifest.spaces
         self._observations, self._actions = (_nested(recorded.get(r), fields, r) for r in ("observation", "action"))
         named = {*self._observations.names, *self._actions.names, REWARD, *FLAGS}
         self._infos = _info_paths([n for n in self.dataset.schema if n not in named], self._archived())
-
-    def _check(self) -> None:
-        self.dataset.field(REWARD)
-        own = [n for n in self.dataset.schema if is_below(n, "next/observation")]
-        if own:
-            raise UnknownField(
-                f"{self.dataset.id} stores {', '.join(own)}: its next observations are not the observations of the"
-                " rows below, so an episode cannot be given as T+1 observations.",
-                hint='ds.episode(k)["next", "observation"], ds the dataset of rlds',
-            )
 
     def _archived(self) -> Mapping[str, Sequence[str]]:
         """Return the path of each field in Minari's archive, if it is of one."""
