@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from rlds_cli.errors import UnknownField
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
 from rlds_cli.text import is_below
 
@@ -159,6 +160,23 @@ def rows_of(ds: _Dataset, count: Literal["length", "num_transitions"]) -> IntArr
     ends = np.cumsum(counts)
     rows: IntArray = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - counts), counts)
     return rows
+
+
+def require_rows_that_follow(ds: _Dataset, whose: str) -> None:
+    """Refuse a dataset with a column of next observations, for forms that take them from the row below.
+
+    Raises
+    ------
+    UnknownField
+        The message names the columns; ``whose`` form it is, as in "Minari's".
+    """
+    own = [n for n in ds.schema if is_below(n, NEXT_OBSERVATION)]
+    if own:
+        raise UnknownField(
+            f"{ds.manifest.id} stores {', '.join(own)}: its next observations are not the observations of the rows"
+            f" below, which {whose} episodes would take them for.",
+            hint='ds.episode(k)["next", "observation"], ds the dataset of rlds',
+        )
 
 
 def _last(ds: _Dataset) -> IntArray:

@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlds_cli.interop import d3rlpy as d3rlpy
     from rlds_cli.interop import d4rl as d4rl
+    from rlds_cli.interop import minari as minari
     from rlds_cli.interop import record as record
 
-__all__ = ["d4rl", "record"]
+__all__ = ["d3rlpy", "d4rl", "minari", "record"]
 
 
 def __getattr__(name: str) -> Any:
