@@ -6,7 +6,7 @@ Credentials are those of `settings`. Without any, requests are not signed, which
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
@@ -168,7 +168,7 @@ class BucketObjects(Objects):
             raise Retryable(f"{there:,} of {body.size:,} bytes were stored")
         return body.size
 
-    def _replace(self, name: str, data: bytes, seen: str | None) -> None:
+    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         key, errors = self._key(name), self._obstore.exceptions
         mode: Any = "create" if seen is None else {"e_tag": seen}
         if self._conditional:

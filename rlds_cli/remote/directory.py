@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class DirectoryObjects(Objects):
             raise _failed(e) from e
         return body.size
 
-    def _replace(self, name: str, data: bytes, seen: str | None) -> None:
+    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         top = self.address.directory
         try:
             safe_files.directory(top, top)

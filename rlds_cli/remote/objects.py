@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -64,7 +64,11 @@ class Objects(ABC):
         Its policy of retries holds for every transport; ``client.stop()`` ends all waiting.
     ranges : bool
         False once the store has shown that it sends whole files only.
+    commits : bool
+        True of a store that writes all files of a push in one step, with `replace`.
     """
+
+    commits = False
 
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         self.address = address
@@ -151,10 +155,15 @@ class Objects(ABC):
         """
         return self._writing(name, lambda: self._put(name, body))
 
-    def replace(self, name: str, data: bytes, seen: str | None) -> None:
+    def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
         """Write a document if the one that is there still has the tag ``seen``; None: if there is none.
 
-        A store that cannot compare compares itself before, and reads again afterwards.
+        Where the store cannot compare, this is done before, and the document is read again afterwards.
+
+        Parameters
+        ----------
+        beside : mapping of str to bytes
+            Documents for people. A store that writes several files in one step does so; else they follow.
 
         Raises
         ------
@@ -165,13 +174,15 @@ class Objects(ABC):
 
         def attempt() -> None:
             try:
-                self._replace(name, data, seen)
+                self._replace(name, data, seen, beside)
             except Overtaken:  # by an attempt of our own whose answer was lost?
                 there = self._read(name, LONGEST)
                 if there is None or there.data != data:
                     raise
 
         self._writing(name, attempt)
+        for other, text in beside.items() if not self.commits else ():
+            self.put(other, Body.of(text))
 
     def copy(self, source: Objects, name: str) -> bool:
         """Copy a file of a sibling within the store; False if it cannot be, and has to be sent."""
@@ -198,7 +209,7 @@ class Objects(ABC):
     def _put(self, name: str, body: Body) -> int:
         raise Permanent("it can only be read")
 
-    def _replace(self, name: str, data: bytes, seen: str | None) -> None:
+    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         raise Permanent("it can only be read")
 
     def _delete(self, name: str) -> None:
