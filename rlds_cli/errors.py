@@ -15,6 +15,7 @@ RldsError
 ├── TransferError           a file that cannot be transferred
 │   ├── DownloadFailed      no source gave the file
 │   ├── WrongHash           the bytes are not those that were promised
+│   ├── UploadFailed        a store did not take the file
 │   └── Offline             a network is needed and not allowed
 ├── NoSpace                 the disk cannot hold it
 ├── NoPermission            the disk may not be written
@@ -183,6 +184,10 @@ class DownloadFailed(TransferError):
 
 class WrongHash(TransferError):
     """A file whose sha256 is not the expected one."""
+
+
+class UploadFailed(TransferError):
+    """A file that a store did not take."""
 
 
 class Offline(TransferError):

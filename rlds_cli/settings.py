@@ -12,6 +12,7 @@ RLDS_GCS_ENDPOINT         another host for gs:// sources; STORAGE_EMULATOR_HOST 
 GOOGLE_APPLICATION_CREDENTIALS  key file of a service account, for gs:// sources that are not public
 AWS_ACCESS_KEY_ID ...     for s3:// sources that are not public; else AWS_PROFILE of ~/.aws/credentials
 AWS_ENDPOINT_URL          another host for s3:// sources; AWS_ENDPOINT_URL_S3 goes before it
+AWS_REGION                the region of s3:// addresses, else AWS_DEFAULT_REGION, else the bucket is asked
 D4RL_DATASET_DIR          where D4RL keeps its downloads; ~/.d4rl/datasets unless given
 MINARI_DATASETS_PATH      where Minari keeps its datasets; ~/.minari/datasets unless given
 ========================  ==========================================================================
@@ -45,6 +46,7 @@ class Settings:
     mirrors: tuple[str, ...] = ()
     aws: Mapping[str, str] = field(default_factory=dict, repr=False)  # credentials, as obstore calls them
     google: Path | None = None  # the key file of a service account
+    region: str | None = None  # of S3
 
     @property
     def homes(self) -> tuple[Path, ...]:
@@ -81,6 +83,7 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         google=expanded(key) if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None,
     )
 
 

@@ -1,0 +1,250 @@
+"""A bucket of S3, of a compatible server or of Google Cloud Storage as a store, by obstore.
+
+Credentials are those of `settings`. Without any, requests are not signed, which public buckets answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from rlds_cli.errors import MissingPackage
+from rlds_cli.http.client import RetryPolicy
+from rlds_cli.http.connections import Permanent, Retryable, quoted
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
+from rlds_cli.settings import Settings
+
+PART = 8 << 20  # bytes of a part of a large upload
+_PARTS = 9_000  # S3 takes 10,000
+_AT_ONCE = 8  # parts
+_CHUNK = 1 << 20
+_MOST_SIBLINGS = 100
+_DEFAULT_REGION = "us-east-1"
+_RETRIES = 4  # of one request, by obstore; `Client.persist` begins anew after them
+_HINTS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account that may do it",
+}
+_NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
+
+
+class BucketObjects(Objects):
+    """The files below ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``."""
+
+    def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
+        super().__init__(address, where, policy=policy)
+        self._obstore = _import_obstore()
+        self._conditional = True  # False once the store has shown that it cannot compare tags
+
+    @cached_property
+    def _store(self) -> Any:
+        """The bucket as obstore has it; made with the first request, which asks S3 for the bucket's region."""
+        where, policy = self.where, self.client.policy
+        common: dict[str, Any] = {
+            "retry_config": {
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=policy.idle),
+                "backoff": {
+                    "init_backoff": timedelta(seconds=min(policy.first, 0.2)),
+                    "max_backoff": timedelta(seconds=min(policy.longest, 5.0)),
+                },
+            },
+            "client_options": {
+                "connect_timeout": timedelta(seconds=policy.connect),
+                "read_timeout": timedelta(seconds=policy.read),
+                "timeout": timedelta(seconds=max(120.0, 4 * policy.read)),
+                "allow_http": (where.gcs if self.address.scheme == "gs" else where.s3 or "").startswith("http://"),
+            },
+        }
+        if self.address.scheme == "gs":
+            key = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
+            return self._obstore.store.GCSStore(self.address.root, **key, **common)
+        options: dict[str, Any] = {"region": where.region or self._region(), **where.aws}
+        if "access_key_id" not in where.aws:
+            options["skip_signature"] = True
+        if where.s3:
+            options["endpoint"] = where.s3
+        options["virtual_hosted_style_request"] = not where.s3 and "." not in self.address.root
+        return self._obstore.store.S3Store(self.address.root, **options, **common)
+
+    def _region(self) -> str:
+        """Ask S3 for the region of the bucket: it tells everybody, in the headers of a refusal."""
+        if self.where.s3:
+            return _DEFAULT_REGION
+        headers: Any = {}
+        try:
+            with self.client.open(f"https://s3.amazonaws.com/{self.address.root}") as response:
+                headers = response.headers
+        except Permanent as exc:
+            headers = exc.headers
+        except Retryable:
+            pass
+        found = headers.get("x-amz-bucket-region", "")
+        return found if re.fullmatch(r"[a-z0-9-]{1,40}", found) else _DEFAULT_REGION
+
+    # -- reading
+
+    def _read(self, name: str, longest: int) -> Document | None:
+        try:
+            found = self._obstore.get(self._store, self._key(name))
+            if found.meta["size"] > longest:
+                raise Permanent(f"it has more than {longest:,} bytes")
+            data = bytes(found.bytes())
+            if len(data) != found.meta["size"]:
+                raise Retryable("the connection closed early")
+            return Document(data, found.meta["e_tag"] or "")
+        except (Permanent, Retryable):
+            raise
+        except FileNotFoundError:
+            return None
+        except Exception as e:
+            raise self._failed(e) from None
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return int(self._obstore.head(self._store, self._key(name))["size"])
+        except FileNotFoundError:
+            return None
+        except Exception as e:
+            raise self._failed(e) from None
+
+    def _stream(self, name: str, start: int, length: int) -> Iterator[Chunk]:
+        try:
+            asked = {"range": (start, start + length)}
+            found = self._obstore.get(self._store, self._key(name), options=asked)
+            if tuple(found.range) != (start, start + length):
+                raise Permanent("it is too short")
+            for chunk in found.stream(min_chunk_size=_CHUNK):
+                yield memoryview(chunk)
+        except (Permanent, Retryable):
+            raise
+        except FileNotFoundError:
+            raise Permanent("there is no such file", 404) from None
+        except Exception as e:
+            raise self._failed(e) from None
+
+    def _names(self, prefix: str) -> Iterator[tuple[str, int]]:
+        try:
+            below = self._key("")
+            for page in self._obstore.list(self._store, prefix=self._key(prefix).rstrip("/") or None):
+                for found in page:
+                    if found["path"].startswith(below):
+                        yield found["path"][len(below) :], int(found["size"])
+        except Exception as e:
+            raise self._failed(e) from None
+
+    def siblings(self) -> Iterator[Objects]:
+        """Yield the places beside this one in the bucket."""
+        above = self.address.path.rpartition("/")[0]
+        with suppress(Exception):  # a bucket that may not be listed has none
+            found = self._obstore.list_with_delimiter(self._store, prefix=above or None)
+            for place in sorted(found["common_prefixes"])[:_MOST_SIBLINGS]:
+                beside = self.address.sibling(place.strip("/").rpartition("/")[2])
+                if beside is not None and beside.path != self.address.path:
+                    made = BucketObjects(beside, self.where, policy=self.client.policy)
+                    made.__dict__["_store"] = self._store
+                    yield made
+
+    # -- writing
+
+    def _put(self, name: str, body: Body) -> int:
+        key = self._key(name)
+        try:
+            with body.open() as content:
+                if body.size <= PART:
+                    self._obstore.put(self._store, key, content.read(), use_multipart=False)
+                else:
+                    part = max(PART, -(-body.size // _PARTS))
+                    self._obstore.put(self._store, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
+            there = int(self._obstore.head(self._store, key)["size"])
+        except Exception as e:
+            raise self._failed(e) from None
+        if there != body.size:
+            raise Retryable(f"{there:,} of {body.size:,} bytes were stored")
+        return body.size
+
+    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
+        key, errors = self._key(name), self._obstore.exceptions
+        mode: Any = "create" if seen is None else {"e_tag": seen}
+        if self._conditional:
+            try:
+                self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+                return
+            except (errors.AlreadyExistsError, errors.PreconditionError):
+                raise Overtaken from None
+            except (NotImplementedError, errors.NotSupportedError):
+                self._conditional = False
+            except Exception as e:
+                failed = self._failed(e)
+                if not isinstance(failed, Permanent) or failed.status not in (400, 501):
+                    raise failed from None
+                self._conditional = False
+        there = self._read(name, LONGEST)
+        if (None if there is None else there.tag) != seen:
+            raise Overtaken
+        try:
+            self._obstore.put(self._store, key, data, use_multipart=False)
+        except Exception as e:
+            raise self._failed(e) from None
+        now = self._read(name, LONGEST)
+        if now is None or now.data != data:
+            raise Overtaken
+
+    def copy(self, source: Objects, name: str) -> bool:
+        """Let the store copy a file of another place in the same bucket."""
+        if not isinstance(source, BucketObjects):
+            return False
+        with suppress(Exception):  # a copy that fails is sent
+            self._obstore.copy(self._store, source._key(name), self._key(name))
+            return self._size(name) == source._size(name)
+        return False
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._obstore.delete(self._store, self._key(name))
+        except FileNotFoundError:
+            pass
+        except Exception as e:
+            raise self._failed(e) from None
+
+    def _key(self, name: str) -> str:
+        return f"{self.address.path}/{name}" if self.address.path else name
+
+    def _failed(self, e: Exception) -> Exception:
+        """Return what an error of obstore means, without its text: that holds requests and their signatures."""
+        status = re.search(r"status(?: code)?: (\d{3})|with status (\d{3})|HTTP (?:status )?(\d{3})", str(e))
+        number = int(next(filter(None, status.groups()))) if status else 0
+        kind = type(e).__name__
+        if isinstance(e, OSError) and e.errno is not None:
+            return Permanent(e.strerror or kind)  # of a file of this machine
+        if kind == "PermissionDeniedError" or number == 403:
+            return Permanent("access is denied (HTTP 403)", 403)
+        if kind == "UnauthenticatedError" or number == 401:
+            return Permanent("the credentials are missing or not accepted (HTTP 401)", 401)
+        code = re.search(r"<Code>(\w{1,60})</Code>", str(e))
+        if code and code[1] in ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidBucketName"):
+            return Permanent(quoted(code[1]), number or 404)
+        if number in _NOT_AGAIN:
+            return Permanent(f"HTTP {number}", number)
+        return Retryable(f"HTTP {number}" if number else "the connection failed")
+
+    def _hint(self, exc: Permanent) -> str | None:
+        return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
+
+
+def _import_obstore() -> Any:
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as exc:
+        raise MissingPackage(
+            "Datasets in buckets are read and written with obstore, which is not installed.",
+            hint="pip install 'rlds-cli[buckets]'",
+        ) from exc
+    return obstore

@@ -1,0 +1,89 @@
+"""A directory of a web server as a store that can only be read, by plain requests for ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import requests
+
+from rlds_cli.http.connections import Permanent, Retryable
+from rlds_cli.remote.objects import Chunk, Document, Objects
+
+_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
+
+
+class WebObjects(Objects):
+    """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
+
+    def url(self, name: str) -> str:
+        """Return the URL that a file is requested at."""
+        return self.address.url_of(name)
+
+    def _read(self, name: str, longest: int) -> Document | None:
+        try:
+            with self.client.open(self.url(name)) as response:
+                if response.status_code != 200:
+                    raise Permanent(f"HTTP {response.status_code} to a request for all of it", response.status_code)
+                parts, total = list[bytes](), 0
+                for block in self.client.blocks(response):
+                    parts.append(bytes(block))
+                    total += len(block)
+                    if total > longest:
+                        raise Permanent(f"it has more than {longest:,} bytes")
+                said = _length(response)
+                if said is not None and total < said:
+                    raise Retryable("the connection closed early")
+                return Document(b"".join(parts), response.headers.get("ETag", ""))
+        except Permanent as exc:
+            if exc.status in (404, 410):
+                return None
+            raise
+
+    def _size(self, name: str) -> int | None:
+        try:
+            with self.client.open(self.url(name), {"Range": "bytes=0-0"}) as response:
+                if response.status_code == 206 and (
+                    told := _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+                ):
+                    return None if told[3] == "*" else int(told[3])
+                if response.status_code == 416:
+                    return 0
+                return _length(response)
+        except Permanent as exc:
+            if exc.status in (404, 410):
+                return None
+            raise
+
+    def _stream(self, name: str, start: int, length: int) -> Iterator[Chunk]:
+        asked = {"Range": f"bytes={start}-{start + length - 1}"}
+        with self.client.open(self.url(name), asked) as response:
+            skip = 0
+            if response.status_code == 206:
+                _check_range(response.headers, start, length)
+            elif response.status_code == 200:
+                self.ranges, skip = False, start
+            else:
+                raise Permanent("HTTP 416: it is too short", response.status_code)
+            for block in self.client.blocks(response):
+                if skip >= len(block):
+                    skip -= len(block)
+                    continue
+                chunk = memoryview(block)[skip : skip + length]
+                skip = 0
+                length -= len(chunk)
+                yield chunk
+                if not length:
+                    return
+
+
+def _length(response: requests.Response) -> int | None:
+    said = response.headers.get("Content-Length", "")
+    return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else None
+
+
+def _check_range(headers: Mapping[str, str], start: int, length: int) -> None:
+    """Refuse another range than the one that was asked for."""
+    told = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    if told is None or (int(told[1]), int(told[2])) != (start, start + length - 1):
+        raise Retryable("it sent another range than it was asked for")
