@@ -271,8 +271,8 @@ def _made(step: Mapping[str, Any]) -> str:
     args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
     function = str(step.get("reference") or step.get("function"))
     source = short(str(step.get("source", "")).partition("+")[0])
-    unit = plain(str(step.get("unit")))
-    return f"{code(visible.within(f'{function}({args})'))}, unit {unit}, from {code(str(step.get('from')))} ({plain(source)})"
+    call, origin = code(visible.within(f"{function}({args})")), code(str(step.get("from")))
+    return f"{call}, unit {plain(str(step.get('unit')))}, from {origin} ({plain(source)})"
 
 
 def _notes(s: Summary) -> str | None:
