@@ -259,9 +259,7 @@ def _local(step: FetchStep) -> Path | None:
     return step.target if step.action in ("reuse", "verify") else step.origin
 
 
-def _there(
-    file: RemoteFile, name: str, present: Mapping[str, int], target: _Target, *, trust: bool
-) -> str | None:
+def _there(file: RemoteFile, name: str, present: Mapping[str, int], target: _Target, *, trust: bool) -> str | None:
     """Return the sha256 of a file that the mirror has; None if it lacks the file, or has another one."""
     size, listed = present.get(name), target.sums.get(name)
     if size is None or file.size not in (None, size):
