@@ -76,7 +76,7 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         _provenance(s.provenance),
         _notes(s),
         _licence(s),
-        "[rlds](https://pypi.org/project/rlds-cli/) wrote this page. Beside it, `report.html` shows the content of the "
+        "rlds wrote this page. Beside it, `report.html` shows the content of the "
         "dataset, and `croissant.json` describes it for programs.",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
