@@ -512,11 +512,34 @@ def test_the_code_about_frameworks_runs(desk: Path) -> None:
     ran = run_code("docs/frameworks.md")
     assert ran["step"] == 30 and tuple(ran["td"].batch_size) == (8, 32) and tuple(ran["flat"].batch_size) == (256,)
     assert ran["state"].shape == () and ran["batch"]["observation"].dtype == np.float32
+    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
+        archive = {name: f[name][()] for name in ("observations", "actions", "rewards", "next_observations")}
+    ends, drawn = [*range(199, 5000, 200), 5099], {k: ran["sequences"][k].numpy() for k in ("episode", "step")}
+    for i in range(24):
+        t, k = int(drawn["step"][i, 0]), int(drawn["episode"][i, 0])
+        rows = np.arange(200 * k + t, min(200 * k + t + 64, ends[k] + 1))
+        n, data = len(rows), {key: v[i].numpy() for key, v in ran["data"].items() if key != "obs"}
+        observations = ran["data"]["obs"]["observation"][i].numpy()
+        np.testing.assert_array_equal(
+            observations[: n + 1], [*archive["observations"][rows], archive["next_observations"][rows[-1]]]
+        )
+        np.testing.assert_array_equal(data["rews"][:n, 0], archive["rewards"][rows])
+        np.testing.assert_array_equal(data["actions"][:n], archive["actions"][rows])
+        np.testing.assert_array_equal(data["time_idxs"][: n + 1, 0], np.arange(t, t + n + 1))
+        results = np.column_stack([archive["rewards"], archive["actions"]])
+        before = results[rows[0] - 1] if t else np.zeros(2)
+        np.testing.assert_array_equal(data["rl2s"][: n + 1], [before, *results[rows]])
+        assert not data["dones"][:n].any() and data["dones"][n:].all()
+        padding = [
+            observations[n + 1 :],
+            *(data[key][n + (key in ("rl2s", "time_idxs")) :] for key in data if key != "dones"),
+        ]
+        assert all((values == 4).all() and len(values) == 64 - n for values in padding)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # other packages' own
-@pytest.mark.parametrize("package", ["lightning", "accelerate"])
+@pytest.mark.parametrize("package", ["lightning", "accelerate", "amago"])
 def test_the_code_about_other_packages_runs(package: str, desk: Path) -> None:
     pytest.importorskip(package)
     namespace: dict[str, Any] = {}
