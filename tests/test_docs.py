@@ -459,6 +459,15 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 
+def test_the_code_about_minari_runs(desk: Path) -> None:
+    ran = run_code("docs/coming-from-minari.md")
+    with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
+        lengths = [len(f[f"episode_{k}/rewards"]) for k in range(12)]
+    assert ran["long"].total_episodes == lengths.count(500) and ran["steps"] in lengths
+    assert tuple(ran["slices"]["action"].shape) == (8, 32) and set(ran["lengths"].tolist()) <= set(lengths)
+    assert ran["env"].spec.id == "CartPole-v1"
+
+
 def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Code and commands of a page, as a reader would run them."""
     namespace: dict[str, Any] = {}
