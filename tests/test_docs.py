@@ -548,11 +548,12 @@ def test_the_code_about_frameworks_runs(desk: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # other packages' own
-@pytest.mark.parametrize("package", ["lightning", "accelerate", "amago"])
+@pytest.mark.parametrize("package", ["lightning", "accelerate", "amago", "d3rlpy"])
 def test_the_code_about_other_packages_runs(package: str, desk: Path) -> None:
     pytest.importorskip(package)
     namespace: dict[str, Any] = {}
-    shown = [code for code in blocks("docs/frameworks.md", "py") if package in code]
+    page = "docs/d3rlpy.md" if package == "d3rlpy" else "docs/frameworks.md"
+    shown = [code for code in blocks(page, "py") if package in code]
     for code in (blocks("docs/frameworks.md", "python")[0], *shown):
         exec(compile(stand_in(code), package, "exec"), namespace)
     assert len(shown) == 1
