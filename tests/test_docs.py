@@ -430,6 +430,29 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
     assert ran["ds"].manifest.env["fps"] == 10
 
 
+def test_the_code_about_leaving_lerobot_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What LeRobot's `delta_timestamps` are, from the frames that were written: nearest rows, and which are padding."""
+    content = Content(video=("top",), lengths=(12, 7, 20), tasks=("push", "pull"))
+    import_archive(write_v3(desk / "my_arm", content), "local/arm")
+    monkeypatch.setitem(STAND_INS, "lerobot/aloha_sim_transfer_cube_human", "local/arm")
+    ran = run_code("docs/coming-from-lerobot.md")
+    assert (
+        ran["images"].shape[1:] == (2, 3, 96, 96) and 0 <= float(ran["images"].min()) <= float(ran["images"].max()) <= 1
+    )
+    inputs = ran["inputs"]
+    assert set(inputs) >= {"observation.state", "action", "task", "action_is_pad", "observation.images.top_is_pad"}
+    states, actions = content.column("observation.state"), content.column("action")
+    for i, state in enumerate(inputs["observation.state"].numpy()):
+        row = int(np.flatnonzero((states == state).all(1))[0])
+        k = int(content.column("episode_index")[row])
+        start, stop = content.starts[k], content.starts[k] + content.lengths[k]
+        wanted = row + np.arange(16)
+        np.testing.assert_array_equal(inputs["action"][i], actions[np.minimum(wanted, stop - 1)])
+        np.testing.assert_array_equal(inputs["action_is_pad"][i], wanted >= stop)
+        assert inputs["observation.images.top_is_pad"][i].tolist() == [row == start, False]
+        assert inputs["task"][i] == content.tasks[k % 2]
+
+
 def test_the_code_about_families_runs(desk: Path) -> None:
     rlds_cli.download("ogbench/pointmaze-medium-navigate-v0", source=".")
     ran = run_code("docs/ogbench.md")
