@@ -471,6 +471,25 @@ def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
 
 
+def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
+    ds = import_archive(desk / "my_robot", "local/robot", last_step="action")
+    ran = run_code("docs/coming-from-rlds.md")
+    assert ds.num_steps == 20 and ran["train"].num_steps == 15
+    written = ds.column("action")[ds.episodes["start"][0] + np.arange(5)]  # every episode is the same
+    scaled = ((written - written.mean(0)) / (written.std(0) + 1e-3)).astype(np.float32)
+    batches = list(ran["loader"])
+    chunks = [c for batch in batches for c in batch["action"].unfold(1, 4, 1).transpose(2, 3).numpy()]
+    history = [m for batch in batches for m in batch["mask", "observation"].tolist()]
+    steps = [int(np.abs(scaled - c[1, 0]).sum(1).argmin()) for c in chunks]
+    assert sorted(steps) == sorted([0, 1, 2, 3, 4] * 3) and ran["images"].shape[1:] == (2, 256, 256, 3)
+    for step, chunk, mask in zip(steps, chunks, history, strict=True):
+        rows = step + np.arange(-1, 1)[:, None] + np.arange(4)
+        np.testing.assert_allclose(chunk, scaled[np.clip(rows, 0, 4)], rtol=1e-5)
+        assert mask == [step > 0, True]
+    assert ran["keep"].tolist() == [1, 1, 1, 0, 0] * 4 and set(ran["batch"]["step"].tolist()) <= {0, 1, 2}
+    assert ran["camera"].shape == (8, 8, 8, 3) and list(ran["prompt"]) == ["pick up the cup"] * 8
+
+
 def test_the_code_about_torchrl_runs(desk: Path) -> None:
     ran = run_code("docs/coming-from-torchrl.md")
     assert tuple(ran["td"].batch_size) == (8, 32) and ran["td"]["next", "reward"].shape == (8, 32, 1)
