@@ -13,12 +13,14 @@ from rlds_cli.errors import MissingPackage
 
 try:
     from torchrl.data.datasets import register_dataset
-except ImportError as e:
-    raise MissingPackage("torchrl is not installed.", hint="pip install torchrl==0.14.1") from e
+except ModuleNotFoundError as e:
+    if (e.name or "").partition(".")[0] not in ("torchrl", "tensordict", "torch"):
+        raise
+    raise MissingPackage(f"{e.name} is not installed.", hint="pip install torchrl==0.14.1") from e
 
-from rlds_cli.interop.torchrl.contents import Contents
+from rlds_cli.interop.torchrl.contents import Contents, ReadOnly
 from rlds_cli.interop.torchrl.replay import RldsExperienceReplay
-from rlds_cli.interop.torchrl.storage import DatasetStorage, ReadOnly
+from rlds_cli.interop.torchrl.storage import DatasetStorage
 
 __all__ = ["Contents", "DatasetStorage", "ReadOnly", "RldsExperienceReplay"]
 

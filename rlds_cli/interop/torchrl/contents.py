@@ -12,10 +12,25 @@ from typing import Any
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import RldsError
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers
 
 Source = Transitions | Trajectories
+
+
+class ReadOnly(RldsError, RuntimeError):
+    """Writing to a dataset through TorchRL."""
+
+
+def read_only(dataset: Dataset) -> ReadOnly:
+    """Return the error of writing to a dataset."""
+    return ReadOnly(
+        f"{dataset.id} is read-only: nothing was written.",
+        hint="OfflineToOnlineReplayBuffer(dataset, online_capacity=...) adds new experience to a buffer of its own;"
+        ' rlds_cli.writer("local/NAME") writes a dataset that grows',
+    )
 
 
 class _Field:
@@ -114,6 +129,23 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
         if not rest:
             return part
         return part[rest if single else (slice(None), *rest)]
+
+    def _set_str(self, key: str, value: Any, *, inplace: bool, **how: Any) -> Contents:
+        if inplace:
+            self._check_own(key)
+        made: Contents = super()._set_str(key, value, inplace=inplace, **how)
+        return made
+
+    def _set_at_str(self, key: str, value: Any, idx: Any, **how: Any) -> Contents:
+        self._check_own(key)
+        made: Contents = super()._set_at_str(key, value, idx, **how)
+        return made
+
+    def _check_own(self, key: str) -> None:
+        """Refuse to write into a field of the dataset, which would change a copy."""
+        held = self._held().get(key)
+        if isinstance(held, _Field):
+            raise read_only(held.source.dataset)
 
     def _rows(self, numbers: Any) -> TensorDict:
         held = self._held()

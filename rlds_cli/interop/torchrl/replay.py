@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -18,7 +18,8 @@ from rlds_cli import registry
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.interop.torchrl import mapping, specs
-from rlds_cli.interop.torchrl.storage import DatasetStorage, opened, read_only
+from rlds_cli.interop.torchrl.contents import read_only
+from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.maintenance import remove
@@ -28,7 +29,7 @@ _PLAIN_DRAWS = (RandomSampler, SamplerWithoutReplacement)  # they give an index 
 # Arguments of TorchRL's datasets, and the values under which they ask for what is done here anyway.
 _ALIKE: dict[str, tuple[Any, ...]] = {
     "direct_download": (None, True, False),
-    "from_env": (False,),
+    "from_env": (False, True),
     "use_truncated_as_done": (True,),
     "terminate_on_end": (None, True),
     "load_from_local_minari": (False,),
@@ -57,17 +58,26 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     split_trajs : bool
         Whole trajectories: batch size [B, L], padded with zeros, with ``mask`` and ``traj_ids``.
     root : path, optional
-        A home instead of ``RLDS_HOME``.
+        A home beside ``RLDS_HOME``, which downloads go to.
     download : bool or "force"
         Download the dataset if it is not here; ``"force"`` does so in any case.
     fields : sequence of str or tuple, optional
         Names of fields; all of them without it.
     anchors : {"transitions", "steps"}
         ``steps``: all steps, without any next observations.
+    root_reward : bool
+        Add ``reward`` at the root, which TorchRL's D4RL datasets have: the reward of the step before, zero at the first
+        step of an episode.
+    next_info : bool
+        Add ``("next", "info")``, which they have as well, where infos are floats: NaN at the last step of an episode,
+        after which none are known.
     num_slices, slice_len : int, optional
         Sample slices of trajectories, as TorchRL's datasets of images do.
     replacement : bool
         False: every transition, or slice, once before one comes again.
+    index : bool
+        False leaves out ``index``, the numbers of the samples: a buffer that is filled by a collector has none, and
+        ``OfflineToOnlineReplayBuffer`` needs the same keys from both.
     **more
         Arguments of ``ReplayBuffer`` (``generator``, ``sample_unit``, ``checkpointer``), and those of TorchRL's other
         datasets whose values ask for what is done here anyway, such as ``direct_download=True``.
@@ -96,9 +106,12 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         download: bool | Literal["force"] = True,
         fields: Names | None = None,
         anchors: Anchors = "transitions",
+        root_reward: bool = False,
+        next_info: bool = False,
         num_slices: int | None = None,
         slice_len: int | None = None,
         replacement: bool = True,
+        index: bool = True,
         **more: Any,
     ) -> None:
         for name in _ALIKE.keys() & more.keys():
@@ -110,9 +123,16 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
                 )
         self.root = root
         is_open = isinstance(dataset_id, Dataset)
-        dataset = dataset_id if is_open else opened(dataset_id, fetch=download, cache_dir=root)
+        dataset = dataset_id if is_open else opened(dataset_id, fetch=download, root=root)
         self.dataset_id = dataset.id
-        storage = DatasetStorage(dataset, fields=fields, anchors=anchors, split_trajs=split_trajs)
+        storage = DatasetStorage(
+            dataset,
+            fields=fields,
+            anchors=anchors,
+            root_reward=root_reward,
+            next_info=next_info,
+            split_trajs=split_trajs,
+        )
         if sampler is None and (num_slices is not None or slice_len is not None):
             slices = SliceSampler if replacement else EpochsOfSlices
             kept = {"cache_values": True} if replacement else {}
@@ -131,7 +151,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             **more,
         )
         self._source = storage.source
-        self._as_read, self._lead = collate_fn is None, storage.source.size[1:]
+        self._as_read, self._lead, self._index = collate_fn is None, storage.source.size[1:], index
 
     # -- the dataset
 
@@ -227,13 +247,16 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             or size is None
             or size != (self._batch_size or size)
         ):
-            return super().sample(batch_size, return_info, include_info)
+            made = super().sample(batch_size, return_info, include_info)
+            if not self._index:
+                (made[0] if return_info else made).pop("index", None)
+            return made
         # The same draw, without what other samplers, prefetching and writers need: a third of the time of a batch.
         with self._replay_lock:
             index, info = self._sampler.sample(self._storage, size)
         lead = self._lead
         beside = index.view(-1, *(1,) * len(lead)).expand(-1, *lead) if lead else index
-        data = self._source.tensordict(index.numpy(), {"index": beside})
+        data = self._source.tensordict(index.numpy(), {"index": beside} if self._index else None)
         if len(self._transform):
             data = self._transform(data)
         return (data, {**info, "index": index}) if return_info else data
@@ -346,8 +369,3 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         workers = mapping.Workers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
         written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
         return TensorStorage(written)
-
-
-def datasets(ids: Iterable[str], **how: Any) -> list[RldsExperienceReplay]:
-    """Open several datasets, for ``ReplayBufferEnsemble``."""
-    return [RldsExperienceReplay(id, **how) for id in ids]

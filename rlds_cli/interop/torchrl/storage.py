@@ -12,8 +12,8 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.downloads.download import download
-from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint
-from rlds_cli.interop.torchrl.contents import Contents
+from rlds_cli.errors import DatasetNotFound, WrongFingerprint
+from rlds_cli.interop.torchrl.contents import Contents, read_only
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers
 from rlds_cli.loader.fields.fields import Names
@@ -21,10 +21,6 @@ from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.settings import StrPath
 
 REFERENCE = "rlds.json"  # in a directory of ReplayBuffer.dumps
-
-
-class ReadOnly(RldsError, RuntimeError):
-    """Writing to a dataset through TorchRL."""
 
 
 class ReferenceCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]  # untyped
@@ -65,10 +61,14 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         Names of fields; all of them without it.
     anchors : {"transitions", "steps"}
         ``steps``: all steps, also those whose next observation is not known, without any next observations.
+    root_reward : bool
+        Add ``reward`` at the root: that of the step before, zero at the first step of an episode.
+    next_info : bool
+        Add those of the next step to infos that are floats: NaN at the last step of an episode, where none are known.
     split_trajs : bool
         Whole trajectories [E, L], padded with zeros, with ``mask`` and ``traj_ids``.
-    cache_dir : path, optional
-        A home instead of ``RLDS_HOME``.
+    root : path, optional
+        A home beside ``RLDS_HOME``, which downloads go to.
     """
 
     _default_checkpointer = ReferenceCheckpointer
@@ -80,11 +80,15 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         *,
         fields: Names | None = None,
         anchors: Anchors = "transitions",
+        root_reward: bool = False,
+        next_info: bool = False,
         split_trajs: bool = False,
-        cache_dir: StrPath | None = None,
+        root: StrPath | None = None,
     ) -> None:
-        ds = dataset if isinstance(dataset, Dataset) else opened(dataset, cache_dir=cache_dir)
-        transitions = Transitions(ds, fields=fields, anchors=anchors)
+        ds = dataset if isinstance(dataset, Dataset) else opened(dataset, root=root)
+        transitions = Transitions(
+            ds, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info
+        )
         self.source = Trajectories(transitions) if split_trajs else transitions
         self._count = len(self.source)
         super().__init__(Contents.of(self.source))
@@ -157,10 +161,8 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         self.check(state_dict.get("rlds"), "The state")
 
 
-def opened(
-    ref: StrPath, *, fetch: bool | Literal["force"] = True, cache_dir: StrPath | None = None, **how: Any
-) -> Dataset:
-    """Return a dataset, downloaded if it is not here and ``fetch`` allows it; ``"force"`` makes it again.
+def opened(ref: StrPath, *, fetch: bool | Literal["force"] = True, root: StrPath | None = None) -> Dataset:
+    """Return a dataset that is in the home ``root`` or in one of the usual homes; else download it, to ``root``.
 
     Raises
     ------
@@ -168,19 +170,11 @@ def opened(
         It is not here, and not to be downloaded.
     """
     if fetch == "force":
-        return download(str(ref), force=True, cache_dir=cache_dir, **how)
-    try:
-        return open_dataset(ref, cache_dir=cache_dir)
-    except DatasetNotFound:
-        if not fetch:
-            raise
-        return download(str(ref), cache_dir=cache_dir, **how)
-
-
-def read_only(dataset: Dataset) -> ReadOnly:
-    """Return the error of writing to a dataset."""
-    return ReadOnly(
-        f"{dataset.id} is read-only: nothing was written.",
-        hint="OfflineToOnlineReplayBuffer(dataset, online_capacity=...) adds new experience to a buffer of its own;"
-        ' rlds_cli.writer("local/NAME") writes a dataset that grows',
-    )
+        return download(str(ref), force=True, cache_dir=root)
+    for place in (root, None):
+        try:
+            return open_dataset(ref, cache_dir=place)
+        except DatasetNotFound:
+            if place is None and not fetch:
+                raise
+    return download(str(ref), cache_dir=root)

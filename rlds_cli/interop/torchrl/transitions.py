@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.build import pool
 from rlds_cli.loader.fields import columns
+from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import DONE, Fields, Names
 from rlds_cli.loader.index import Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import Plan, address
@@ -33,10 +34,7 @@ from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.windows import Anchors, Transition
 from rlds_cli.ted import FLAGS, Array, IntArray
 
-if TYPE_CHECKING:
-    from rlds_cli.loader.fields.columns import BatchColumn
-
-EPISODE = "episode"
+EPISODE, ROOT_REWARD = "episode", "reward"
 CPU = torch.device("cpu")
 _KEPT = (*ROOT_FLAGS, *FLAGS, DONE, EPISODE)  # columns that samplers ask for at every draw
 _ORDER, _NO_CHANCE = Order(0), np.empty(0)  # numbers are given, not drawn
@@ -53,6 +51,10 @@ class Transitions:
         Names of fields; all fields of the dataset, the flags at the root and ``episode`` without it.
     anchors : {"transitions", "steps"}
         ``steps``: number all steps, and leave out the fields that need a next observation.
+    root_reward : bool
+        Add ``reward`` at the root: that of the step before, zero at the first step of an episode.
+    next_info : bool
+        Add those of the next step to infos that are floats: NaN at the last step of an episode, where none are known.
 
     Attributes
     ----------
@@ -60,17 +62,31 @@ class Transitions:
         Full names of the fields.
     """
 
-    def __init__(self, dataset: Dataset, *, fields: Names | None = None, anchors: Anchors = "transitions") -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fields: Names | None = None,
+        anchors: Anchors = "transitions",
+        root_reward: bool = False,
+        next_info: bool = False,
+    ) -> None:
         if anchors not in ("transitions", "steps"):
             raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
-        self.dataset, self.fields, self.anchors = dataset, fields, anchors
+        self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info)
         self._windows = pool(dataset, Transition(), anchors)
         self._find = self._windows.prefix.find
         offered = Fields(self._windows, Transition(), (), anchors)
-        self.tree = Tree(_chosen(offered, fields))
+        chosen = _chosen(offered, fields)
+        memory.check_decoded(dataset, offered.stored(chosen), None)
+        self._columns = {name: _column(offered, self._windows, name) for name in chosen}
+        if root_reward:
+            self._columns.setdefault(ROOT_REWARD, offered.column(offered.expand(f"previous/{ROOT_REWARD}")[0], None))
+        if next_info:
+            infos = [n for n in chosen if n.startswith("info/") and f"next/{n}" not in chosen]
+            self._columns |= {f"next/{n}": _following(offered, n) for n in infos if _is_float(dataset, n)}
+        self.tree = Tree(tuple(self._columns))
         self.names = self.tree.names
-        memory.check_decoded(dataset, offered.stored(self.names), None)
-        self._columns = {name: _column(offered, self._windows, name) for name in self.names}
         self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
         self._whole: dict[str, torch.Tensor] = {}
         self._spare: dict[tuple[int, int], list[_Memory]] = {}
@@ -97,7 +113,7 @@ class Transitions:
     def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of one value of a field; text has the dtype of objects."""
         column = self._columns[name]
-        if column.finish is None:
+        if column.finish is None or len(column.outputs) > 1:
             return column.outputs[0].shape, column.outputs[0].dtype
         f = self.dataset.schema[name if name in self.dataset.schema else name.removeprefix("next/")]
         return (), np.dtype(object) if f.kind == "text" else np.dtype(f.dtype)
@@ -157,7 +173,7 @@ class Transitions:
         return self._compiled[names]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self.dataset, self.fields, self.anchors)
+        return _again, (self.dataset, *self._made_with)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +202,9 @@ def _memories(plan: Plan, n: int) -> list[_Memory]:
     return [_Memory(list(tensors), int(places.ctypes.data) + i * places.strides[0], places) for i, tensors in enumerate(parts)]
 
 
-def _again(dataset: Dataset, fields: Names | None, anchors: Anchors) -> Transitions:
-    return Transitions(dataset, fields=fields, anchors=anchors)
+def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool) -> Transitions:
+    root_reward, next_info = added
+    return Transitions(dataset, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info)
 
 
 def _chosen(offered: Fields, fields: Names | None) -> list[str]:
@@ -205,6 +222,23 @@ def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
     terminated, truncated = (np.array(windows.dataset.column(flag)) for flag in FLAGS)
     truncated[(table.start + table.transitions - 1)[short]] = True
     return columns.done(ColumnRows(terminated), ColumnRows(truncated), None, late=False, mask=0)
+
+
+def _is_float(dataset: Dataset, name: str) -> bool:
+    f = dataset.schema[name]
+    return f.kind == "array" and np.dtype(f.dtype).kind == "f"
+
+
+def _following(offered: Fields, name: str) -> BatchColumn:
+    """Return the column of a field at the next step of the episode, NaN where there is none."""
+    beside = columns.neighbour(offered.rows(name), None, 1, flag=False, zeroed=False, like=name)
+
+    def mark(memo: columns.Memo, values: Array, inside: Array) -> Array:
+        values[~inside] = np.nan
+        return values
+
+    output = replace(beside.outputs[0], mask=beside.mask, blank=True)
+    return BatchColumn((output, beside.inside()), beside.row_bytes, mark, rows=beside.rows)
 
 
 # -- nesting
