@@ -1,4 +1,4 @@
-"""``sample()`` of a dataset through TorchRL's interface, against TorchRL's memory-mapped buffer of the same transitions.
+"""``sample()`` of a dataset through TorchRL's interface, against TorchRL's memory-mapped buffer of the same data.
 
 python benchmarks/torchrl_dropin.py
 

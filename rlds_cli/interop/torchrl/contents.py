@@ -10,7 +10,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Va
 from typing import Any
 
 import torch
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import NonTensorStack, TensorDict, is_non_tensor, is_tensor_collection
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
@@ -51,7 +51,7 @@ class _Leaves(dict[str, Any]):
         return super().__iter__()
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
         return ItemsView(self)
@@ -83,7 +83,9 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
         """Make the TensorDict of a source, or of what is nested below ``path``."""
         tree = source.tree if tree is None else tree
         held: dict[str, Any] = {key: _Field(source, path + key) for key in tree.leaves}
-        return cls._holding(held | {key: cls.of(source, t, f"{path}{key}/") for key, t in tree.below.items()}, source.size)
+        return cls._holding(
+            held | {key: cls.of(source, t, f"{path}{key}/") for key, t in tree.below.items()}, source.size
+        )
 
     @classmethod
     def _holding(cls, held: Mapping[str, Any], size: torch.Size) -> Contents:
@@ -100,15 +102,15 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
         sort: bool = False,
     ) -> Any:
         """Return the keys, see ``TensorDict.keys``; no field is read."""
-        found = dict.fromkeys(self._names(include_nested, leaves_only))
+        found = dict.fromkeys(self._names(include_nested, leaves_only, is_leaf is not None and is_leaf(NonTensorStack)))
         if sort:
             found = dict.fromkeys(sorted(found, key=lambda k: ".".join(k) if isinstance(k, tuple) else k))
         return found.keys()
 
-    def _names(self, include_nested: bool, leaves_only: bool) -> Iterator[Any]:
+    def _names(self, include_nested: bool, leaves_only: bool, text: bool) -> Iterator[Any]:
         for key, held in self._held().items():
-            inner = is_tensor_collection(held) and hasattr(held, "batch_size") and not _is_text(held)
-            if not (inner and leaves_only):
+            inner = is_tensor_collection(held) and not is_non_tensor(held)
+            if not leaves_only or not (inner or (_is_text(held) and not text)):
                 yield key
             if inner and include_nested:
                 below: Iterable[Any] = held.keys(True, leaves_only)
@@ -159,7 +161,9 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
         for key, x in held.items():
             if not isinstance(x, _Field):
                 made[key] = x._rows(numbers) if isinstance(x, Contents) else x[index]
-        return TensorDict._new_unsafe(source={key: made[key] for key in held}, batch_size=size, device=CPU, nested=False)
+        return TensorDict._new_unsafe(
+            source={key: made[key] for key in held}, batch_size=size, device=CPU, nested=False
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(_described(self._held()))}, batch_size={list(self.batch_size)})"
@@ -169,14 +173,16 @@ class Contents(TensorDict):  # type: ignore[misc]  # untyped
 
 
 def _is_text(held: Any) -> bool:
-    return type(held).__name__.startswith("NonTensor")
+    if isinstance(held, _Field):
+        return held.source.row_of(held.name)[1].kind == "O"
+    return bool(is_non_tensor(held))
 
 
 def _described(held: dict[str, Any]) -> Iterator[str]:
     for key, x in held.items():
         if isinstance(x, _Field):
             shape, dtype = x.source.row_of(x.name)
-            yield f"{key}: {dtype if dtype != object else 'text'}{[*x.source.size, *shape]}"
+            yield f"{key}: {'text' if dtype.kind == 'O' else dtype}{[*x.source.size, *shape]}"
         elif isinstance(x, torch.Tensor):
             yield f"{key}: {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
         else:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,7 @@ def write(
     return TensorDict.load_memmap(dest)
 
 
-def _chunks(
-    job: Job, chunksize: int | None, num_chunks: int | None, workers: int
-) -> list[tuple[int, int | None]]:
+def _chunks(job: Job, chunksize: int | None, num_chunks: int | None, workers: int) -> list[tuple[int, int | None]]:
     if chunksize is not None and num_chunks is not None:
         raise InvalidArgument("chunksize= and num_chunks=: one of them.")
     if chunksize == 0:
@@ -129,7 +128,7 @@ def _runner(job: Job, staged: Path, workers: Workers) -> Iterator[Callable[[Chun
         yield lambda chunks: workers.pool.imap_unordered(_called, ((sent, chunk) for chunk in chunks))
     elif workers.number < 2:
         out = TensorDict.load_memmap(staged)
-        yield lambda chunks: (_fill(job, out, chunk) for chunk in chunks)
+        yield lambda chunks: map(partial(_fill, job, out), chunks)
     else:
         context = torch.multiprocessing.get_context(workers.start_method)
         with context.Pool(workers.number, _begin, (sent, workers.threads), workers.tasks_each) as pool:

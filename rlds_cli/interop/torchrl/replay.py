@@ -122,8 +122,10 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
                     hint="docs/ted.md describes the values",
                 )
         self.root = root
-        is_open = isinstance(dataset_id, Dataset)
-        dataset = dataset_id if is_open else opened(dataset_id, fetch=download, root=root)
+        if isinstance(dataset_id, Dataset):
+            dataset = dataset_id
+        else:
+            dataset = opened(dataset_id, fetch=download, root=root)
         self.dataset_id = dataset.id
         storage = DatasetStorage(
             dataset,
@@ -235,9 +237,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
 
     # -- samples
 
-    def sample(
-        self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None
-    ) -> Any:
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
         """Sample a batch, see ``TensorDictReplayBuffer.sample``."""
         size = self._batch_size if batch_size is None else batch_size
         if (

@@ -90,7 +90,9 @@ def _box(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     if not dtype.is_floating_point:
         whole = spaces.from_json(space)  # bounds of 64 bits are no floats
         low, high = whole.low, whole.high
-    return Bounded(torch.as_tensor(low.copy(), dtype=dtype), torch.as_tensor(high.copy(), dtype=dtype), shape, dtype=dtype)
+    return Bounded(
+        torch.as_tensor(low.copy(), dtype=dtype), torch.as_tensor(high.copy(), dtype=dtype), shape, dtype=dtype
+    )
 
 
 def _discrete(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:

@@ -86,9 +86,7 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         root: StrPath | None = None,
     ) -> None:
         ds = dataset if isinstance(dataset, Dataset) else opened(dataset, root=root)
-        transitions = Transitions(
-            ds, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info
-        )
+        transitions = Transitions(ds, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info)
         self.source = Trajectories(transitions) if split_trajs else transitions
         self._count = len(self.source)
         super().__init__(Contents.of(self.source))
@@ -127,10 +125,6 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         """Return transitions: of an index, a slice, a list, a mask; or a whole field by its key."""
         if isinstance(index, slice) and index == slice(None):
             return Contents.of(self.source)  # a new one: what a transform sets in it does not stay
-        if isinstance(index, torch.Tensor) and index.ndim == 1 and index.dtype == torch.int64 and index.device.type == "cpu":
-            numbers = index.numpy()
-            if not len(numbers) or numbers.min() >= 0:
-                return self.source.tensordict(numbers)
         if isinstance(index, tuple) and len(index) == 1:
             return self.get(index[0])
         if isinstance(index, str | tuple):

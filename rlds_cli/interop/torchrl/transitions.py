@@ -199,7 +199,10 @@ def _memories(plan: Plan, n: int) -> list[_Memory]:
     arrays = [np.empty((count * n, *shape), dtype) for dtype, shape in plan.made]
     places = np.array([address(x) for x in arrays]) + np.arange(count)[:, None] * [x.nbytes // count for x in arrays]
     parts = zip(*(torch.unsafe_split(torch.from_numpy(x), n) for x in arrays), strict=True)
-    return [_Memory(list(tensors), int(places.ctypes.data) + i * places.strides[0], places) for i, tensors in enumerate(parts)]
+    return [
+        _Memory(list(tensors), int(places.ctypes.data) + i * places.strides[0], places)
+        for i, tensors in enumerate(parts)
+    ]
 
 
 def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool) -> Transitions:
