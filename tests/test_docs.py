@@ -459,6 +459,18 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 
+@pytest.mark.filterwarnings("ignore")  # TorchRL's own
+def test_the_code_that_keeps_torchrls_interface_runs(desk: Path) -> None:
+    pytest.importorskip("torchrl")
+    ran: dict[str, Any] = {}
+    (code,) = (code for code in blocks("docs/coming-from-torchrl.md", "py") if "load_dataset" in code)
+    exec(compile(stand_in(code), "docs/coming-from-torchrl.md", "exec"), ran)
+    assert ran["td"]["next", "reward"].shape == (256, 1) and ran["rb"].sample()["speed"].shape == (256, 1)
+    x = ran["slices"].sample()
+    assert (x["episode"].view(8, 32) == x["episode"].view(8, 32)[:, :1]).all()
+    assert ran["padded"].sample()["mask"].shape[0] == 4 and ran["both"].sample().batch_size == (256,)
+
+
 def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Code and commands of a page, as a reader would run them."""
     namespace: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pickle
 import sys
 import warnings
@@ -243,6 +244,38 @@ def test_trajectories(ds: rlds_cli.Dataset) -> None:
 def test_a_single_trajectory(ds: rlds_cli.Dataset) -> None:
     rb = RldsExperienceReplay(ds.select(where="length == 4"), split_trajs=True, fields=TED)
     assert rb[:].batch_size == (1, 4) and flat(rb[0], "observation") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["memmap", "zarr", "growing"])
+def test_every_kind_of_dataset(kind: str) -> None:
+    def walk(k: int, steps: int) -> dict[str, Any]:
+        pixels = np.random.default_rng(k).integers(0, 255, (steps + 1, 8, 8, 3)).astype(np.uint8)
+        end = np.arange(steps) == steps - 1
+        after = {"reward": np.ones(steps), "terminated": end, "truncated": end & False}
+        return {
+            "observation": {"pixels": pixels, "on": pixels[:, 0, 0, 0] > 99},
+            "action": np.ones(steps),
+            "next": after,
+        }
+
+    walks = [walk(k, 3 + k) for k in range(3)]
+    if kind == "growing":
+        for part in (walks[:2], walks[2:]):
+            with rlds_cli.writer("local/kinds") as w:
+                w.add_episodes(part)
+        made = rlds_cli.open_dataset("local/kinds")
+        before = RldsExperienceReplay(rlds_cli.open_dataset("local/kinds", generation=made.generation - 1))
+        assert len(before) == 7
+    else:
+        made = rlds_cli.create("local/kinds", walks, store=kind)
+    rb = RldsExperienceReplay(made, 6)
+    for name in ("pixels", "on"):
+        seen = [w["observation"][name] for w in walks]
+        assert np.array_equal(rb["observation", name].numpy(), np.concatenate([x[:-1] for x in seen]))
+        assert np.array_equal(rb["next", "observation", name].numpy(), np.concatenate([x[1:] for x in seen]))
+    td = rb.sample()
+    assert torch.equal(td["next", "observation", "pixels"], rb[td["index"]]["next", "observation", "pixels"])
+    assert rb.observation_spec["observation", "on"].dtype == torch.bool
 
 
 def test_buffers_of_torchrl_over_the_storage(ds: rlds_cli.Dataset, here: None) -> None:
@@ -487,6 +520,16 @@ def test_a_script_of_torchrl_takes_our_ids(
     assert first == "3 torch.float32"
     # Rewards 0, 1, 2 and 3 of episode 0, which the transform sums up to the end; the fifth place is padding.
     assert second == "[6.0, 6.0, 5.0, 3.0, 0.0] torch.Size([2, 5, 1])"
+
+
+def test_names_and_arguments_stay() -> None:
+    assert torchrl.__all__ == ["Contents", "DatasetStorage", "ReadOnly", "RldsExperienceReplay"]
+    shared = ["fields", "anchors", "root_reward", "next_info"]
+    assert list(inspect.signature(DatasetStorage).parameters) == ["dataset", *shared, "split_trajs", "root"]
+    replay = list(inspect.signature(RldsExperienceReplay.__init__).parameters)[1:]
+    before = ["dataset_id", "batch_size", "sampler", "writer", "collate_fn", "pin_memory", "prefetch", "transform"]
+    after = ["num_slices", "slice_len", "replacement", "index", "more"]
+    assert replay == [*before, "split_trajs", "root", "download", *shared, *after]
 
 
 def test_the_prefix_is_registered() -> None:

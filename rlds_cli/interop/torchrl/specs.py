@@ -80,7 +80,7 @@ def _leaf(dataset: Dataset, f: Field) -> Any:
     space = spaces.subspace(dataset.manifest.spaces.get(root), path)
     if space is not None and spaces.row_shape(space) == f.shape and space["type"] in _MADE:
         return _MADE[space["type"]](space, shape, dtype)
-    return Unbounded(shape, dtype=dtype)
+    return Categorical(2, shape, dtype=dtype) if dtype == torch.bool else Unbounded(shape, dtype=dtype)
 
 
 def _box(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
