@@ -165,7 +165,7 @@ def test_a_newcomer_finds_it_in_one_step() -> None:
     text = text_of("ARCHITECTURE.md")
     walks = re.findall(r"^## An? (?:episode|batch|download), from .*?\n(.*?)(?=^## )", text, re.S | re.M)
     assert [len(re.findall(r"^\d+\. ", walk, re.M)) <= 10 for walk in walks] == [True] * 3
-    assert len(table_under(text, "to find")) == 4
+    assert len(table_under(text, "to find")) == 5
 
 
 def test_the_commands_for_contributors_run() -> None:
@@ -508,6 +508,18 @@ def test_the_code_about_minari_runs(desk: Path) -> None:
     assert ran["long"].total_episodes == lengths.count(500) and ran["steps"] in lengths
     assert tuple(ran["slices"]["action"].shape) == (8, 32) and set(ran["lengths"].tolist()) <= set(lengths)
     assert ran["env"].spec.id == "CartPole-v1"
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchRL's own
+def test_the_code_that_keeps_torchrls_interface_runs(desk: Path) -> None:
+    pytest.importorskip("torchrl")
+    ran: dict[str, Any] = {}
+    (code,) = (code for code in blocks("docs/coming-from-torchrl.md", "py") if "load_dataset" in code)
+    exec(compile(stand_in(code), "docs/coming-from-torchrl.md", "exec"), ran)
+    assert ran["td"]["next", "reward"].shape == (256, 1) and ran["rb"].sample()["speed"].shape == (256, 1)
+    x = ran["slices"].sample()
+    assert (x["episode"].view(8, 32) == x["episode"].view(8, 32)[:, :1]).all()
+    assert ran["padded"].sample()["mask"].shape[0] == 4 and ran["both"].sample().batch_size == (256,)
 
 
 def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
