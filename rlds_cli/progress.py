@@ -16,7 +16,9 @@ from rlds_cli.errors import InvalidArgument
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-Stage = Literal["plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "check", "ready", "note"]
+Stage = Literal[
+    "plan", "adopt", "fetch", "verify", "convert", "preprocess", "publish", "send", "check", "ready", "note"
+]
 _STAGE = 7  # the width of "convert"
 _WORD = 30.0  # seconds without output after which a line reports the progress
 
