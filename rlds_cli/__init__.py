@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
     from rlds_cli.interop.record import Record as Record
+    from rlds_cli.sharing.pushing import push as push
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "find",
     "merge",
     "open_dataset",
+    "push",
     "writer",
 ]
 
@@ -69,6 +71,7 @@ _HOMES = {
     "find": "rlds_cli.home.locate",
     "merge": "rlds_cli.convert.merging",
     "open_dataset": "rlds_cli.dataset",
+    "push": "rlds_cli.sharing.pushing",
     "writer": "rlds_cli.convert.writer",
 }
 # at hand without an import of their own
