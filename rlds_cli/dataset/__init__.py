@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli import settings
 from rlds_cli.dataset import batch, environments, layouts, provenance, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
@@ -21,6 +22,7 @@ from rlds_cli.errors import InvalidArgument, NoReward, RldsError, UnknownField
 from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
+from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
@@ -41,7 +43,8 @@ def open_dataset(
     Parameters
     ----------
     ref : str or path
-        An id (``d4rl/hopper-medium-v2``, ``...@norm``) or the directory of a dataset.
+        An id (``d4rl/hopper-medium-v2``, ``...@norm``), the directory of a dataset, or the address that a dataset in
+        a home was downloaded from or pushed to.
     cache_dir : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
     generation : int, optional
@@ -60,7 +63,10 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(open_store(locate.locate(ref, cache_dir), generation=generation))
+    path = origins.find(ref, settings.read(cache_dir)) if addresses.is_address(ref) else None
+    if path is None:
+        path = locate.locate(ref, cache_dir)
+    return Dataset(open_store(path, generation=generation))
 
 
 class Dataset:
