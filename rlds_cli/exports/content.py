@@ -8,7 +8,7 @@ proved like one without.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,9 +18,11 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.store import arrays, statistics
+from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Scalar
 
 T = TypeVar("T")
 
@@ -139,6 +141,19 @@ class Content:
         begins = np.concatenate([[True], shift[1:] != shift[:-1]])
         return starts[begins], places[begins]
 
+    @cached_property
+    def own_columns(self) -> Mapping[str, list[Scalar]]:
+        """Episode columns of the user's own, also those that a format does not say."""
+        return Content(self.dataset).table.extra if "columns" in self._kinds else self.table.extra
+
+    def metadata_text(self, name: str) -> str:
+        """Return a text of the dataset that is not per row; empty if there is none of this name."""
+        ds = self.dataset
+        if name not in ds.manifest.metadata:
+            return ""
+        found = arrays.read_strings(ds.path.joinpath("metadata", *components(name)))
+        return found[0] if found else ""
+
     # -- rows
 
     def _fields(self) -> Iterator[tuple[str, Field]]:
@@ -212,6 +227,47 @@ class Content:
                     found[last - start - 1] if last > start else self.frames(name, start - 1, start)[0]
                 )
         return found
+
+    def encoded(self, name: str, start: int, stop: int) -> tuple[Array, IntArray]:
+        """Return the encoded images of rows end to end, uint8 [bytes], and where each begins, [rows + 1].
+
+        They are views of the mapped file where the rows follow each other. With the loss of final observations, last
+        rows must not be among them.
+        """
+        stored, data, sizes = self._stored_as[name], list[Array](), [np.zeros(1, np.int64)]
+        for a, b in self.places(start, stop):
+            offsets = np.asarray(self._store.frame_offsets(stored)[a : b + 1], np.int64)
+            whole = self._store.frame_bytes(stored)
+            check_frames(offsets[:-1], offsets[1:], len(whole), stored)
+            data.append(whole[offsets[0] : offsets[-1]])
+            sizes.append(np.diff(offsets))
+        ends: IntArray = np.cumsum(np.concatenate(sizes))
+        return data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), ends
+
+    def frame_sizes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the bytes of the stored images of rows; 0 for rows without one."""
+        stored = self._stored_as[name]
+        pieces = [self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(start, stop)]
+        sizes: IntArray = np.concatenate([np.zeros(0, np.int64), *pieces])
+        return sizes
+
+    def codes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the codes of a text field's rows, which are places in `strings`; -1 for a row without text."""
+        stored = self._stored_as[name]
+        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
+        codes: IntArray = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int64)
+        return codes
+
+    def strings(self, name: str) -> Array:
+        """Return the texts of a text field by their codes; an object array whose last element is None (code -1)."""
+        return self._store.strings(self._stored_as[name])
+
+    def pieces(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows of about `PIECE` bytes of a field."""
+        step = max(1, PIECE // max(1, self.row_bytes(name)))
+        stop = self.num_rows if stop is None else stop
+        for a in range(start, stop, step):
+            yield a, min(a + step, stop)
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""

@@ -36,6 +36,8 @@ from rlds_cli.store.workers import WorkerDied, work_through
 
 FORMATS = {  # name on the command line: (module, class)
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
+    "lerobot": ("rlds_cli.exports.lerobot", "LeRobot3"),
+    "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
 }
 _CHECK = "local/export"
 _ALONE = 1  # units that are written in this process: starting others takes longer
