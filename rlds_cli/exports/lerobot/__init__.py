@@ -32,7 +32,7 @@ from rlds_cli.exports.lerobot.features import DONE, FACTS, TASK, TIME, ExportCol
 from rlds_cli.exports.lerobot.statistics import Statistics
 from rlds_cli.files import trees
 from rlds_cli.formats import parquet
-from rlds_cli.ted import Array, Repeated
+from rlds_cli.ted import CUT, FLAGS, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
 ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
@@ -168,7 +168,8 @@ class _LeRobot(Format):
         if c.kind == "task":
             return self.layout.task_numbers(episode, start + a, start + b)
         if c.field is not None:
-            return self.content.rows(c.field.name, start + a, start + b)
+            values = self.content.rows(c.field.name, start + a, start + b)
+            return self._as_recorded(values, episode, b) if c.field.name == FLAGS[1] else values
         steps = np.arange(a, b)
         if c.key == TIME:
             return (steps / self.fps).astype(np.float32)
@@ -177,6 +178,15 @@ class _LeRobot(Format):
         if c.key == "index":
             return steps + self._first[episode]
         return steps if c.key == "frame_index" else np.full(b - a, episode, np.int64)
+
+    def _as_recorded(self, truncated: Array, episode: int, stop: int) -> Array:
+        """Return flags without the one that says that the recording was cut: no flag says so here."""
+        table = self.content.table
+        if table.end[episode] != CUT or stop < table.length[episode]:
+            return truncated
+        truncated = truncated.copy()
+        truncated[-1] = False
+        return truncated
 
     @property
     def fps(self) -> float:
