@@ -17,6 +17,8 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from rlds_cli.dataset import Dataset
+from rlds_cli.formats import mp4_cut
+from rlds_cli.formats.mp4_cut import Excerpt
 from rlds_cli.store import arrays, statistics
 from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
@@ -30,7 +32,7 @@ PIECE = 16 << 20  # bytes of rows that are read at once
 
 Kind = Literal[
     "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
-    "metadata",
+    "metadata", "videos",
 ]  # fmt: skip
 
 
@@ -54,6 +56,7 @@ class Loss:
         splits        named splits are left out
         columns       episode columns of the user's own are left out
         metadata      data that are not per row are left out
+        videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
     text : str
         The loss in a sentence, with numbers.
@@ -97,6 +100,8 @@ class Content:
         self.table = self._table()
         self.num_rows = int((self.table.length + 1).sum())
         self._stored_as: dict[str, str] = {}
+        self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
+        self._found_excerpts: dict[str, IntArray] = {}
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
 
@@ -271,10 +276,39 @@ class Content:
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
+        values = self._stored_video_rows(name, start, stop)
+        if name in self._cut:
+            episode = np.searchsorted(self.table.start, np.arange(start, stop), "right") - 1
+            shown = values[:, 0] >= 0
+            values[shown, 1] -= self._excerpts(name)[episode[shown], 1]
+            values[shown, 0] = episode[shown]
+        return self._without_finals_of_videos(name, values, start) if "final" in self._kinds else values
+
+    def _stored_video_rows(self, name: str, start: int, stop: int) -> Array:
         stored = self._stored_as[name]
         pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
-        values = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
-        return self._without_finals_of_videos(name, values, start) if "final" in self._kinds else values
+        values: Array = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
+        return values
+
+    def _excerpts(self, name: str) -> IntArray:
+        """Return the video that each episode uses, its first frame and its last, int64 [episodes, 3]."""
+        if name not in self._found_excerpts:
+            found = np.full((len(self.table), 3), -1, np.int64)
+            for k, (start, length) in enumerate(zip(self.table.start.tolist(), self.table.length.tolist(), strict=True)):
+                rows = self._stored_video_rows(name, start, start + length + 1)
+                if len(rows := rows[rows[:, 0] >= 0]):
+                    found[k] = rows[0, 0], rows[:, 1].min(), rows[:, 1].max()
+            self._found_excerpts[name] = found
+        return self._found_excerpts[name]
+
+    def video(self, name: str, number: int) -> Excerpt:
+        """Return the file with a number of `video_rows`: as it was published, or the one that is cut for an episode."""
+        if name not in self._cut:
+            extent = self.videos(name).extent(number)
+            return Excerpt(extent.file, b"", ((extent.start, extent.size),))
+        video, first, last = self._excerpts(name)[number].tolist()
+        extent = self.videos(name).extent(video)
+        return mp4_cut.cut(extent.file, extent.start, extent.size, first, last)
 
     def _without_finals_of_videos(self, name: str, values: Array, start: int) -> Array:
         if self.fields[name].placement != "both":
@@ -289,10 +323,12 @@ class Content:
         return self._store.videos(self._stored_as[name])
 
     def row_bytes(self, name: str) -> int:
-        """Return the bytes of a row of a field as it is stored, on average."""
-        stored = self._store.fields[self._stored_as[name]]
-        if stored.kind == "array":
-            return stored.row_bytes
+        """Return the bytes of a row of a field as it is written, on average."""
+        stored, f = self._store.fields[self._stored_as[name]], self.fields[name]
+        if f.kind == "array":
+            return f.row_bytes
+        if stored.codec == VIDEO and self._store.manifest.counts.rows:
+            return 8 + int(self._store.videos(stored.name).offsets[-1]) // self._store.manifest.counts.rows
         if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
             return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
         return 8
@@ -348,12 +384,10 @@ class Content:
         number = np.full(max(order, default=-1) + 2, -1, np.int32)
         number[order] = np.arange(len(order))
         yield from statistics.array_blocks(np.stack([number[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
-        videos = self.videos(f.name)
         for k in order:
             h = hashlib.sha256()
-            data = videos.published(k)
-            for at in range(0, len(data), PIECE):
-                h.update(arrays.raw(data[at : at + PIECE]))
+            for piece in self.video(f.name, k).pieces():
+                h.update(piece)
             yield h.digest()
 
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,13 +32,15 @@ from rlds_cli.exports.format import Format, Unit, sync
 from rlds_cli.exports.lerobot import features, statistics
 from rlds_cli.exports.lerobot.features import DONE, FACTS, TASK, TIME, ExportColumn, Layout
 from rlds_cli.exports.lerobot.statistics import Statistics
+from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
 from rlds_cli.formats import parquet
-from rlds_cli.ted import CUT, FLAGS, Array, Repeated
+from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
 ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
+_DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
 _STEPS_A_SECOND = 1.0  # where nothing is known of time
 _STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
@@ -90,8 +94,16 @@ class _LeRobot(Format):
         for name, f in self.content.fields.items():
             if why := features.problem(f):
                 yield Loss("field", f"{name}: {why}", name)
+            elif f.codec == VIDEO:
+                yield from self._losses_of_videos(Camera(self.content, name, self._times, self.fps))
             elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := _absent(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
+
+    def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
+        """Yield a loss if no times find the frames."""
+        if not camera.is_readable():
+            text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
+            yield Loss("encoding", text, camera.name)
 
     def check(self) -> None:
         """Refuse a dataset without episodes."""
@@ -113,10 +125,12 @@ class _LeRobot(Format):
         number = self._number(unit)
         found: dict[str, list[Statistics]] = {}
         rows, every = [], max(1, _IMAGES // (unit.stop - unit.first))
+        for camera in self.cameras.values():
+            self._write_videos(camera, unit, directory)
         with self._files(unit, number, directory) as files:
             for episode in range(unit.first, unit.stop):
                 files.begin(episode)
-                of = self._write_episode(episode, files, every)
+                of = self._write_episode(episode, files, every) | self._statistics_of_videos(episode)
                 for key, s in of.items():
                     found.setdefault(key, []).append(s)
                 rows.append((self._listed(episode), of))
@@ -188,11 +202,50 @@ class _LeRobot(Format):
         truncated[-1] = False
         return truncated
 
-    @property
+    # -- time and videos
+
+    @cached_property
     def fps(self) -> float:
-        """Steps in a second: as the dataset says, else 1."""
+        """Steps in a second: as the dataset says, else as its first video shows them, else 1."""
         said = self.content.dataset.manifest.env.get("fps") or self.layout.former.get("fps")
-        return float(said) if isinstance(said, int | float) and said > 0 else _STEPS_A_SECOND
+        if isinstance(said, int | float) and said > 0:
+            return float(said)
+        for c in self.layout.cameras:
+            if c.field is not None and len(self.content.videos(c.field.name)):
+                seconds = self.content.videos(c.field.name).video(0).track.seconds
+                if len(seconds) > 1 and seconds[-1] > seconds[0]:
+                    return round((len(seconds) - 1) / float(seconds[-1] - seconds[0]), 3)
+        return _STEPS_A_SECOND
+
+    @cached_property
+    def cameras(self) -> dict[str, Camera]:
+        """Fields in videos, by key."""
+        fields = {c.key: c.field for c in self.layout.cameras}
+        return {key: Camera(self.content, f.name, self._times, self.fps) for key, f in fields.items() if f}
+
+    def _times(self, episode: int) -> Array:
+        """Return the seconds of the rows of an episode, as they are read."""
+        start, length = int(self.content.table.start[episode]), int(self.content.table.length[episode])
+        return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
+
+    def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
+        """Return the statistics of the first frame of some episodes, if the package that decodes it is there."""
+        if episode % max(1, len(self.content.table) // _DECODED) or not self.cameras or not find_spec("av"):
+            return {}
+        found: dict[str, Statistics] = {}
+        for key, camera in self.cameras.items():
+            row = int(self.content.table.start[episode])
+            pixels = self.content.rows(camera.name, row, row + 1)[0]
+            if pixels.dtype == np.uint8:
+                found[key] = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+        return found
+
+    def _key_of(self, camera: Camera) -> str:
+        return next(key for key, c in self.cameras.items() if c is camera)
+
+    @abstractmethod
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        """Write the video files that the episodes of a unit begin with."""
 
     # -- descriptions
 
@@ -253,6 +306,11 @@ class LeRobot3(_LeRobot):
     name = "lerobot"
     version = "v3.0"
 
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        for video, episode in camera.introduces.items():
+            if unit.first <= episode < unit.stop:
+                camera.write(video, directory / "videos" / self._key_of(camera) / _place(camera.number[video], "mp4"))
+
     def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
         return _OneFile(self.layout, directory / "data" / _place(number))
 
@@ -269,6 +327,12 @@ class LeRobot3(_LeRobot):
             places = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
             places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
             places |= {"meta/episodes/chunk_index": number // FILES, "meta/episodes/file_index": number % FILES}
+            for key, camera in self.cameras.items():
+                video, begin = camera.begin(row["episode_index"]) or (0, 0.0)
+                file = camera.number[video]
+                places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
+                places |= {f"videos/{key}/from_timestamp": begin}
+                places |= {f"videos/{key}/to_timestamp": begin + row["length"] / self.fps}
             of = {f"stats/{k}/{name}": v for k, s in statistics.plain(found).items() for name, v in s.items()}
             listed.append(row | places | of)
         names = dict.fromkeys(name for row in listed for name in row)
@@ -308,6 +372,21 @@ class LeRobot21(_LeRobot):
 
     name = "lerobot2.1"
     version = "v2.1"
+
+    def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
+        """Yield a loss if episodes share videos, or begin inside them."""
+        if camera.is_apart():
+            return
+        if camera.can_be_cut():
+            text = f"{camera.name}: videos of several episodes: one will be cut out for each episode"
+            yield Loss("videos", text, camera.name)
+        else:
+            yield from super()._losses_of_videos(camera)
+
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        for episode in range(unit.first, unit.stop):
+            place = Path(f"chunk-{episode // FILES:03d}", self._key_of(camera), f"episode_{episode:06d}.mp4")
+            camera.write(int(camera.rows(episode)[0, 0]), directory / "videos" / place)
 
     def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
         return _FilePerEpisode(self.layout, directory / "data")
@@ -418,8 +497,8 @@ def _encoding(schema: Any) -> dict[str, Any]:
     return {"use_dictionary": texts or False, "write_statistics": False}
 
 
-def _place(number: int) -> Path:
-    return Path(f"chunk-{number // FILES:03d}") / f"file-{number % FILES:03d}.parquet"
+def _place(number: int, suffix: str = "parquet") -> Path:
+    return Path(f"chunk-{number // FILES:03d}") / f"file-{number % FILES:03d}.{suffix}"
 
 
 def _listed_column(name: str, values: list[Any]) -> Any:

@@ -192,9 +192,20 @@ class Layout:
             if c.kind not in ("image", "video") and list(c.shape) == was.get("shape"):
                 names = was.get("names")
             found[c.key] = {"dtype": c.dtype, "shape": list(c.shape), "names": names}
-            if c.kind in ("image", "video") and isinstance(was.get("info"), dict):
-                found[c.key]["info"] = was["info"]
+            if c.kind == "video":
+                found[c.key]["info"] = self._about_video(c, was.get("info"))
         return found
+
+    def _about_video(self, c: ExportColumn, was: Any) -> dict[str, Any]:
+        """Describe a video as lerobot does; what was known before stays."""
+        assert c.field is not None
+        videos = self.content.videos(c.field.name)
+        track = videos.video(0).track if len(videos) else None
+        deep = c.field.dtype == "uint16"
+        about = {"video.height": c.shape[0], "video.width": c.shape[1], "video.channels": c.shape[2]}
+        about |= {"video.codec": track.codec} if track else {}
+        about |= {"video.is_depth_map": deep, "has_audio": False} | ({"video.pix_fmt": "gray12le"} if deep else {})
+        return about | (was if isinstance(was, dict) else {})
 
     def said(self) -> dict[str, Any]:
         """Return what ``rlds.json`` says of the columns."""
