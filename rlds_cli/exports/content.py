@@ -8,10 +8,12 @@ proved like one without.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -29,6 +31,7 @@ from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, 
 T = TypeVar("T")
 
 PIECE = 16 << 20  # bytes of rows that are read at once
+MAPPED = 64 << 20  # bytes of rows that stay mapped
 
 Kind = Literal[
     "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
@@ -104,6 +107,7 @@ class Content:
         self._found_excerpts: dict[str, IntArray] = {}
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
+        self._maps = _Maps()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Content, (self.dataset, self.losses)
@@ -197,7 +201,7 @@ class Content:
     def _read(self, stored: Field, start: int, stop: int) -> Array:
         if stored.kind == "frames":
             return self._store.gather(stored.name, np.arange(start, stop))
-        values = self._store.between(stored.name, start, stop)
+        values = self._maps.seen(self._store.between(stored.name, start, stop))
         return self._store.texts(stored.name, values) if stored.kind == "text" else values
 
     def _without_finals(self, f: Field, values: Array, start: int) -> Array:
@@ -244,7 +248,7 @@ class Content:
             offsets = np.asarray(self._store.frame_offsets(stored)[a : b + 1], np.int64)
             whole = self._store.frame_bytes(stored)
             check_frames(offsets[:-1], offsets[1:], len(whole), stored)
-            data.append(whole[offsets[0] : offsets[-1]])
+            data.append(self._maps.seen(whole[offsets[0] : offsets[-1]]))
             sizes.append(np.diff(offsets))
         ends: IntArray = np.cumsum(np.concatenate(sizes))
         return data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), ends
@@ -389,6 +393,31 @@ class Content:
             for piece in self.video(f.name, k).pieces():
                 h.update(piece)
             yield h.digest()
+
+
+class _Maps:
+    """Maps of files that were read from. Pages count as memory of the process until it gives them back."""
+
+    def __init__(self) -> None:
+        self._maps: dict[int, mmap.mmap] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def seen(self, values: Array) -> Array:
+        """Note that values will be read. Pages of earlier ones are given back now and then; reading maps them again."""
+        base: object = values
+        while isinstance(base, np.ndarray):
+            base = base.base
+        base = base.obj if isinstance(base, memoryview) else base
+        if isinstance(base, mmap.mmap):
+            with self._lock:
+                self._bytes += values.nbytes
+                if self._bytes > MAPPED:
+                    for mapped in self._maps.values():
+                        mapped.madvise(mmap.MADV_DONTNEED)
+                    self._maps, self._bytes = {}, values.nbytes
+                self._maps[id(base)] = base
+        return values
 
 
 def first_references(numbers: Array) -> list[int]:
