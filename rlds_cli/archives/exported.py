@@ -58,7 +58,8 @@ class ExportedFile:
     """The content of the file. Without a file, nothing is said.
 
     ``columns`` are by key of the format. ``added`` are keys that are no fields. ``seed`` and ``options`` name columns
-    of episodes, and ``own`` maps episode columns of the user's own to columns.
+    of episodes, and ``own`` maps episode columns of the user's own to columns. ``last_step`` and ``unsplit`` are of RLDS:
+    what an episode's last step is, and whether the dataset had no splits. ``found`` says that there is a file.
     """
 
     columns: Mapping[str, ExportedColumn] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class ExportedFile:
     own: Mapping[str, str] = field(default_factory=dict)
     last_step: str | None = None
     unsplit: bool = False
+    found: bool = False
 
     def names(self, chosen: Mapping[str, str]) -> dict[str, str]:
         """Return keys by field name: those that the user chose, and this file's for other keys."""
@@ -97,6 +99,7 @@ def read(path: Path) -> ExportedFile:
             {_text(name): _text(key) for name, key in _object(episodes.get("columns", {})).items()},
             _optional(content.get("last_step")),
             content.get("unsplit") is True,
+            found=True,
         )
     except (TypeError, ValueError, OverflowError) as e:
         raise CorruptArchive(f"{path} is not a file of an export: {e}", hint="delete it, or export again") from e

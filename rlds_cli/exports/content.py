@@ -35,7 +35,7 @@ MAPPED = 64 << 20  # bytes of rows that stay mapped
 
 Kind = Literal[
     "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
-    "metadata", "videos",
+    "metadata", "videos", "missing",
 ]  # fmt: skip
 
 
@@ -59,6 +59,7 @@ class Loss:
         splits        named splits are left out
         columns       episode columns of the user's own are left out
         metadata      data that are not per row are left out
+        missing       steps without a text get an empty one
         videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
     text : str
@@ -103,6 +104,7 @@ class Content:
         self.table = self._table()
         self.num_rows = int((self.table.length + 1).sum())
         self._stored_as: dict[str, str] = {}
+        self._filled = {loss.field for loss in self.losses if loss.kind == "missing"}
         self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
         self._found_excerpts: dict[str, IntArray] = {}
         self.fields = dict(sorted(self._fields()))
@@ -196,6 +198,7 @@ class Content:
         pieces = [self._read(stored, a, b) for a, b in self.places(start, stop)] or [self._read(stored, 0, 0)]
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         values = values if values.dtype == f.dtype or f.kind == "text" else values.astype(f.dtype)
+        values = self._with_empty_texts(f, values, start) if name in self._filled else values
         return self._without_finals(f, values, start) if "final" in self._kinds else values
 
     def _read(self, stored: Field, start: int, stop: int) -> Array:
@@ -203,6 +206,12 @@ class Content:
             return self._store.gather(stored.name, np.arange(start, stop))
         values = self._maps.seen(self._store.between(stored.name, start, stop))
         return self._store.texts(stored.name, values) if stored.kind == "text" else values
+
+    def _with_empty_texts(self, f: Field, values: Array, start: int) -> Array:
+        empty = np.equal(values, None)
+        if f.placement != "both":
+            empty[self.last_rows(start, start + len(values)) - start] = False
+        return np.where(empty, "", values)
 
     def _without_finals(self, f: Field, values: Array, start: int) -> Array:
         """Repeat the row before in last rows of a field that holds final observations."""

@@ -38,6 +38,7 @@ FORMATS = {  # name on the command line: (module, class)
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
     "lerobot": ("rlds_cli.exports.lerobot", "LeRobot3"),
     "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
+    "tfds": ("rlds_cli.exports.tfds", "Tfds"),
 }
 _CHECK = "local/export"
 _ALONE = 1  # units that are written in this process: starting others takes longer

@@ -28,7 +28,7 @@ import numpy as np
 from rlds_cli.archives import exported
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import Content, Loss
-from rlds_cli.exports.format import Format, Unit, sync
+from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
 from rlds_cli.exports.lerobot.features import DONE, FACTS, TASK, TIME, ExportColumn, Layout
 from rlds_cli.exports.lerobot.statistics import Statistics
@@ -96,7 +96,7 @@ class _LeRobot(Format):
                 yield Loss("field", f"{name}: {why}", name)
             elif f.codec == VIDEO:
                 yield from self._losses_of_videos(Camera(self.content, name, self._times, self.fps))
-            elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := _absent(self.content, name)):
+            elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := absent_images(self.content, name)):
                 yield Loss("field", f"{name}: {count:,} steps have no image", name)
 
     def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
@@ -506,16 +506,6 @@ def _listed_column(name: str, values: list[Any]) -> Any:
     if name == "seed":
         return pa.array(values, pa.uint64())
     return pa.array(values, pa.string()) if name == "options" else pa.array(values)
-
-
-def _absent(content: Content, name: str) -> int:
-    """Count the steps that have no image."""
-    count = 0
-    for a, b in content.pieces(name):
-        steps = np.ones(b - a, bool)
-        steps[content.last_rows(a, b) - a] = False
-        count += int((content.frame_sizes(name, a, b)[steps] == 0).sum())
-    return count
 
 
 def _ranges(content: Content) -> dict[str, tuple[int, int] | None]:
