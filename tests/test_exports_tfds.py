@@ -1,4 +1,4 @@
-"""Exports to TFDS: records and lists as a decoder of the tests' own reads them, by the wire format of protocol buffers."""
+"""Exports to TFDS, read by a decoder of the tests' own, by the wire format of protocol buffers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def test_final_observations_of_some_episodes_are_a_loss(home: Path, tmp_path: Pa
 def test_lists_of_every_kind(home: Path, tmp_path: Path) -> None:
     steps = np.arange(3)
     e = {
-        "observation": {"half": (steps * 0.5).astype(np.float16), "grid": np.arange(192, dtype=np.uint8).reshape(3, 64)},
+        "observation": {
+            "half": (steps * 0.5).astype(np.float16),
+            "grid": np.arange(192, dtype=np.uint8).reshape(3, 64),
+        },
         "action": np.array([-1, 2**40, 0]),
         "large": np.array([2**64 - 1, 0, 5], np.uint64),
         "is_first": steps == 2,

@@ -58,8 +58,8 @@ class ExportedFile:
     """The content of the file. Without a file, nothing is said.
 
     ``columns`` are by key of the format. ``added`` are keys that are no fields. ``seed`` and ``options`` name columns
-    of episodes, and ``own`` maps episode columns of the user's own to columns. ``last_step`` and ``unsplit`` are of RLDS:
-    what an episode's last step is, and whether the dataset had no splits. ``found`` says that there is a file.
+    of episodes, and ``own`` maps episode columns of the user's own to columns. ``last_step`` and ``unsplit`` are of
+    RLDS: what an episode's last step is, and whether the dataset had no splits. ``found`` says that there is a file.
     """
 
     columns: Mapping[str, ExportedColumn] = field(default_factory=dict)
@@ -78,6 +78,9 @@ class ExportedFile:
         return {**mine, **chosen}
 
 
+NOTHING = ExportedFile()
+
+
 def read(path: Path) -> ExportedFile:
     """Read the file, if it is there.
 
@@ -87,7 +90,7 @@ def read(path: Path) -> ExportedFile:
         It is not such a file.
     """
     if not path.is_file():
-        return ExportedFile()
+        return NOTHING
     content = documents.load_object(path)
     try:
         episodes = _object(content.get("episodes", {}))

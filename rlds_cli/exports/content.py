@@ -208,7 +208,7 @@ class Content:
         return self._store.texts(stored.name, values) if stored.kind == "text" else values
 
     def _with_empty_texts(self, f: Field, values: Array, start: int) -> Array:
-        empty = np.equal(values, None)
+        empty = np.array([value is None for value in values.tolist()], bool)
         if f.placement != "both":
             empty[self.last_rows(start, start + len(values)) - start] = False
         return np.where(empty, "", values)
@@ -307,7 +307,9 @@ class Content:
         """Return the video that each episode uses, its first frame and its last, int64 [episodes, 3]."""
         if name not in self._found_excerpts:
             found = np.full((len(self.table), 3), -1, np.int64)
-            for k, (start, length) in enumerate(zip(self.table.start.tolist(), self.table.length.tolist(), strict=True)):
+            for k, (start, length) in enumerate(
+                zip(self.table.start.tolist(), self.table.length.tolist(), strict=True)
+            ):
                 rows = self._stored_video_rows(name, start, start + length + 1)
                 if len(rows := rows[rows[:, 0] >= 0]):
                     found[k] = rows[0, 0], rows[:, 1].min(), rows[:, 1].max()

@@ -6,8 +6,8 @@
     <name>-<split>.tfrecord-00000-of-00004
 
 Where final observations are known, they are in a last step whose action and reward mean nothing, as RLDS defines it;
-else the last step is a real one. Numbers of 64 bits that are no integers, and long rows of integers, are stored as bytes
-(``encoding: bytes`` of a TFDS tensor), the others as lists of floats or integers. Images stay encoded.
+else the last step is a real one. float64 and long rows of integers are stored as bytes (``encoding: bytes`` of a TFDS
+tensor), other numbers as lists of floats or integers. Images stay encoded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,12 @@ from rlds_cli.archives import exported
 from rlds_cli.archives.openx import directory as tfds_directory
 from rlds_cli.archives.openx import steps as tfds_steps
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.exports.content import PIECE, Content, Loss
+from rlds_cli.exports.content import Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync, units_of
 from rlds_cli.files import json as documents
 from rlds_cli.formats import tfrecord_writing as records
 from rlds_cli.formats.tfrecord_writing import ListOfValues
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, Field, IntArray, Repeated
+from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Array, Field, Repeated
 
 _CLASSES = "tensorflow_datasets.core.features"
 _KEYS = {REWARD: "reward", "next/discount": "discount"}
@@ -208,7 +207,7 @@ class Tfds(Format):
 
         def pieces() -> Iterator[bytes | memoryview]:
             for a, b in self.content.pieces(f.name, start, last):
-                yield memoryview(np.ascontiguousarray(self.content.encoded(f.name, a, b)[0]))
+                yield np.ascontiguousarray(self.content.encoded(f.name, a, b)[0]).data
             yield final
 
         return records.byte_strings(sizes, pieces)
@@ -351,9 +350,7 @@ def _put(tree: dict[str, Any], key: str, leaf: _Leaf) -> None:
 
 
 def _group(features: Mapping[str, Any]) -> dict[str, Any]:
-    inner = {
-        name: f if isinstance(f, _Leaf) or "pythonClassName" in f else _group(f) for name, f in features.items()
-    }
+    inner = {name: f if isinstance(f, _Leaf) or "pythonClassName" in f else _group(f) for name, f in features.items()}
     return {"pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict", "featuresDict": {"features": inner}}
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.array_types import Array, IntArray
 from rlds_cli.formats import mp4
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.array_types import Array, IntArray
 
 _PIECE = 1 << 20
 _UNIT = (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)  # the matrix that leaves a picture as it is
@@ -85,9 +85,7 @@ def cut(file: Path, start: int, size: int, first: int, last: int) -> Excerpt:
     return Excerpt(file, head, tuple(ranges))
 
 
-def _head(
-    track: Track, entry: bytes, time: IntArray, sizes: IntArray, key: Array, shown: tuple[int, int]
-) -> bytes:
+def _head(track: Track, entry: bytes, time: IntArray, sizes: IntArray, key: Array, shown: tuple[int, int]) -> bytes:
     """Return everything before the packets."""
     order = np.sort(time)
     late = int((order - time).max())  # so that no frame is shown before it is decoded

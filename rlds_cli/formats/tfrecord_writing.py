@@ -40,7 +40,7 @@ def floats(size: int, pieces: Callable[[], Iterable[Array]]) -> ListOfValues:
 
     def packed() -> Iterator[memoryview]:
         for values in pieces():
-            yield memoryview(np.ascontiguousarray(values, "<f4").reshape(-1)).cast("B")
+            yield np.ascontiguousarray(values, "<f4").reshape(-1).data.cast("B")
 
     return ListOfValues("float", 4 * size, packed)
 
@@ -67,14 +67,12 @@ def rows_of_bytes(rows: int, width: int, pieces: Callable[[], Iterable[Array]]) 
             out = np.empty((len(values), len(head) + width), np.uint8)
             out[:, : len(head)] = head
             out[:, len(head) :] = values
-            yield memoryview(out.reshape(-1))
+            yield out.reshape(-1).data
 
     return ListOfValues("bytes", rows * (len(head) + width), headed)
 
 
-def _headed(
-    heads: list[bytes], sizes: list[int], pieces: Iterable[bytes | memoryview]
-) -> Iterator[bytes | memoryview]:
+def _headed(heads: list[bytes], sizes: list[int], pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     left = iter(zip(heads, sizes, strict=True))
     missing = 0
     for piece in pieces:
@@ -118,7 +116,8 @@ def _encoded(values: Array) -> bytes:
     count[numbers == 0] = 1
     place = np.arange(10)
     digits |= ((place < count[:, None] - 1) * 0x80).astype(np.uint8)
-    return digits[place < count[:, None]].tobytes()
+    kept: Array = digits[place < count[:, None]]
+    return kept.tobytes()
 
 
 def message_head(number: int, size: int) -> bytes:

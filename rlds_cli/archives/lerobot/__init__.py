@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, exported
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan
 from rlds_cli.archives.lerobot import depth, description, rows
 from rlds_cli.archives.lerobot.description import TASK, Info, LerobotFeature, ListedEpisode
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout

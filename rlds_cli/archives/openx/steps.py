@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.archives.exported import ExportedFile
+from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
@@ -150,7 +150,7 @@ class RecordLayout:
     steps: Mapping[str, FeatureLeaf]
     episode: Mapping[str, FeatureLeaf]
     rule: LastStep
-    before: ExportedFile = ExportedFile()
+    before: ExportedFile = NOTHING
 
     def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> EpisodeData | None:
         """Read one episode; None if it has no steps.
@@ -215,7 +215,7 @@ class RecordLayout:
             texts = text(leaf, example[leaf.key], str(origin))[0]
             return texts[0] if texts else None
         rows = array(leaf, example[leaf.key], str(origin))
-        return rows[0].item() if len(rows) else None  # type: ignore[no-any-return]
+        return rows[0].item() if len(rows) else None
 
     def _column(
         self,

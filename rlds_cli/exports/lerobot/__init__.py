@@ -30,7 +30,7 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
-from rlds_cli.exports.lerobot.features import DONE, FACTS, TASK, TIME, ExportColumn, Layout
+from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, Layout
 from rlds_cli.exports.lerobot.statistics import Statistics
 from rlds_cli.exports.lerobot.videos import Camera
 from rlds_cli.files import trees
@@ -160,7 +160,9 @@ class _LeRobot(Format):
             files.add(pa.Table.from_arrays(made, schema=files.schema))
         return {key: statistics.joined(parts) for key, parts in pieces.items()}
 
-    def _statistics(self, c: ExportColumn, values: Array | None, start: int, stop: int, images: int) -> Statistics | None:
+    def _statistics(
+        self, c: ExportColumn, values: Array | None, start: int, stop: int, images: int
+    ) -> Statistics | None:
         if c.kind == "image" and c.field is not None:
             some = np.unique(np.linspace(start, stop - 1, min(images, stop - start)).astype(np.int64))
             return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
@@ -184,14 +186,14 @@ class _LeRobot(Format):
         if c.field is not None:
             values = self.content.rows(c.field.name, start + a, start + b)
             return self._as_recorded(values, episode, b) if c.field.name == FLAGS[1] else values
-        steps = np.arange(a, b)
+        steps: Array = np.arange(a, b)
         if c.key == TIME:
             return (steps / self.fps).astype(np.float32)
         if c.key == DONE:
-            return steps == self.content.table.length[episode] - 1
-        if c.key == "index":
-            return steps + self._first[episode]
-        return steps if c.key == "frame_index" else np.full(b - a, episode, np.int64)
+            steps = steps == self.content.table.length[episode] - 1
+        elif c.key == "index":
+            steps = steps + self._first[episode]
+        return np.full(b - a, episode, np.int64) if c.key == "episode_index" else steps
 
     def _as_recorded(self, truncated: Array, episode: int, stop: int) -> Array:
         """Return flags without the one that says that the recording was cut: no flag says so here."""
@@ -324,7 +326,7 @@ class LeRobot3(_LeRobot):
         listed = []
         for row, found in rows:
             first = int(self._first[row["episode_index"]])
-            places = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
+            places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
             places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
             places |= {"meta/episodes/chunk_index": number // FILES, "meta/episodes/file_index": number % FILES}
             for key, camera in self.cameras.items():

@@ -137,7 +137,7 @@ class Layout:
 
     @cached_property
     def tasks(self) -> list[str]:
-        """Texts by task number: of the field ``task``, of the episode column ``task``, or one that names the dataset."""
+        """Texts by task number: of the field ``task`` or the episode column ``task``, or one that names the dataset."""
         column, about = self.columns[TASK], self.content.dataset
         if column.field is not None:
             texts = self.content.strings(column.field.name)
@@ -187,7 +187,8 @@ class Layout:
         known = self.former.get("features") or {}
         found: dict[str, Any] = {}
         for c in self.columns.values():
-            was = known.get(c.key) if isinstance(known.get(c.key), dict) else {}
+            was: Any = known.get(c.key)
+            was = was if isinstance(was, dict) else {}
             names = ["height", "width", "channels"] if c.kind in ("image", "video") else None
             if c.kind not in ("image", "video") and list(c.shape) == was.get("shape"):
                 names = was.get("names")
@@ -202,7 +203,7 @@ class Layout:
         videos = self.content.videos(c.field.name)
         track = videos.video(0).track if len(videos) else None
         deep = c.field.dtype == "uint16"
-        about = {"video.height": c.shape[0], "video.width": c.shape[1], "video.channels": c.shape[2]}
+        about: dict[str, Any] = {"video.height": c.shape[0], "video.width": c.shape[1], "video.channels": c.shape[2]}
         about |= {"video.codec": track.codec} if track else {}
         about |= {"video.is_depth_map": deep, "has_audio": False} | ({"video.pix_fmt": "gray12le"} if deep else {})
         return about | (was if isinstance(was, dict) else {})
