@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,12 +20,14 @@ from typing import Literal, TypeVar, cast
 import numpy as np
 
 from rlds_cli.dataset import Dataset
+from rlds_cli.formats import mp4_cut
+from rlds_cli.formats.mp4_cut import Excerpt
 from rlds_cli.store import arrays, compression, statistics
 from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement
+from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement, Scalar
 
 T = TypeVar("T")
 _LIBC = ctypes.CDLL(None)
@@ -35,6 +37,7 @@ PIECE = 4 << 20  # bytes of rows that are read at once
 Kind = Literal[
     "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
     "final", "unknown-final", "cut", "seeds", "options", "splits", "columns", "metadata",
+    "videos",
 ]  # fmt: skip
 
 # What ``becomes`` of `next/truncated` in a loss of flags.
@@ -68,6 +71,7 @@ class Loss:
         splits        named splits are left out; only ``field``, if it is given
         columns       episode columns of the user's own are left out
         metadata      data that are not per row are left out
+        videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
     text : str
         The loss in a sentence, with numbers.
@@ -116,6 +120,8 @@ class Content:
         self._stored_as: dict[str, str] = {}
         self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
         self._filled: set[str] = set()
+        self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
+        self._found_excerpts: dict[str, IntArray] = {}
         self._recent: dict[str, tuple[int, int]] = {}  # address and bytes of the rows of a field that were read last
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
@@ -164,6 +170,11 @@ class Content:
         shift = places - starts
         begins = np.concatenate([[True], shift[1:] != shift[:-1]])
         return starts[begins], places[begins]
+
+    @cached_property
+    def own_columns(self) -> Mapping[str, list[Scalar]]:
+        """Episode columns of the user's own, also those that a format does not say."""
+        return Content(self.dataset).table.extra if "columns" in self.kinds else self.table.extra
 
     # -- rows
 
@@ -305,15 +316,75 @@ class Content:
         held = images.tobytes()
         return [held[a - first : b - first] for a, b in pairwise(offsets.tolist())]
 
-    def video_rows(self, name: str, start: int, stop: int) -> Array:
-        """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
+    def encoded(self, name: str, start: int, stop: int) -> tuple[Array, IntArray]:
+        """Return the encoded images of rows end to end, uint8 [bytes], and where each begins, [rows + 1].
+
+        They are views of the mapped file where the rows follow each other. Last rows that change must not be among them.
+        """
+        stored, data, sizes = self._stored_as[name], list[Array](), [np.zeros(1, np.int64)]
+        for a, b in self.places(start, stop):
+            offsets = np.asarray(self._store.frame_offsets(stored)[a : b + 1], np.int64)
+            whole = self._store.frame_bytes(stored)
+            check_frames(offsets[:-1], offsets[1:], len(whole), stored)
+            images = whole[offsets[0] : offsets[-1]]
+            self._let_go(f"{stored}/bytes", images)
+            data.append(images)
+            sizes.append(np.diff(offsets))
+        ends: IntArray = np.cumsum(np.concatenate(sizes))
+        return data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), ends
+
+    def codes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the codes of a text field's rows, which are places in `strings`; -1 for a row without text."""
         stored = self._stored_as[name]
         pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
-        values = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
+        codes: IntArray = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int64)
+        return codes
+
+    def pieces(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows of about `PIECE` bytes of a field."""
+        step = max(1, PIECE // max(1, self.row_bytes(name)))
+        stop = self.num_rows if stop is None else stop
+        for a in range(start, stop, step):
+            yield a, min(a + step, stop)
+
+    def video_rows(self, name: str, start: int, stop: int) -> Array:
+        """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
+        values = self._stored_video_rows(name, start, stop)
+        if name in self._cut:
+            episode = np.searchsorted(self.starts, np.arange(start, stop), "right") - 1
+            shown = values[:, 0] >= 0
+            values[shown, 1] -= self._excerpts(name)[episode[shown], 1].astype(np.int32)
+            values[shown, 0] = episode[shown]
         for last in self.last_rows(start, start + len(values)).tolist() if name in self._last_row else ():
             before = values[last - start - 1] if last > start else self.video_rows(name, last - 1, last)[0]
             values[last - start] = -1 if self._last_row[name] == "zeros" else before
         return values
+
+    def _stored_video_rows(self, name: str, start: int, stop: int) -> Array:
+        stored = self._stored_as[name]
+        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
+        values: Array = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
+        return values
+
+    def _excerpts(self, name: str) -> IntArray:
+        """Return the video that each episode uses, its first frame and its last, int64 [episodes, 3]."""
+        if name not in self._found_excerpts:
+            found = np.full((len(self.table), 3), -1, np.int64)
+            for k, length in enumerate(self.table.length.tolist()):
+                rows = self._stored_video_rows(name, int(self.starts[k]), int(self.starts[k]) + length + 1)
+                if len(rows := rows[rows[:, 0] >= 0]):
+                    found[k] = rows[0, 0], rows[:, 1].min(), rows[:, 1].max()
+            self._found_excerpts[name] = found
+        return self._found_excerpts[name]
+
+    def video(self, name: str, number: int) -> Excerpt:
+        """Return the file with a number of `video_rows`: as it was published, or the one that is cut for an episode."""
+        if name not in self._cut:
+            extent = self.videos(name).extent(number)
+            return Excerpt(extent.file, b"", ((extent.start, extent.size),))
+        video, first, last = self._excerpts(name)[number].tolist()
+        extent = self.videos(name).extent(video)
+        return mp4_cut.cut(extent.file, extent.start, extent.size, first, last)
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""
@@ -326,6 +397,8 @@ class Content:
         stored = self._store.fields[self._stored_as[name]]
         if stored.kind == "array":
             return stored.row_bytes
+        if stored.codec == VIDEO and self._store.manifest.counts.rows:
+            return 8 + int(self.videos(name).offsets[-1]) // self._store.manifest.counts.rows
         if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
             return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
         return 8
@@ -399,6 +472,13 @@ class Content:
             texts = (directory / "offsets").exists()
             yield name, arrays.read_string(directory) if texts else compression.open_column(directory)
 
+    def metadata_text(self, name: str) -> str:
+        """Return a text of the dataset that is not per row; empty if there is none of this name."""
+        if name not in self.dataset.manifest.metadata:
+            return ""
+        found = arrays.read_strings(self._store.path.joinpath("metadata", *components(name)))
+        return found[0] if found else ""
+
     # -- fingerprint
 
     def digests(self, threads: int = 2) -> dict[str, str]:
@@ -418,7 +498,7 @@ class Content:
 
     def _as_stored(self, name: str) -> bool:
         """Return whether the rows of a field are those that are stored, whatever its name and placement are."""
-        changed = self._last_row.keys() | self._filled | ({FLAGS[1]} if self._flags else set())
+        changed = self._last_row.keys() | self._filled | self._cut | ({FLAGS[1]} if self._flags else set())
         if name not in self._stored_as or name in changed:
             return False
         f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
@@ -464,13 +544,10 @@ class Content:
         number = np.full(max(order, default=-1) + 2, -1, np.int32)
         number[order] = np.arange(len(order))
         yield from statistics.array_blocks(np.stack([number[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
-        videos = self.videos(f.name)
         for k in order:
             h = hashlib.sha256()
-            data = videos.published(k)
-            for at in range(0, len(data), PIECE):
-                h.update(arrays.raw(data[at : at + PIECE]))
-                self._let_go(f"{f.name}/videos", data[at : at + PIECE])
+            for piece in self.video(f.name, k).pieces():
+                h.update(piece)
             yield h.digest()
 
 

@@ -36,6 +36,9 @@ from rlds_cli.store.workers import WorkerDied, work_through
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.exports.minari", "Minari"),
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
+    "lerobot": ("rlds_cli.exports.lerobot", "LeRobot3"),
+    "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
+    "tfds": ("rlds_cli.exports.tfds", "Tfds"),
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
 }
 _PUBLISHED = "#published"  # a line of the journal; units have other names
