@@ -319,7 +319,7 @@ class Content:
     def encoded(self, name: str, start: int, stop: int) -> tuple[Array, IntArray]:
         """Return the encoded images of rows end to end, uint8 [bytes], and where each begins, [rows + 1].
 
-        They are views of the mapped file where the rows follow each other. Last rows that change must not be among them.
+        They are views of the mapped file where the rows follow each other. Last rows that change must not be there.
         """
         stored, data, sizes = self._stored_as[name], list[Array](), [np.zeros(1, np.int64)]
         for a, b in self.places(start, stop):
