@@ -81,17 +81,8 @@ class Tfds(Format):
                 yield Loss("field", f"{name}: its type {f.dtype} is not known", name)
             elif f.kind == "array" and not math.prod(f.shape):
                 yield Loss("field", f"{name}: its rows hold no values", name)
-            elif f.kind == "text" and (count := self._absent_texts(name)):
+            elif f.kind == "text" and (count := self.content.missing_texts(name)):
                 yield Loss("missing", f"{name}: {count:,} steps have no text, and get an empty one", name)
-
-    def _absent_texts(self, name: str) -> int:
-        count = 0
-        for a, b in self.content.pieces(name):
-            wanted = np.ones(b - a, bool)
-            if self.content.fields[name].placement != "both":
-                wanted[self.content.last_rows(a, b) - a] = False
-            count += int((self.content.codes(name, a, b)[wanted] < 0).sum())
-        return count
 
     def check(self) -> None:
         """Refuse a dataset without episodes."""
