@@ -12,24 +12,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import arrays, statistics
+from rlds_cli.store import arrays, compression, statistics
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement
 
 T = TypeVar("T")
 
 PIECE = 16 << 20  # bytes of rows that are read at once
 
 Kind = Literal[
-    "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
-    "metadata",
+    "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
+    "final", "unknown-final", "cut", "seeds", "options", "splits", "columns", "metadata",
 ]  # fmt: skip
+
+# What ``becomes`` of `next/truncated` in a loss of flags.
+AT_ENDS = "at-ends"  # it is kept at last steps only
+EVERY_END = "every-end"  # it is set at every last step, and nowhere else
+UNTERMINATED = "unterminated"  # it is set at last steps that do not terminate; truncated episodes are said to be cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,19 @@ class Loss:
         ============= ================================================================================
         field         the field is left out
         name          the field gets the name ``becomes``
+        placement     the field is placed ``becomes``: ``both`` repeats the row before in last rows, ``root`` empties them
+        shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
         encoding      its images are stored decoded
+        missing       texts that are missing become empty
+        added         the field, which the format needs, is added: zeros of the dtype ``becomes``
+        flags         ``next/truncated`` becomes `AT_ENDS`, `EVERY_END` or `UNTERMINATED`
         final         final observations are left out, of all episodes
         unknown-final the last observation is repeated where the final one is not recorded
         cut           episodes that were cut are said to be truncated
         seeds         seeds are left out
         options       reset options are left out
-        splits        named splits are left out
+        splits        named splits are left out; only ``field``, if it is given
         columns       episode columns of the user's own are left out
         metadata      data that are not per row are left out
         ============= ================================================================================
@@ -58,7 +69,7 @@ class Loss:
     field : str
         The field that it is about; empty for a loss of episodes.
     becomes : str
-        The new name or dtype.
+        The new name, placement, shape, dtype, ...
     """
 
     kind: Kind
@@ -92,9 +103,12 @@ class Content:
         self._dense = ds.end_to_end()
         self._store: Store = self._dense.store
         self._kinds = {loss.kind for loss in self.losses}
+        self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
         self.table = self._table()
         self.num_rows = int((self.table.length + 1).sum())
         self._stored_as: dict[str, str] = {}
+        self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
+        self._filled: set[str] = set()
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
 
@@ -119,13 +133,17 @@ class Content:
         changes: dict[str, object] = {}
         if "cut" in self._kinds:
             changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
+        if self._flags == UNTERMINATED:
+            changes["end"] = np.where(whole.end == TRUNCATED, CUT, whole.end)
         if "final" in self._kinds:
             changes["observed"] = np.zeros(len(whole), bool)
         if "unknown-final" in self._kinds:
             changes["observed"] = np.ones(len(whole), bool)
         changes |= {"seed": ()} if "seeds" in self._kinds else {}
         changes |= {"options": ()} if "options" in self._kinds else {}
-        changes |= {"splits": {}} if "splits" in self._kinds else {}
+        gone = {loss.field for loss in self.losses if loss.kind == "splits"}
+        changes |= {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
+        changes |= {"splits": {}} if "" in gone else {}
         changes |= {"extra": {}} if "columns" in self._kinds else {}
         return replace(whole, **changes)  # type: ignore[arg-type]
 
@@ -142,17 +160,26 @@ class Content:
     # -- rows
 
     def _fields(self) -> Iterator[tuple[str, Field]]:
-        left_out = {loss.field for loss in self.losses if loss.kind == "field"}
-        names = {loss.field: loss.becomes for loss in self.losses if loss.kind == "name"}
-        types = {loss.field: loss.becomes for loss in self.losses if loss.kind == "type"}
-        decoded = {loss.field for loss in self.losses if loss.kind == "encoding"}
+        def becomes(kind: Kind) -> dict[str, str]:
+            return {loss.field: loss.becomes for loss in self.losses if loss.kind == kind}
+
+        names, types, shapes, placements = map(becomes, ("name", "type", "shape", "placement"))
+        left_out, decoded, filled = becomes("field"), becomes("encoding"), becomes("missing")
         for f in self._store.fields.values():
             if f.name in left_out:
                 continue
             name = names.get(f.name, f.name)
             self._stored_as[name] = f.name
+            if f.name in placements or ("final" in self._kinds and f.placement == "both"):
+                self._last_row[name] = "zeros" if placements.get(f.name) == "root" else "repeated"
+            if f.name in filled:
+                self._filled.add(name)
+            shape = tuple(int(n) for n in shapes[f.name].split(",") if n) if f.name in shapes else f.shape
             kind, codec = ("array", None) if f.name in decoded else (f.kind, f.codec)
-            yield name, replace(f, name=name, dtype=types.get(f.name, f.dtype), kind=kind, codec=codec)
+            placement = cast(Placement, placements.get(f.name, f.placement))
+            yield name, Field(name, types.get(f.name, f.dtype), shape, placement, kind, codec)
+        for name, dtype in becomes("added").items():
+            yield name, Field(name, dtype, (), "next" if name.startswith("next/") else "root")
 
     def places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the stored rows of rows ``start`` to ``stop``, as runs (first, end)."""
@@ -168,11 +195,18 @@ class Content:
 
         They are a view of the mapped file where they lie there as they are wanted.
         """
-        f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
+        f = self.fields[name]
+        if name not in self._stored_as:
+            return np.zeros((stop - start, *f.shape), f.dtype)
+        stored = self._store.fields[self._stored_as[name]]
         pieces = [self._read(stored, a, b) for a, b in self.places(start, stop)] or [self._read(stored, 0, 0)]
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        values = values if values.dtype == f.dtype or f.kind == "text" else values.astype(f.dtype)
-        return self._without_finals(f, values, start) if "final" in self._kinds else values
+        if f.kind != "text":
+            values = values if values.dtype == f.dtype else values.astype(f.dtype)
+            values = values.reshape(len(values), *f.shape)
+        values = self._with_last_rows(f, values, start) if name in self._last_row else values
+        values = self._with_texts(f, values, start) if name in self._filled else values
+        return self._truncated(values, start) if name == FLAGS[1] and self._flags else values
 
     def _read(self, stored: Field, start: int, stop: int) -> Array:
         if stored.kind == "frames":
@@ -180,17 +214,40 @@ class Content:
         values = self._store.between(stored.name, start, stop)
         return self._store.texts(stored.name, values) if stored.kind == "text" else values
 
-    def _without_finals(self, f: Field, values: Array, start: int) -> Array:
-        """Repeat the row before in last rows of a field that holds final observations."""
+    def _with_last_rows(self, f: Field, values: Array, start: int) -> Array:
+        """Repeat the row before in last rows, or empty them."""
         last = self.last_rows(start, start + len(values))
-        if f.placement != "both" or not len(last):
+        if not len(last):
             return values
         values = values.copy()
+        if self._last_row[f.name] == "zeros":
+            values[last - start] = None if f.kind == "text" else 0
+            return values
         inside = last[last > start] - start
         values[inside] = values[inside - 1]
         if last[0] == start:
             values[0] = self.rows(f.name, start - 1, start)[0]
         return values
+
+    def _with_texts(self, f: Field, values: Array, start: int) -> Array:
+        """Replace missing texts by empty ones, except in last rows that hold none."""
+        missing = np.array([v is None for v in values.tolist()], bool)
+        if f.placement != "both":
+            missing[self.last_rows(start, start + len(values)) - start] = False
+        return np.where(missing, np.array("", object), values) if missing.any() else values
+
+    def _truncated(self, values: Array, start: int) -> Array:
+        """Return `next/truncated` as the loss of flags says."""
+        stop = start + len(values)
+        steps = self.last_rows(start + 1, stop + 1) - 1 - start  # the last steps
+        found = np.zeros(len(values), bool)
+        if self._flags == AT_ENDS:
+            found[steps] = values[steps]
+        elif self._flags == EVERY_END:
+            found[steps] = True
+        else:
+            found[steps] = ~self.rows(FLAGS[0], start, stop)[steps]
+        return found
 
     def last_rows(self, start: int, stop: int) -> IntArray:
         """Return the last rows of episodes, those of final observations, between two rows."""
@@ -198,19 +255,22 @@ class Content:
         return last
 
     @cached_property
+    def starts(self) -> IntArray:
+        """First rows of the episodes."""
+        return self.table.start
+
+    @cached_property
     def _last(self) -> IntArray:
-        last: IntArray = self.table.start + self.table.length
+        last: IntArray = self.starts + self.table.length
         return last
 
     def frames(self, name: str, start: int, stop: int) -> list[bytes]:
         """Return the encoded images of rows; empty for rows without one."""
         stored = self._stored_as[name]
         found = [self._store.frame(stored, r) for a, b in self.places(start, stop) for r in range(a, b)]
-        if "final" in self._kinds and self.fields[name].placement == "both":
-            for last in self.last_rows(start, stop).tolist():
-                found[last - start] = (
-                    found[last - start - 1] if last > start else self.frames(name, start - 1, start)[0]
-                )
+        for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
+            before = found[last - start - 1] if last > start else self.frames(name, last - 1, last)[0]
+            found[last - start] = b"" if self._last_row[name] == "zeros" else before
         return found
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
@@ -218,14 +278,9 @@ class Content:
         stored = self._stored_as[name]
         pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
         values = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
-        return self._without_finals_of_videos(name, values, start) if "final" in self._kinds else values
-
-    def _without_finals_of_videos(self, name: str, values: Array, start: int) -> Array:
-        if self.fields[name].placement != "both":
-            return values
-        for last in self.last_rows(start, start + len(values)).tolist():
+        for last in self.last_rows(start, start + len(values)).tolist() if name in self._last_row else ():
             before = values[last - start - 1] if last > start else self.video_rows(name, last - 1, last)[0]
-            values[last - start] = before
+            values[last - start] = -1 if self._last_row[name] == "zeros" else before
         return values
 
     def videos(self, name: str) -> Videos:
@@ -234,12 +289,74 @@ class Content:
 
     def row_bytes(self, name: str) -> int:
         """Return the bytes of a row of a field as it is stored, on average."""
+        if name not in self._stored_as or self._is_decoded(name):
+            return self.fields[name].row_bytes
         stored = self._store.fields[self._stored_as[name]]
         if stored.kind == "array":
             return stored.row_bytes
         if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
             return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
         return 8
+
+    def _is_decoded(self, name: str) -> bool:
+        return self._store.fields[self._stored_as[name]].kind == "frames" and self.fields[name].kind == "array"
+
+    @cached_property
+    def flags_inside(self) -> tuple[int, int]:
+        """Number of steps inside episodes that are terminated, and truncated."""
+        found = [0, 0]
+        for start in range(0, self.num_rows, PIECE):
+            stop = min(start + PIECE, self.num_rows)
+            last = self.last_rows(start + 1, stop + 1) - 1 - start
+            for i, name in enumerate(FLAGS):
+                values = self.rows(name, start, stop)
+                found[i] += int(np.count_nonzero(values)) - int(np.count_nonzero(values[last]))
+        return found[0], found[1]
+
+    def flag_at_ends(self, name: str) -> BoolArray:
+        """Return a flag at the last step of each episode."""
+        steps = self._last - 1
+        values = [self.rows(name, s, s + 1) for s in steps.tolist()] if len(steps) < 1 << 12 else []
+        if values or not len(steps):
+            return np.concatenate([np.zeros(0, bool), *values])
+        found = np.zeros(len(steps), bool)
+        for start in range(0, self.num_rows, PIECE):
+            stop = min(start + PIECE, self.num_rows)
+            a, b = np.searchsorted(steps, [start, stop])
+            found[a:b] = self.rows(name, start, stop)[steps[a:b] - start]
+        return found
+
+    def missing_texts(self, name: str) -> int:
+        """Count the texts that are missing where a row has one."""
+        stored, missing, at = self._stored_as[name], 0, 0
+        for a, b in self.places(0, self.num_rows):
+            for first in range(a, b, PIECE // 4):
+                codes = self._store.between(stored, first, min(first + PIECE // 4, b))
+                missing += int(np.count_nonzero(codes < 0))
+                if self.fields[name].placement != "both":
+                    last = self.last_rows(at, at + len(codes)) - at
+                    missing -= int(np.count_nonzero(codes[last] < 0))
+                at += len(codes)
+        return missing
+
+    def missing_frames(self, name: str) -> int:
+        """Count the rows of a field of encoded images that have none."""
+        stored = self._stored_as[name]
+        sizes = (self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(0, self.num_rows))
+        return sum(int(np.count_nonzero(s == 0)) for s in sizes)
+
+    def strings(self, name: str) -> list[str]:
+        """Return the different texts of a field; those of the whole dataset, for a selection."""
+        return [s for s in self._store.strings(self._stored_as[name]).tolist() if s is not None]
+
+    def metadata(self) -> Iterator[tuple[str, Array | str]]:
+        """Yield the data of the dataset that are not per row, by name; none after their loss."""
+        if "metadata" in self._kinds:
+            return
+        for name in self.dataset.manifest.metadata:
+            directory = self._store.path.joinpath("metadata", *components(name))
+            texts = (directory / "offsets").exists()
+            yield name, arrays.read_string(directory) if texts else compression.open_column(directory)
 
     # -- fingerprint
 

@@ -35,7 +35,9 @@ from rlds_cli.store import statistics
 from rlds_cli.store.workers import WorkerDied, work_through
 
 FORMATS = {  # name on the command line: (module, class)
+    "minari": ("rlds_cli.exports.minari", "Minari"),
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
+    "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
 }
 _CHECK = "local/export"
 _ALONE = 1  # units that are written in this process: starting others takes longer

@@ -100,6 +100,10 @@ class Format(ABC):
         """Write what needs all units; ``results`` are those of `write` by the unit's name, in the order of `units`."""
         return
 
+    def notes(self) -> Sequence[str]:
+        """Return what the user should know of the files: how their library finds them."""
+        return ()
+
     def files(self, directory: Path) -> Sequence[Path]:
         """Return the files or directories to import again."""
         return [directory]
