@@ -75,6 +75,7 @@ class Exported:
     losses: tuple[Loss, ...]
     fingerprint: str
     proved: bool
+    notes: tuple[str, ...] = ()
 
 
 def plan_export(
@@ -161,9 +162,8 @@ def export(
         _publish(files, target, force)
         trees.remove(place)
     tell(Event(ds.id, "ready", "", note=str(target)))
-    return Exported(
-        ds.id, to, made.form, target, ds.num_episodes, ds.num_steps, len(written), size, losses, expected, verify
-    )
+    amount = ds.num_episodes, ds.num_steps, len(written), size
+    return Exported(ds.id, to, made.form, target, *amount, losses, expected, verify, tuple(made.notes()))
 
 
 def format_of(name: str) -> type[Format]:
