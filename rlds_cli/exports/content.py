@@ -7,25 +7,30 @@ proved like one without.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, TypeVar, cast
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.store import arrays, compression, statistics
+from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement
 
 T = TypeVar("T")
+_LIBC = ctypes.CDLL(None)
 
-PIECE = 16 << 20  # bytes of rows that are read at once
+PIECE = 4 << 20  # bytes of rows that are read at once
 
 Kind = Literal[
     "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
@@ -109,6 +114,7 @@ class Content:
         self._stored_as: dict[str, str] = {}
         self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
         self._filled: set[str] = set()
+        self._recent: dict[str, tuple[int, int]] = {}  # address and bytes of the rows of a field that were read last
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
 
@@ -212,7 +218,20 @@ class Content:
         if stored.kind == "frames":
             return self._store.gather(stored.name, np.arange(start, stop))
         values = self._store.between(stored.name, start, stop)
-        return self._store.texts(stored.name, values) if stored.kind == "text" else values
+        if stored.kind == "text":
+            return self._store.texts(stored.name, values)
+        self._let_go(stored.name, values)
+        return values
+
+    def _let_go(self, name: str, values: Array) -> None:
+        """Unmap the pages of the rows that were read before: mapped files of any size would count as memory in use."""
+        if self._store.manifest.encoding != "memmap" or values.flags.writeable:
+            return
+        at, size = self._recent.get(name, (0, 0))
+        if size:
+            first = at // mmap.PAGESIZE * mmap.PAGESIZE
+            _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(at + size - first), mmap.MADV_DONTNEED)
+        self._recent[name] = values.ctypes.data, values.nbytes
 
     def _with_last_rows(self, f: Field, values: Array, start: int) -> Array:
         """Repeat the row before in last rows, or empty them."""
@@ -267,11 +286,22 @@ class Content:
     def frames(self, name: str, start: int, stop: int) -> list[bytes]:
         """Return the encoded images of rows; empty for rows without one."""
         stored = self._stored_as[name]
-        found = [self._store.frame(stored, r) for a, b in self.places(start, stop) for r in range(a, b)]
+        found = [frame for a, b in self.places(start, stop) for frame in self._frames(stored, a, b)]
         for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
             before = found[last - start - 1] if last > start else self.frames(name, last - 1, last)[0]
             found[last - start] = b"" if self._last_row[name] == "zeros" else before
         return found
+
+    def _frames(self, stored: str, start: int, stop: int) -> list[bytes]:
+        if self._store.fields[stored].codec == VIDEO:
+            return [self._store.frame(stored, r) for r in range(start, stop)]
+        offsets, data = self._store.frame_offsets(stored)[start : stop + 1], self._store.frame_bytes(stored)
+        check_frames(offsets[:-1], offsets[1:], len(data), stored)
+        first = int(offsets[0])
+        images = data[first : int(offsets[-1])]
+        self._let_go(f"{stored}/bytes", images)
+        held = images.tobytes()
+        return [held[a - first : b - first] for a, b in pairwise(offsets.tolist())]
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
@@ -415,6 +445,7 @@ class Content:
             data = videos.published(k)
             for at in range(0, len(data), PIECE):
                 h.update(arrays.raw(data[at : at + PIECE]))
+                self._let_go(f"{f.name}/videos", data[at : at + PIECE])
             yield h.digest()
 
 

@@ -10,19 +10,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import settings
+from rlds_cli import __version__, settings, text
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken
+from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit
 from rlds_cli.files import disk, trees
@@ -40,6 +42,8 @@ FORMATS = {  # name on the command line: (module, class)
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
 }
 _CHECK = "local/export"
+_PUBLISHED = "#published"  # a line of the journal; units have other names
+_THREADS = 4  # that hash
 _ALONE = 1  # units that are written in this process: starting others takes longer
 
 
@@ -147,23 +151,69 @@ def export(
             f"{to} cannot say all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
             hint="--lossy accepts this",
         ).of(losses)
-    _check_target(target, force)
     with _workplace(target) as place:
-        files = place / "files"
-        disk.check_space(made.size(), place)
-        _write(made, place, jobs, tell)
-        expected = made.content.fingerprint(jobs or settings.cores())
+        done = _Journal(place / "journal", _key(made)).published(place / "files", target)
+        if done is None:
+            _check_target(target, force)
+            done = _made_in(place, made, jobs, verify, force, tell)
+        trees.discard(place)
+    tell(Event(ds.id, "ready", "", note=str(target)))
+    amount = ds.num_episodes, ds.num_steps, done["files"], done["bytes"]
+    told = losses, done["fingerprint"], done["proved"], tuple(made.notes())
+    return Exported(ds.id, to, made.form, target, *amount, *told)
+
+
+def _made_in(
+    place: Path, made: Format, jobs: int | None, verify: bool, force: bool, tell: Progress
+) -> dict[str, Any]:
+    """Write, prove and publish, and return what the result says of it."""
+    files = place / "files"
+    try:
+        _check_space(made, place)
+        journal = _write(made, place, jobs, tell)
+        expected = made.content.fingerprint(min(jobs or settings.cores(), _THREADS))
         if verify:
             _prove(made, place, expected, jobs, tell)
         written = trees.files(files)
-        size = sum(f.stat().st_size for f in written)
         for folder in {f.parent for f in written} | {files}:
             sync_directory(folder)
-        _publish(files, target, force)
-        trees.remove(place)
-    tell(Event(ds.id, "ready", "", note=str(target)))
-    amount = ds.num_episodes, ds.num_steps, len(written), size
-    return Exported(ds.id, to, made.form, target, *amount, losses, expected, verify, tuple(made.notes()))
+        size = sum(f.stat().st_size for f in written)
+        done = {"files": len(written), "bytes": size, "fingerprint": expected, "proved": verify}
+        journal.add(_PUBLISHED, done)
+        _publish(files, place / "replaced", made.target, force)
+    except OSError as e:
+        raise _unwritten(e, made, place) from e
+    return done
+
+
+def _check_space(made: Format, place: Path) -> None:
+    """Raise NoSpace if the files cannot fit; those of an export that goes on have their space already."""
+    here = sum(f.stat().st_blocks * 512 for f in trees.files(place / "files"))
+    needed, free = made.size() - here, disk.free(place)
+    if needed > free:
+        begun = here > 0
+        if not begun:
+            trees.discard(place)
+        raise NoSpace(
+            f"{text.size_of(needed)} are needed for {made.target}, {text.size_of(free)} are free there."
+            f" {'What is written is kept.' if begun else 'Nothing was written.'}",
+            hint="free some space, or name a directory on another disk",
+        )
+
+
+def _unwritten(exc: OSError, made: Format, place: Path) -> RldsError:
+    """Return the error for a failed read or write, which says what is kept."""
+    if disk.is_full(exc):
+        return NoSpace(
+            f"The disk is full: {made.target} could not be written. What is finished is kept in {place}.",
+            hint="free some space and run the same command again: it goes on; or delete that directory",
+        )
+    if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NoPermission(f"{exc.filename or made.target} may not be written: {exc.strerror}.")
+    return ExportError(
+        f"{made.content.id} could not be exported: {exc.strerror or exc}. What is finished is kept in {place}.",
+        hint="run the same command again: it goes on",
+    )
 
 
 def format_of(name: str) -> type[Format]:
@@ -194,21 +244,25 @@ def _check_target(target: Path, force: bool) -> None:
 
 @contextmanager
 def _workplace(target: Path) -> Iterator[Path]:
-    """Hold the lock of the hidden directory beside the target."""
+    """Hold the lock of the hidden directory beside the target; one without an export that was begun is removed."""
     place = target.with_name(f".{target.name}.rlds-export")
-    place.mkdir(parents=True, exist_ok=True)
     lock = FileLock(place / "lock")
     try:
+        place.mkdir(parents=True, exist_ok=True)
         lock.acquire(0)
-    except LockHeld:
+    except (LockHeld, FileNotFoundError):  # the other one has finished meanwhile, and removes the directory
         raise NameTaken(f"Another export writes to {target}.", hint="wait for it, or name another directory") from None
+    except OSError as e:
+        raise NoPermission(f"{place} cannot be made: {e.strerror}.", hint="name another directory") from e
     try:
         yield place
     finally:
+        if place.exists() and not (place / "journal").exists():
+            trees.discard(place)
         lock.release()
 
 
-def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
+def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Journal:
     """Write all units that the journal does not have, then finish."""
     files, journal = place / "files", _Journal(place / "journal", _key(made))
     if not journal.open():
@@ -218,7 +272,7 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
         journal.begin()
     units = {unit.name: unit for unit in made.units()}
     left = [unit for name, unit in units.items() if name not in journal.results]
-    done, total = sum(_steps(made, units[name]) for name in journal.results), int(made.content.table.length.sum())
+    done, total = sum(_steps(made, unit) for name, unit in units.items() if name in journal.results), int(made.content.table.length.sum())
 
     def finished(unit: Unit, result: Any) -> None:
         nonlocal done
@@ -233,12 +287,14 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
     else:
         _in_processes(made, left, files, workers, finished)
     made.finish(files, {name: journal.results[name] for name in units})
+    return journal
 
 
 def _in_processes(
     made: Format, left: list[Unit], files: Path, workers: int, finished: Callable[[Unit, Any], None]
 ) -> None:
-    items = {i: (made, unit, files) for i, unit in enumerate(left)}
+    packed = pickle.dumps(made)
+    items = {i: (packed, unit, files) for i, unit in enumerate(left)}
     try:
         for i, result in work_through(_write_unit, items, workers, lambda i, how: None):
             finished(left[i], result)
@@ -249,8 +305,15 @@ def _in_processes(
         ) from e
 
 
-def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
-    return made.write(unit, files)
+def _write_unit(packed: bytes, unit: Unit, files: Path) -> Any:
+    return _unpacked(packed).write(unit, files)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Format:
+    """Open the content once in a process, not for each unit."""
+    made: Format = pickle.loads(packed)
+    return made
 
 
 def _steps(made: Format, unit: Unit) -> int:
@@ -259,8 +322,9 @@ def _steps(made: Format, unit: Unit) -> int:
 
 def _key(made: Format) -> str:
     """Return what tells this export from others: one with another key does not go on with its files."""
-    losses = [loss.kind + loss.field for loss in made.content.losses]
-    return json.dumps([made.name, made.form, made.content.dataset.fingerprint, losses, str(made.target)])
+    losses = [[loss.kind, loss.field, loss.becomes] for loss in made.content.losses]
+    ds = made.content.dataset
+    return json.dumps([__version__, made.name, made.form, ds.id, ds.fingerprint, losses, str(made.target)])
 
 
 class _Journal:
@@ -283,6 +347,11 @@ class _Journal:
         if len(whole) < len(lines):  # the last line was cut by a kill
             self._append("".join(whole), "w")
         return True
+
+    def published(self, files: Path, target: Path) -> dict[str, Any] | None:
+        """Return the result of an export that was killed after its files were moved into place; else None."""
+        done = self.results.get(_PUBLISHED) if self.open() else None
+        return done if done is not None and target.is_dir() and not files.exists() else None
 
     def begin(self) -> None:
         """Begin a new journal."""
@@ -345,16 +414,15 @@ def _differences(content: Content, there: Dataset) -> str:
     return f"These differ: {', '.join(odd[:8])}{', ...' * (len(odd) > 8)}."
 
 
-def _publish(files: Path, target: Path, force: bool) -> None:
+def _publish(files: Path, old: Path, target: Path, force: bool) -> None:
     """Move the finished directory into place, in one step where nothing is there."""
     if target.exists() and any(target.iterdir()):
         if not force:
             raise NameTaken(f"{target} was made meanwhile.", hint="another directory, or --force to replace it")
-        old = files.with_name("replaced")
+        trees.discard(old)
         target.rename(old)
         files.rename(target)
         sync_directory(target.parent)
-        shutil.rmtree(old)
         return
     if target.exists():
         target.rmdir()
