@@ -100,6 +100,8 @@ class Content:
     table : EpisodeTable
         The episodes; ``table.start`` counts the rows of `rows`.
     num_rows : int
+    kinds : set of str
+        Kinds of the losses.
     """
 
     def __init__(self, ds: Dataset, losses: Iterable[Loss] = ()) -> None:
@@ -107,7 +109,7 @@ class Content:
         self.losses = tuple(losses)
         self._dense = ds.end_to_end()
         self._store: Store = self._dense.store
-        self._kinds = {loss.kind for loss in self.losses}
+        self.kinds = {loss.kind for loss in self.losses}
         self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
         self.table = self._table()
         self.num_rows = int((self.table.length + 1).sum())
@@ -137,20 +139,20 @@ class Content:
         if len(index) != len(whole) or (index != np.arange(len(whole))).any():
             whole = _chosen(whole, index)
         changes: dict[str, object] = {}
-        if "cut" in self._kinds:
+        if "cut" in self.kinds:
             changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
         if self._flags == UNTERMINATED:
             changes["end"] = np.where(whole.end == TRUNCATED, CUT, whole.end)
-        if "final" in self._kinds:
+        if "final" in self.kinds:
             changes["observed"] = np.zeros(len(whole), bool)
-        if "unknown-final" in self._kinds:
+        if "unknown-final" in self.kinds:
             changes["observed"] = np.ones(len(whole), bool)
-        changes |= {"seed": ()} if "seeds" in self._kinds else {}
-        changes |= {"options": ()} if "options" in self._kinds else {}
+        changes |= {"seed": ()} if "seeds" in self.kinds else {}
+        changes |= {"options": ()} if "options" in self.kinds else {}
         gone = {loss.field for loss in self.losses if loss.kind == "splits"}
         changes |= {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
         changes |= {"splits": {}} if "" in gone else {}
-        changes |= {"extra": {}} if "columns" in self._kinds else {}
+        changes |= {"extra": {}} if "columns" in self.kinds else {}
         return replace(whole, **changes)  # type: ignore[arg-type]
 
     def _runs(self) -> tuple[IntArray, IntArray]:
@@ -176,7 +178,7 @@ class Content:
                 continue
             name = names.get(f.name, f.name)
             self._stored_as[name] = f.name
-            if f.name in placements or ("final" in self._kinds and f.placement == "both"):
+            if f.name in placements or ("final" in self.kinds and f.placement == "both"):
                 self._last_row[name] = "zeros" if placements.get(f.name) == "root" else "repeated"
             if f.name in filled:
                 self._filled.add(name)
@@ -369,11 +371,20 @@ class Content:
                 at += len(codes)
         return missing
 
+    def frame_sizes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the bytes of the encoded images of rows; 0 for rows without one."""
+        stored = self._stored_as[name]
+        pieces = [self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(start, stop)]
+        sizes: IntArray = np.concatenate([np.zeros(0, np.int64), *pieces])
+        for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
+            before = sizes[last - start - 1] if last > start else self.frame_sizes(name, last - 1, last)[0]
+            sizes[last - start] = 0 if self._last_row[name] == "zeros" else before
+        return sizes
+
     def missing_frames(self, name: str) -> int:
         """Count the rows of a field of encoded images that have none."""
-        stored = self._stored_as[name]
-        sizes = (self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(0, self.num_rows))
-        return sum(int(np.count_nonzero(s == 0)) for s in sizes)
+        blocks = ((a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows))
+        return sum(int(np.count_nonzero(self.frame_sizes(name, a, b) == 0)) for a, b in blocks)
 
     def strings(self, name: str) -> list[str]:
         """Return the different texts of a field; those of the whole dataset, for a selection."""
@@ -381,7 +392,7 @@ class Content:
 
     def metadata(self) -> Iterator[tuple[str, Array | str]]:
         """Yield the data of the dataset that are not per row, by name; none after their loss."""
-        if "metadata" in self._kinds:
+        if "metadata" in self.kinds:
             return
         for name in self.dataset.manifest.metadata:
             directory = self._store.path.joinpath("metadata", *components(name))
@@ -397,14 +408,28 @@ class Content:
 
     def fingerprint(self, threads: int = 2) -> str:
         """Return the fingerprint of the content: the dataset's own where nothing was left out or selected."""
-        ds = self.dataset
-        plain = not ds.is_selection and ds.generation is None
-        if plain and not self._kinds - {"columns", "metadata"}:
-            return ds.fingerprint
+        if self._is_plain() and not self.kinds - {"columns", "metadata"}:
+            return self.dataset.fingerprint
         return statistics.fingerprint(self.digests(threads), statistics.table_digests(self.table))
+
+    def _is_plain(self) -> bool:
+        """Return whether the rows are all those of a dataset, which has hashes of their blocks."""
+        return not self.dataset.is_selection and self.dataset.generation is None
+
+    def _as_stored(self, name: str) -> bool:
+        """Return whether the rows of a field are those that are stored, whatever its name and placement are."""
+        changed = self._last_row.keys() | self._filled | ({FLAGS[1]} if self._flags else set())
+        if name not in self._stored_as or name in changed:
+            return False
+        f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
+        return (f.dtype, f.shape, f.kind) == (stored.dtype, stored.shape, stored.kind)
 
     def _digest(self, name: str) -> str:
         f = self.fields[name]
+        if self._is_plain() and self._as_stored(name):
+            path = next(x.path for x in self._store.manifest.fields if x.name == self._stored_as[name])
+            known = compression.open_column(self._store.path / "digests" / path)
+            return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, known)
         hashes = [
             self._block(f, a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows)
         ]

@@ -1,11 +1,10 @@
-"""Export a dataset: plan, write in processes, finish, prove by importing it again, and move into place.
+"""Export a dataset: plan, write in processes, finish, prove by reading the files again, and move into place.
 
 ::
 
     <parent>/.<name>.rlds-export/
         lock  journal       the export that is at work; its key, and a line for each finished unit
         files/              becomes <parent>/<name>
-        home/               where the files are imported again
 """
 
 from __future__ import annotations
@@ -29,11 +28,9 @@ from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit
 from rlds_cli.files import disk, trees
 from rlds_cli.files.disk import sync_directory
-from rlds_cli.files.hashing import short
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import statistics
 from rlds_cli.store.workers import WorkerDied, work_through
 
 FORMATS = {  # name on the command line: (module, class)
@@ -41,7 +38,6 @@ FORMATS = {  # name on the command line: (module, class)
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
 }
-_CHECK = "local/export"
 _PUBLISHED = "#published"  # a line of the journal; units have other names
 _THREADS = 4  # that hash
 _ALONE = 1  # units that are written in this process: starting others takes longer
@@ -127,7 +123,7 @@ def export(
     lossy : bool
         Accept that the format cannot say everything.
     verify : bool
-        Import the files again, and compare the fingerprint. It takes as long as an import, and space for a copy.
+        Read the files as an import does, and compare the fingerprint.
     force : bool
         Replace ``directory`` if it exists.
     jobs : int, optional
@@ -371,47 +367,14 @@ class _Journal:
 
 
 def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Progress) -> None:
-    """Import the files again, and compare their fingerprint with that of the content."""
-    from rlds_cli import importing
+    """Prove the files; those that hold something else do not stay."""
+    from rlds_cli.exports.proof import prove
 
-    home = place / "home"
-    trees.discard(home)
     try:
-        files = made.files(place / "files")
-        there = importing.import_archive(
-            files,
-            _CHECK,
-            format=made.reader,
-            cache_dir=home,
-            jobs=jobs,
-            progress=_as_check(made.content.id, tell),
-            **made.import_options(),
-        )
-        if there.fingerprint != expected:
-            raise ExportError(
-                f"{made.content.id} as {made.name}: importing the files again gives {short(there.fingerprint)}"
-                f" instead of {short(expected)}. {_differences(made.content, there)}",
-                hint=f"rlds verify {made.content.id} checks the dataset; nothing was written to {made.target}",
-            )
-    finally:
-        trees.discard(home)
-
-
-def _as_check(id: str, tell: Progress) -> Progress:
-    def told(event: Event) -> None:
-        if event.stage == "convert":
-            tell(Event(id, "check", "imported again", event.done, event.total, event.unit))
-
-    return told
-
-
-def _differences(content: Content, there: Dataset) -> str:
-    """Name the fields and columns that differ."""
-    mine, theirs = content.digests(), {f.name: f.digest for f in there.manifest.fields}
-    odd = [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
-    columns, again = statistics.table_digests(content.table), statistics.table_digests(there.store.table())
-    odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
-    return f"These differ: {', '.join(odd[:8])}{', ...' * (len(odd) > 8)}."
+        prove(made, place / "files", expected, jobs or settings.cores(), tell)
+    except ExportError:
+        trees.discard(place)
+        raise
 
 
 def _publish(files: Path, old: Path, target: Path, force: bool) -> None:
