@@ -391,6 +391,8 @@ def test_a_store_without_a_file(part: str, store: Path, other: Path) -> None:
     next((store / part).iterdir()).unlink()
     with pytest.raises((DownloadFailed, DamagedDataset)):
         bring(store, other)
+    push("local/large", store)
+    assert bring(store, other).num_steps == 2000
 
 
 def test_an_index_with_the_fingerprint_of_something_else(store: Path, other: Path) -> None:

@@ -209,6 +209,7 @@ def _plan(
     if found is not None:
         index = found[0]
         known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if _is_there(o, there)))]
+        known = [k for k in known if _has_hashes(k)]
     if not known or known[0].index.manifest != taken.manifest:
         known += _beside(objects, refused)
     return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell))
@@ -222,13 +223,21 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
             found = read_index(place)
             if found is not None:
                 known = Known(place, found[0], False, frozenset(o.sha256 for o in found[0].objects))
-                _ = known.hashes
-                return known
+                return known if _has_hashes(known) else None
         return None
 
     places = [p for p in islice(objects.siblings(), _MOST_SIBLINGS) if str(p.address) not in refused]
     with ThreadPoolExecutor(_AT_ONCE, "beside") as pool:
         return [k for k in pool.map(read, places) if k is not None]
+
+
+def _has_hashes(known: Known) -> bool:
+    """Return whether the hashes of an index's blocks are there; without them its objects are not taken over."""
+    try:
+        _ = known.hashes
+    except DamagedDataset:
+        return False
+    return True
 
 
 class _Told:
