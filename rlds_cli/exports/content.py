@@ -27,7 +27,19 @@ from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement, Scalar
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TRUNCATED,
+    VIDEO,
+    Array,
+    BoolArray,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Placement,
+    Scalar,
+)
 
 T = TypeVar("T")
 _LIBC = ctypes.CDLL(None)
@@ -56,7 +68,7 @@ class Loss:
         ============= ================================================================================
         field         the field is left out
         name          the field gets the name ``becomes``
-        placement     the field is placed ``becomes``: last rows repeat the row before (``both``) or are empty (``root``)
+        placement     the field is placed ``becomes``; last rows repeat the row before (``both``), or are empty
         shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
         encoding      its images are stored decoded

@@ -77,7 +77,7 @@ class Hdf5Format(Format):
         return
 
     def read(self, column: Column, start: int, stop: int) -> Array:
-        """Return what a column holds of rows ``start`` to ``stop``: T+1 an episode; the last counts where it has all."""
+        """Return what a column holds of rows ``start`` to ``stop``: T+1 an episode, the last if it has ``all``."""
         shift = int(column.rows == "next")
         if column.kind == "frames":
             found = np.empty(stop - start, object)

@@ -192,7 +192,7 @@ def _read_parts(work: _Work, start: int, stop: int | None, told: Any) -> _Blocks
 
 
 def _chunks(work: _Work, start: int, stop: int | None, found: _Blocks) -> Iterator[tuple[int, Chunk]]:
-    """Yield the chunks of the parts that rows lie in, and their first rows; keep the episodes of those that begin there."""
+    """Yield the chunks of the parts that rows lie in, with their first rows; keep the episodes of parts."""
     starts, module = work.starts, reader(work.plan.reader)
     at = 0
     for k, part in enumerate(work.plan.parts):
