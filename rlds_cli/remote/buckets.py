@@ -39,6 +39,7 @@ class BucketObjects(Objects):
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         super().__init__(address, where, policy=policy)
         self._obstore = _import_obstore()
+        self._version = "version" if address.scheme == "gs" else "e_tag"  # by which the store compares
 
     @cached_property
     def _store(self) -> Any:
@@ -61,8 +62,8 @@ class BucketObjects(Objects):
             },
         }
         if self.address.scheme == "gs":
-            key = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
-            return self._obstore.store.GCSStore(self.address.root, **key, **common)
+            key: dict[str, Any] = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
+            return self._obstore.store.GCSStore(self.address.root, base_url=where.gcs, **key, **common)
         options: dict[str, Any] = {"region": where.region or self._region(), **where.aws}
         if "access_key_id" not in where.aws:
             options["skip_signature"] = True
@@ -96,7 +97,7 @@ class BucketObjects(Objects):
             data = bytes(found.bytes())
             if len(data) != found.meta["size"]:
                 raise Retryable("the connection closed early")
-            return Document(data, found.meta["e_tag"] or "")
+            return Document(data, found.meta[self._version] or "")
         except (Permanent, Retryable):
             raise
         except FileNotFoundError:
@@ -169,7 +170,7 @@ class BucketObjects(Objects):
 
     def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         key, errors = self._key(name), self._obstore.exceptions
-        mode: Any = "create" if seen is None else {"e_tag": seen}
+        mode: Any = "create" if seen is None else {self._version: seen}
         if self.compares:
             try:
                 self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)

@@ -196,6 +196,10 @@ class Objects(ABC):
         """Remove a file; nothing happens if there is none. Raises UploadFailed."""
         self._writing(name, lambda: self._delete(name))
 
+    def tidy(self) -> None:
+        """Remove what pushes left that were killed, where the store shows it."""
+        return
+
     # -- one attempt each
 
     @abstractmethod

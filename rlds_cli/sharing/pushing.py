@@ -309,6 +309,7 @@ def _prune(objects: Objects, index: Index, old: Mapping[str, int]) -> int:
     unnamed = {name: size for name, size in old.items() if name not in named}
     for name in unnamed:
         objects.delete(name)
+    objects.tidy()
     return sum(unnamed.values())
 
 
