@@ -312,7 +312,7 @@ def _send(
         size = path.stat().st_size
         target.objects.put(name, Body(size, partial(_opened, path)))
         sent[name] = sum
-        tell(Event(str(id), "publish", name, size, size))
+        tell(Event(str(id), "send", name, size, size))
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rlds-mirror") as pool:
