@@ -450,6 +450,7 @@ def test_a_killed_push_repeats_at_most_one_object(hub: Hub, tmp_path: Path, home
 # -- the loopback hub is one that others' clients know
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its packages
 def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     ds = arm()
