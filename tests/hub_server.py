@@ -193,7 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
         first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
         if first > last:
             return self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
-        return self._answer(206, data[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
+        return self._answer(
+            206, data[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
+        )
 
 
 class _Storage(_Handler):
@@ -336,7 +338,9 @@ class _Hub(_Handler):
                 actions["upload"] = {"href": href, "header": header | {"chunk_size": str(self.hub.part)}}
             else:
                 actions["upload"] = {"href": place}
-            answers.append({"oid": oid, "size": size} | ({} if (name, oid) in self.hub.objects else {"actions": actions}))
+            answers.append(
+                {"oid": oid, "size": size} | ({} if (name, oid) in self.hub.objects else {"actions": actions})
+            )
         return self._json({"transfer": "basic", "objects": answers})
 
     def _lfs(self, call: str, name: str, asked: dict[str, Any]) -> None:
@@ -370,11 +374,12 @@ class _Hub(_Handler):
                     if (name, value["oid"]) not in self.hub.objects:
                         return self._json({"error": f"LFS pointer to a missing object {value['oid']}"}, 400)
                     files[value["path"]] = (value["oid"], value["size"])
-                elif change["key"] == "deletedFile":
-                    if files.pop(value["path"], None) is None:
-                        return self._json({"error": "A file with this name doesn't exist"}, 404)
+                elif change["key"] == "deletedFile" and files.pop(value["path"], None) is None:
+                    return self._json({"error": "A file with this name doesn't exist"}, 404)
             made = repository.commit(files, header["value"]["summary"])
-        return self._json({"success": True, "commitOid": made, "commitUrl": f"{self.hub.url}/datasets/{name}/commit/{made}"})
+        return self._json(
+            {"success": True, "commitOid": made, "commitUrl": f"{self.hub.url}/datasets/{name}/commit/{made}"}
+        )
 
     def _resolve(self, name: str, revision: str, path: str) -> None:
         repository = self._repository(name)

@@ -215,7 +215,6 @@ def test_commits_of_others_to_other_files_do_not_matter(hub: Hub, tmp_path: Path
     first, second = arm(), arm("second", seed=5)
     push(first)
     repository = hub.repositories["lab/arm"]
-    original, notes = repository.commit, iter(range(3))
 
     def somebody(index: Any) -> dict[str, bytes]:
         repository.commit({**repository.files, "notes.md": b"by hand"}, "notes")
@@ -224,7 +223,6 @@ def test_commits_of_others_to_other_files_do_not_matter(hub: Hub, tmp_path: Path
     push(second, documents=somebody)
     assert hub.content("lab/arm")["notes.md"] == b"by hand"
     assert same(pull(tmp_path / "a"), second)
-    assert original is not None and next(notes) == 0
 
 
 def test_pushes_from_many_threads_leave_a_whole_dataset(hub: Hub, tmp_path: Path) -> None:
@@ -256,8 +254,7 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
         before = objects.read("rlds.json")
         push(second, prune=True)
         assert objects.read("rlds.json") == before
-        names = [n for n in objects.names("objects/")]
-        assert all(objects.size(n) for n in names)
+        assert all(objects.size(name) for name in objects.names("objects/"))
 
 
 def test_prune_removes_in_one_commit(hub: Hub, tmp_path: Path) -> None:
@@ -313,7 +310,7 @@ def test_a_private_repository_needs_a_token(hub: Hub, tmp_path: Path, monkeypatc
     hub.repositories["lab/arm"].private = True
     assert same(pull(tmp_path / "a"), ds)
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(DownloadFailed, match="HTTP 401.*need a token: HF_TOKEN"):
+    with pytest.raises(DownloadFailed, match=r"HTTP 401.*need a token: HF_TOKEN"):
         pull(tmp_path / "b")
 
 
@@ -466,7 +463,9 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     with stores.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
         assert objects.names() == {"a": 10240, "b": 5}
         assert objects.read_range("a", 255, 3) == b"\xff\x00\x01"
-    listed = {f.path: f.size for f in api.list_repo_tree("lab/arm", repo_type="dataset", recursive=True) if hasattr(f, "size")}
+    listed = {
+        f.path: f.size for f in api.list_repo_tree("lab/arm", repo_type="dataset", recursive=True) if hasattr(f, "size")
+    }
     assert {"rlds.json", "x/a", "x/b"} <= listed.keys()
     local = api.hf_hub_download("lab/arm", "rlds.json", repo_type="dataset", local_dir=tmp_path / "got")
     assert json.loads(Path(local).read_text())["fingerprint"] == ds.fingerprint
