@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +25,7 @@ from object_store import Fault
 import rlds_cli
 from rlds_cli import settings
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
-from rlds_cli.http.client import RetryPolicy
+from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
 from rlds_cli.progress import silent
 from rlds_cli.remote import addresses, pulling, stores
@@ -321,6 +323,21 @@ def test_a_push_without_a_token_is_refused(hub: Hub, monkeypatch: pytest.MonkeyP
     assert not hub.repositories and not hub.stored
 
 
+def test_the_hubs_own_words_are_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hub_server
+
+    monkeypatch.setattr(
+        hub_server._Hub, "_commit",
+        lambda self, *args: self._json({"error": "x"}, 400, {"X-Error-Message": "Invalid metadata in README.md\x1b"}),
+    )  # fmt: skip
+    with pytest.raises(UploadFailed) as e:
+        push(arm())
+    assert "HTTP 400" in e.value.message and (e.value.hint or "").startswith(
+        "the hub says: Invalid metadata in README.md"
+    )
+    assert "\x1b" not in (e.value.hint or "")
+
+
 def test_a_push_to_somebody_else_is_refused(hub: Hub) -> None:
     with pytest.raises(UploadFailed, match="HTTP 403"):
         push(arm(), "hf://datasets/others/arm")
@@ -369,6 +386,17 @@ def test_replace_compares(hub: Hub) -> None:
         assert objects.read_range("b/large", 10, 5) == b"xxxxx"
         objects.delete("b/small")
         assert objects.names() == {"a.json": 1, "b/large": 5000, "README.md": 1, ".gitattributes": 12}
+
+
+def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        policy = replace(HASTY, connect=0.2, read=0.3)
+        with Client(settings.read(tmp_path), policy=policy) as client:
+            begun = time.monotonic()
+            with pytest.raises(Retryable):
+                client.send("PUT", url, io.BytesIO(bytes(64 << 20)), size=64 << 20)
+            assert time.monotonic() - begun < 5
 
 
 HOSTILE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [

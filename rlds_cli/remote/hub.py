@@ -365,7 +365,10 @@ class HubObjects(WebObjects):
         return f"{self.address.path}/{name}" if self.address.path else name
 
     def _hint(self, exc: Permanent) -> str | None:
-        return _REFUSED if exc.status in (401, 403) else None
+        if exc.status in (401, 403):
+            return _REFUSED
+        said = quoted(exc.headers.get("X-Error-Message", ""))
+        return f"the hub says: {said}" if said else None
 
 
 def _action(value: Any) -> tuple[str, Mapping[str, Any]]:
