@@ -293,8 +293,13 @@ class _HubSource(FileSource):
         return not parse(url).path
 
     def mirror_urls(self, mirror: str, tails: Sequence[str]) -> Iterator[str]:
-        place = parse(mirror)  # addresses of this scheme are not quoted
+        try:
+            place = parse(mirror)
+        except DownloadFailed:  # no address of the hub: the error of a file says so, if no source has it
+            yield from super().mirror_urls(mirror, tails)
+            return
         below = f"/{place.path}" if place.path else ""
+        # addresses of this scheme are not quoted
         yield from (f"hf://datasets/{place.repo}@{place.revision}{below}/{tail}" for tail in tails[:2])
 
 
