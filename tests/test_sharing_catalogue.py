@@ -21,6 +21,7 @@ from rlds_cli.errors import NameTaken
 from rlds_cli.progress import silent
 from rlds_cli.remote import addresses, stores
 from rlds_cli.remote.objects import Body
+from rlds_cli.remote.reading import read_index
 from rlds_cli.report.html import is_report
 from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.catalogue import catalogue
@@ -69,6 +70,26 @@ def test_mlcroissant_reads_what_was_pushed(tmp_path: Path) -> None:
     push(made("arm", 5), str(tmp_path / "arm"))
     dataset = mlcroissant.Dataset(str(tmp_path / "arm/croissant.json"))
     assert not dataset.metadata.ctx.issues.errors
+
+
+def test_the_report_of_a_small_push_is_small(tmp_path: Path) -> None:
+    episodes = [
+        {
+            "observation": np.random.default_rng(k).normal(size=(301, 8)),
+            "action": np.zeros(300),
+            "next": {"reward": np.ones(300), "terminated": True},
+        }
+        for k in range(40)
+    ]
+    ds = rlds_cli.create("local/forty", episodes)
+    push(ds, str(tmp_path / "arm"))
+    with stores.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
+        index = read_index(objects)
+        assert index is not None
+        whole = pages(ds.path, index[0], objects, sent=10**9)["report.html"]
+        small = pages(ds.path, index[0], objects, sent=1000)["report.html"]
+    assert len(whole) > 500_000 and len(small) < 150_000
+    assert Document(small.decode()).wrong == []
 
 
 def test_pages_that_somebody_took_over_stay(tmp_path: Path) -> None:

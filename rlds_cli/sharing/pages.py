@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,19 +11,24 @@ from rlds_cli.progress import Progress, silent
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.index import NAME, Index
 from rlds_cli.remote.objects import Objects
-from rlds_cli.report import summarise, write_page
 from rlds_cli.report.card import MARK, card
 from rlds_cli.report.croissant import StoredFile, croissant
-from rlds_cli.report.html import GENERATOR
+from rlds_cli.report.html import GENERATOR, read_content, render
 
 CARD, METADATA, REPORT = "README.md", "croissant.json", "report.html"
 _HEAD = 1024  # bytes at the start of a report that hold its generator
+_USUAL = 2_000_000  # bytes of a large report
+_SHARE = 0.01  # of the bytes that a push sends, which the report may have
+_LEAST = 1 / 64  # of the usual numbers of episodes and values
 
 
-def pages(path: Path, index: Index, objects: Objects, progress: Progress = silent) -> Mapping[str, bytes]:
+def pages(
+    path: Path, index: Index, objects: Objects, *, sent: int | None = None, progress: Progress = silent
+) -> Mapping[str, bytes]:
     """Return the pages to be written beside an index, by name. Reads every row once, as the report checks them.
 
-    A card or report at the address that rlds did not write, or that somebody has taken over, is left as it is.
+    A card or report at the address that rlds did not write, or that somebody has taken over, is left as it is. After a
+    push of few bytes the report shows fewer episodes, so that it is small beside them.
 
     Parameters
     ----------
@@ -34,17 +38,21 @@ def pages(path: Path, index: Index, objects: Objects, progress: Progress = silen
         As it is pushed; of a dataset that grows, the generation that it names.
     objects : Objects
         What is at the address.
+    sent : int, optional
+        Bytes of objects that this push sends; all unless given.
     """
     ds = open_dataset(path, generation=index.generation)
     address = objects.address
     shown = None if address.scheme == "file" else str(address)
-    summary, report = summarise(ds), io.BytesIO()
-    write_page(ds, report, progress=progress)
+    size = sum(o.size for o in index.objects)
+    share = min(1.0, max(_LEAST, _SHARE * (size if sent is None else sent) / _USUAL))
+    content = read_content(ds, share=share, progress=progress)
+    summary, report = content.summary, render(content)
     described = croissant(summary, _files(index), url=_page(address, objects.where.hub))
     made = {
-        CARD: card(summary, address=shown, size=sum(o.size for o in index.objects)).encode(),
+        CARD: card(summary, address=shown, size=size).encode(),
         METADATA: described.encode(),
-        REPORT: report.getvalue(),
+        REPORT: report.encode("utf-8", "replace"),
     }
     return {name: page for name, page in made.items() if _is_ours(name, objects)}
 
