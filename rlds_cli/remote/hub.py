@@ -311,7 +311,13 @@ class HubObjects(WebObjects):
             return tag
 
         with ThreadPoolExecutor(_AT_ONCE, "hub-part") as pool:
-            tags = list(pool.map(send, range(len(numbers))))
+            try:
+                tags = list(pool.map(send, range(len(numbers))))
+            except BaseException as exc:
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(exc, Exception):  # Ctrl-C
+                    self.client.stop()
+                raise
         parts = [{"partNumber": k, "etag": tag} for k, tag in enumerate(tags, 1)]
         self._call(address, {"oid": sha256, "parts": parts}, headers=_LFS)
 

@@ -316,8 +316,12 @@ def _send(
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rlds-mirror") as pool:
-            for done in [pool.submit(send, w.name) for w in group]:
-                done.result()
+            try:
+                for done in [pool.submit(send, w.name) for w in group]:
+                    done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     finally:
         target.add(sent)
     for w in missing:
