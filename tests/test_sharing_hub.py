@@ -131,25 +131,27 @@ def test_objects_are_sent_in_parts(hub: Hub, tmp_path: Path) -> None:
     assert same(pull(tmp_path / "x"), ds)
 
 
-@pytest.mark.parametrize("part", [None, 16384])
+SENDING = [Fault("503", "PUT", times=2), Fault("429", "PUT"), Fault("reset", "PUT", times=2), Fault("lost", "PUT")]
+CALLS = [
+    Fault("503", "POST", "batch", times=2),
+    Fault("reset", "POST", "batch"),
+    Fault("503", "POST", "verify"),
+    Fault("503", "POST", "commit", times=2),
+    Fault("reset", "POST", "commit"),
+    Fault("lost", "POST", "commit"),
+    Fault("lost", "POST", "create"),
+    Fault("503", "POST", "preupload"),
+    Fault("short", "GET", "revision"),
+    Fault("reset", "GET", "tree"),
+]
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "part"),
     [
-        Fault("503", "PUT", times=2),
-        Fault("429", "PUT", times=1),
-        Fault("reset", "PUT", times=2),
-        Fault("lost", "PUT", times=1),
-        Fault("503", "POST", "batch", times=2),
-        Fault("reset", "POST", "batch"),
-        Fault("503", "POST", "verify"),
-        Fault("lost", "POST", "complete"),
-        Fault("503", "POST", "commit", times=2),
-        Fault("reset", "POST", "commit"),
-        Fault("lost", "POST", "commit"),
-        Fault("lost", "POST", "create"),
-        Fault("503", "POST", "preupload"),
-        Fault("short", "GET", "revision"),
-        Fault("reset", "GET", "tree"),
+        *((fault, part) for fault in SENDING for part in (None, 16384)),
+        (Fault("lost", "POST", "complete"), 16384),
+        *((fault, None) for fault in CALLS),
     ],
     ids=lambda f: f"{f.kind}-{f.method}-{f.path}" if isinstance(f, Fault) else str(f),
 )
