@@ -401,6 +401,17 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
             assert time.monotonic() - begun < 5
 
 
+def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
+    policy = replace(HASTY, idle=0.2, least=1000)
+    hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
+    with stores.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
+        with pytest.raises(UploadFailed):
+            objects.put("objects/" + "0" * 64, Body.of(b"x" * 5000))  # of which the hub stores nothing
+        assert 2 < len(hub.stored) < 20
+        hub.faults = [Fault("lost", "PUT", times=1, wait=0.3)]
+        objects.put("large", Body.of(b"x" * 5000))
+
+
 HOSTILE: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("batch", lambda v: {"objects": []}),
     ("batch", lambda v: {"objects": [{"oid": "0" * 64, "size": 1, "actions": {}}]}),

@@ -276,6 +276,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         *,
         size: int | None = None,
+        told: Callable[[int], None] = lambda sent: None,
     ) -> tuple[bytes, Mapping[str, str]]:
         """Send a body, once, and return the body and the headers of the answer.
 
@@ -290,6 +291,8 @@ class Client:
             A stream is read from its position on.
         size : int, optional
             Bytes of a stream.
+        told : callable, optional
+            Receives the number of bytes of a stream whenever some are sent.
 
         Raises
         ------
@@ -299,7 +302,8 @@ class Client:
         self.check()
         with self._watch.exchange(self.policy.answer) as exchange:
             self.check()
-            stream: Any = body if isinstance(body, bytes) else _Outgoing(body, size or 0, exchange, self.policy.answer)
+            seconds = self.policy.answer
+            stream: Any = body if isinstance(body, bytes) else _Outgoing(body, size or 0, exchange, seconds, told)
             timeout = (self.policy.connect, self.policy.read)
             with self._failing(exchange), during(exchange):
                 response = self._session.request(
@@ -460,9 +464,11 @@ class Client:
 class _Outgoing:
     """The body of a request as it is sent. Each read says that the server has taken what was read before."""
 
-    def __init__(self, stream: BinaryIO, size: int, exchange: Exchange, seconds: float) -> None:
+    def __init__(
+        self, stream: BinaryIO, size: int, exchange: Exchange, seconds: float, told: Callable[[int], None]
+    ) -> None:
         self._stream, self._size, self._left = stream, size, size
-        self._exchange, self._seconds = exchange, seconds
+        self._exchange, self._seconds, self._told = exchange, seconds, told
 
     def __len__(self) -> int:
         return self._size
@@ -475,6 +481,7 @@ class _Outgoing:
         self._exchange.allow(self._seconds)
         chunk = self._stream.read(self._left if size < 0 else min(size, self._left))
         self._left -= len(chunk)
+        self._told(len(chunk))
         return chunk
 
 

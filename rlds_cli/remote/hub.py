@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -264,7 +263,7 @@ class HubObjects(WebObjects):
         if "chunk_size" in told:
             self._send_parts(address, told, sha256, body)
         else:
-            self._persist(lambda: self._send_part(address, body, 0, body.size))
+            self._send_part(address, body, 0, body.size)
         if "verify" in actions:
             href, _ = _action(actions["verify"])
             self._call(following(self.where.hub, href), {"oid": sha256, "size": body.size}, headers=_LFS)
@@ -304,8 +303,7 @@ class HubObjects(WebObjects):
         def send(k: int) -> str:
             start = k * size
             place = following(self.where.hub, str(places[numbers[k]]))
-            part = partial(self._send_part, place, body, start, min(size, body.size - start))
-            tag = self._persist(part).get("ETag", "")
+            tag = self._send_part(place, body, start, min(size, body.size - start)).get("ETag", "")
             if not tag:
                 raise Permanent("the storage does not name the part that it was sent")
             return tag
@@ -322,9 +320,20 @@ class HubObjects(WebObjects):
         self._call(address, {"oid": sha256, "parts": parts}, headers=_LFS)
 
     def _send_part(self, address: str, body: Body, start: int, size: int) -> Mapping[str, str]:
-        with body.open() as content:
-            content.seek(start)
-            return self.client.send("PUT", address, content, size=size)[1]
+        """Send a part of an object, again after failures that pass; return the headers of the answer."""
+        sent = 0
+
+        def count(more: int) -> None:
+            nonlocal sent
+            sent += more
+
+        def attempt() -> Mapping[str, str]:
+            with body.open() as content:
+                content.seek(start)
+                return self.client.send("PUT", address, content, size=size, told=count)[1]
+
+        # A part may take longer than a server may be silent; but it is not sent again and again for ever.
+        return self._persist(attempt, lambda: min(sent, self.client.policy.attempts * size))
 
     def _committed(self, head: str | None, summary: str) -> bool:
         """Make a commit of what is pending on a commit; False if somebody else has made one meanwhile."""
@@ -364,8 +373,8 @@ class HubObjects(WebObjects):
         content = json.dumps(value).encode()
         return _object(self._persist(lambda: self.client.send("POST", url, content, headers))[0], empty=True)
 
-    def _persist(self, act: Callable[[], T]) -> T:
-        return self.client.persist(lambda left: act())
+    def _persist(self, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+        return self.client.persist(lambda left: act(), reached)
 
     def _path(self, name: str) -> str:
         return f"{self.address.path}/{name}" if self.address.path else name
