@@ -17,13 +17,12 @@ from test_report_page import Document
 
 import rlds_cli
 from rlds_cli import settings
+from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
-from rlds_cli.progress import silent
 from rlds_cli.remote import addresses, stores
 from rlds_cli.remote.objects import Body
 from rlds_cli.remote.reading import read_index
 from rlds_cli.report.html import is_report
-from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.catalogue import catalogue
 from rlds_cli.sharing.pages import pages
 
@@ -39,12 +38,7 @@ def made(name: str, steps: int, *, seed: int = 0) -> rlds_cli.Dataset:
 
 
 def push(ds: rlds_cli.Dataset, to: str) -> None:
-    address, where = addresses.parse(to), settings.read()
-    with stores.open_objects(address, where) as objects:
-        pushing.send(
-            snapshot.take(ds.path), address, where, progress=silent,
-            documents=lambda index: pages(ds.path, index, objects),
-        )  # fmt: skip
+    rlds_cli.push(ds.path, to)
 
 
 def test_pages_lie_beside_a_pushed_dataset(tmp_path: Path, home: Path) -> None:
@@ -72,24 +66,50 @@ def test_mlcroissant_reads_what_was_pushed(tmp_path: Path) -> None:
     assert not dataset.metadata.ctx.issues.errors
 
 
-def test_the_report_of_a_small_push_is_small(tmp_path: Path) -> None:
+def forty(width: int = 8) -> rlds_cli.Dataset:
     episodes = [
         {
-            "observation": np.random.default_rng(k).normal(size=(301, 8)),
+            "observation": np.random.default_rng(k).normal(size=(301, width)),
             "action": np.zeros(300),
             "next": {"reward": np.ones(300), "terminated": True},
         }
         for k in range(40)
     ]
-    ds = rlds_cli.create("local/forty", episodes)
+    return rlds_cli.create("local/forty", episodes, force=True)
+
+
+def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
+    ds = forty()
     push(ds, str(tmp_path / "arm"))
     with stores.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
         index = read_index(objects)
         assert index is not None
-        whole = pages(ds.path, index[0], objects, sent=10**9)["report.html"]
-        small = pages(ds.path, index[0], objects, sent=1000)["report.html"]
-    assert len(whole) > 500_000 and len(small) < 150_000
-    assert Document(small.decode()).wrong == []
+        size = sum(o.size for o in index[0].objects)
+        for page in ("README.md", "croissant.json", "report.html"):
+            (tmp_path / "arm" / page).unlink()
+        whole = pages(ds.path, index[0], objects)["report.html"]
+        scaled = pages(ds.path, index[0], objects, sent=size)["report.html"]
+        assert whole == scaled and 60_000 < len(scaled) < 200_000  # of a megabyte
+        assert "report.html" not in pages(ds.path, index[0], objects, sent=size - 1)
+        always = pages(ds.path, index[0], objects, sent=0, always=True)["report.html"]
+        assert Document(always.decode()).wrong == []
+    large = forty(400)  # 38 MB
+    push(large, str(tmp_path / "large"))
+    with stores.open_objects(addresses.parse(tmp_path / "large"), settings.read()) as objects:
+        index = read_index(objects)
+        assert index is not None
+        (tmp_path / "large/report.html").unlink()
+        part = pages(large.path, index[0], objects, sent=20_000_000)["report.html"]
+        assert 100_000 < len(part) < 600_000
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    ds = made("arm", 5)
+    push(ds, str(tmp_path / "arm"))
+    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "arm").iterdir() if f.is_file()}
+    push(ds, str(tmp_path / "arm"))
+    now = {f: f.stat().st_mtime_ns for f in before}
+    assert {f.name for f in before if before[f] != now[f]} <= {"rlds.json"}
 
 
 def test_pages_that_somebody_took_over_stay(tmp_path: Path) -> None:
@@ -162,6 +182,10 @@ def test_the_page_of_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         push(growing(3), "s3://lab/data/two")
         catalogue("s3://lab/data")
         check(store.buckets["lab"]["data/index.html"], "s3://lab/data")
+        kinds = {r.path.partition("?")[0]: r.headers.get("Content-Type") or r.headers.get("content-type")
+                 for r in store.requests if r.method == "PUT"}  # fmt: skip
+        assert kinds["/lab/data/index.html"] == kinds["/lab/data/one/report.html"] == "text/html; charset=utf-8"
+        assert kinds["/lab/data/one/README.md"] == "text/markdown; charset=utf-8"
 
 
 def test_the_page_of_a_repository_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +231,41 @@ def test_a_page_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(NameTaken):
         catalogue(tmp_path / "lab")
     assert (tmp_path / "lab/index.html").read_text() == "<h1>mine</h1>"
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    monkeypatch.setattr("sys.argv", ["rlds", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out = capsys.readouterr()
+    assert not ended.value.code, out.err
+    return out.out
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made("one", 5), made("two", 4)
+    lab = str(tmp_path / "lab")
+    told = run(capsys, monkeypatch, "push", "local/one", f"{lab}/one", "--no-pages")
+    assert f"{lab}/one" in told and not (tmp_path / "lab/one/README.md").exists()
+    words = ("push", "local/two", f"{lab}/two", "--pages", "--catalogue", lab, "--json")
+    both = json.loads(run(capsys, monkeypatch, *words))
+    assert both["push"]["id"] == "local/two"
+    assert [d["report"] for d in both["catalogue"]["datasets"]] == [False, True]
+    assert rows((tmp_path / "lab/index.html").read_text())[1][0] == "two"
+    (tmp_path / "lab/index.html").unlink()
+    assert "would list 2 datasets" in run(capsys, monkeypatch, "push", "--catalogue", lab, "--dry-run")
+    assert not (tmp_path / "lab/index.html").exists()
+    assert "lists 2 datasets" in run(capsys, monkeypatch, "push", "--catalogue", lab)
+
+
+@pytest.mark.parametrize("words", [[], ["local/one"], ["local/one", "--catalogue", "x"]])
+def test_incomplete_commands(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rlds", "push", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "ID and TO" in capsys.readouterr().err
 
 
 def test_an_empty_store_has_an_empty_page(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def same(a: rlds_cli.Dataset, b: rlds_cli.Dataset) -> bool:
 
 def test_a_pushed_dataset_comes_back(hub: Hub, tmp_path: Path) -> None:
     ds = arm()
-    done = push(ds, documents=lambda index: {"README.md": b"# arm\n"})
+    done = push(ds, documents=lambda plan, objects: {"README.md": b"# arm\n"})
     repository = hub.repositories["lab/arm"]
     assert len(repository.commits) == 2  # the first is the hub's own
     content = hub.content("lab/arm")
@@ -204,7 +204,7 @@ def test_of_two_pushes_one_is_told(hub: Hub, tmp_path: Path) -> None:
     first, second, third = arm(), arm("second", seed=5), arm("third", seed=6)
     push(first)
 
-    def overtaken(index: Any) -> dict[str, bytes]:
+    def overtaken(plan: Any, objects: Any) -> dict[str, bytes]:
         push(third)
         return {}
 
@@ -220,7 +220,7 @@ def test_commits_of_others_to_other_files_do_not_matter(hub: Hub, tmp_path: Path
     push(first)
     repository = hub.repositories["lab/arm"]
 
-    def somebody(index: Any) -> dict[str, bytes]:
+    def somebody(plan: Any, objects: Any) -> dict[str, bytes]:
         repository.commit({**repository.files, "notes.md": b"by hand"}, "notes")
         return {}
 

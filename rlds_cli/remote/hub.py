@@ -201,7 +201,7 @@ class HubObjects(WebObjects):
     def _delete(self, name: str) -> None:
         self.delete_all([name])
 
-    def delete_all(self, found: Iterable[str]) -> None:
+    def delete_all(self, names: Iterable[str]) -> None:
         """Remove files in one commit. Their content stays in the history of the repository."""
 
         def attempt() -> None:
@@ -213,7 +213,7 @@ class HubObjects(WebObjects):
                 if self._committed(head, f"Remove {len(paths):,} files"):
                     return
 
-        paths = [self._path(name) for name in found]
+        paths = [self._path(name) for name in names]
         if paths:
             self._writing(paths[0], attempt)
 

@@ -77,8 +77,8 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         _provenance(s.provenance),
         _notes(s),
         _licence(s),
-        "rlds wrote this page. Beside it, `report.html` shows the content of the "
-        "dataset, and `croissant.json` describes it for programs.",
+        "rlds wrote this page. Beside it, `croissant.json` describes the dataset for programs, and `report.html`, if "
+        "it is there, shows its content.",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -37,13 +37,15 @@ class Catalogued:
     datasets: tuple[Listed, ...]
 
 
-def catalogue(store: StrPath, *, cache_dir: StrPath | None = None) -> Catalogued:
+def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | None = None) -> Catalogued:
     """Write ``index.html``: every dataset that was pushed below an address, with its fields, size and report.
 
     Parameters
     ----------
     store : str or path
         The address above the datasets: a directory, ``s3://BUCKET/PATH``, ``gs://...`` or ``hf://datasets/...``.
+    dry_run : bool
+        Only read.
 
     Raises
     ------
@@ -62,7 +64,8 @@ def catalogue(store: StrPath, *, cache_dir: StrPath | None = None) -> Catalogued
         with ThreadPoolExecutor(_AT_ONCE, "catalogue") as pool:
             listed = tuple(pool.map(lambda name: _listed(objects, where, name, names), found))
         page = render(listed, address=None if address.scheme == "file" else str(address)).encode("utf-8", "replace")
-        _write(objects, page)
+        if not dry_run:
+            _write(objects, page)
     return Catalogued(f"{str(address).rstrip('/')}/{PAGE}", len(page), listed)
 
 

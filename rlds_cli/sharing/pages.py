@@ -14,21 +14,30 @@ from rlds_cli.remote.objects import Objects
 from rlds_cli.report.card import MARK, card
 from rlds_cli.report.croissant import StoredFile, croissant
 from rlds_cli.report.html import GENERATOR, read_content, render
+from rlds_cli.report.summary import summarise
 
 CARD, METADATA, REPORT = "README.md", "croissant.json", "report.html"
 _HEAD = 1024  # bytes at the start of a report that hold its generator
 _USUAL = 2_000_000  # bytes of a large report
-_SHARE = 0.01  # of the bytes that a push sends, which the report may have
+_SHARE = 0.01  # of the bytes that a push sends, for episodes and values
+_MOST, _SMALLEST = 0.03, 60_000  # of these bytes for the whole report, and bytes that no report falls below
 _LEAST = 1 / 64  # of the usual numbers of episodes and values
 
 
 def pages(
-    path: Path, index: Index, objects: Objects, *, sent: int | None = None, progress: Progress = silent
+    path: Path,
+    index: Index,
+    objects: Objects,
+    *,
+    sent: int | None = None,
+    always: bool = False,
+    progress: Progress = silent,
 ) -> Mapping[str, bytes]:
-    """Return the pages to be written beside an index, by name. Reads every row once, as the report checks them.
+    """Return the pages to be written beside an index, by name.
 
-    A card or report at the address that rlds did not write, or that somebody has taken over, is left as it is. After a
-    push of few bytes the report shows fewer episodes, so that it is small beside them.
+    A card or report at the address that rlds did not write, or that somebody has taken over, is left as it is. The
+    report reads every row. After a push of a part of the dataset it shows fewer episodes, so that it is small beside
+    what is sent; if it cannot be, it is left out, and that of an earlier push stays.
 
     Parameters
     ----------
@@ -40,21 +49,25 @@ def pages(
         What is at the address.
     sent : int, optional
         Bytes of objects that this push sends; all unless given.
+    always : bool
+        Write the report whatever is sent.
     """
-    ds = open_dataset(path, generation=index.generation)
-    address = objects.address
-    shown = None if address.scheme == "file" else str(address)
     size = sum(o.size for o in index.objects)
-    share = min(1.0, max(_LEAST, _SHARE * (size if sent is None else sent) / _USUAL))
-    content = read_content(ds, share=share, progress=progress)
-    summary, report = content.summary, render(content)
-    described = croissant(summary, _files(index), url=_page(address, objects.where.hub))
-    made = {
-        CARD: card(summary, address=shown, size=size).encode(),
-        METADATA: described.encode(),
-        REPORT: report.encode("utf-8", "replace"),
-    }
-    return {name: page for name, page in made.items() if _is_ours(name, objects)}
+    some = not always and sent is not None and sent < size
+    ds = open_dataset(path, generation=index.generation)
+    shown = None if objects.address.scheme == "file" else str(objects.address)
+    made = {}
+    summary = None
+    if not some or (sent or 0) * _MOST >= _SMALLEST:
+        share = min(1.0, max(_LEAST, _SHARE * (size if sent is None or always else sent) / _USUAL))
+        content = read_content(ds, share=share, progress=progress)
+        summary, report = content.summary, render(content).encode("utf-8", "replace")
+        if not some or len(report) <= (sent or 0) * _MOST:
+            made[REPORT] = report
+    summary = summary or summarise(ds)
+    made[CARD] = card(summary, address=shown, size=size).encode()
+    made[METADATA] = croissant(summary, _files(index), url=_page(objects.address, objects.where.hub)).encode()
+    return {name: page for name, page in made.items() if _is_to_be_written(name, page, objects)}
 
 
 def _files(index: Index) -> list[StoredFile]:
@@ -74,11 +87,10 @@ def _page(address: Address, hub: str) -> str | None:
     return f"{hub}/datasets/{address.root}{below.rstrip('/')}"
 
 
-def _is_ours(name: str, objects: Objects) -> bool:
-    """Return whether a page may be written: there is none, or it is one of rlds."""
-    if name == METADATA:
-        return True
+def _is_to_be_written(name: str, page: bytes, objects: Objects) -> bool:
+    """Return whether a page is another than the one that is there, which is none or one of rlds."""
     there = objects.read(name)
-    if there is None:
-        return True
-    return MARK.encode() in there.data if name == CARD else GENERATOR.encode() in there.data[:_HEAD]
+    if there is None or name == METADATA:
+        return there is None or there.data != page
+    ours = MARK.encode() in there.data if name == CARD else GENERATOR.encode() in there.data[:_HEAD]
+    return ours and there.data != page
