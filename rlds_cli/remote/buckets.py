@@ -30,6 +30,11 @@ _HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account that may do it",
 }
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "json": "application/json",
+}
 _NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
 
 
@@ -157,7 +162,7 @@ class BucketObjects(Objects):
         try:
             with body.open() as content:
                 if body.size <= PART:
-                    self._obstore.put(self._store, key, content.read(), use_multipart=False)
+                    self._obstore.put(self._store, key, content.read(), attributes=_kind(name), use_multipart=False)
                 else:
                     part = max(PART, -(-body.size // _PARTS))
                     self._obstore.put(self._store, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
@@ -173,7 +178,7 @@ class BucketObjects(Objects):
         mode: Any = "create" if seen is None else {self._version: seen}
         if self.compares:
             try:
-                self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+                self._obstore.put(self._store, key, data, attributes=_kind(name), mode=mode, use_multipart=False)
                 return
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 raise Overtaken from None
@@ -188,7 +193,7 @@ class BucketObjects(Objects):
         if (None if there is None else there.tag) != seen:
             raise Overtaken
         try:
-            self._obstore.put(self._store, key, data, use_multipart=False)
+            self._obstore.put(self._store, key, data, attributes=_kind(name), use_multipart=False)
         except Exception as e:
             raise self._failed(e) from None
         now = self._read(name, LONGEST)
@@ -237,6 +242,12 @@ class BucketObjects(Objects):
 
     def _hint(self, exc: Permanent) -> str | None:
         return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
+
+
+def _kind(name: str) -> dict[str, str]:
+    """Return the content type of a page, which a bucket that serves pages tells browsers."""
+    kind = _KINDS.get(name.rpartition(".")[2])
+    return {"Content-Type": kind} if kind else {}
 
 
 def _import_obstore() -> Any:
