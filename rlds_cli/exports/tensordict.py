@@ -165,7 +165,8 @@ class TensorDict(Format):
 
     def _next(self, name: str, start: int, stop: int) -> Array:
         """Return the rows after; the last row of all has none, and is no step."""
-        values = self.content.rows(name, start + 1, min(stop + 1, self.content.num_rows))
+        rows = self.content.num_rows
+        values = self.content.rows(name, min(start + 1, rows - 1), min(stop + 1, rows))
         return values if len(values) == stop - start else np.concatenate([values, values[-1:]])
 
     def _done(self, start: int, stop: int) -> BoolArray:
@@ -385,7 +386,7 @@ class _Groups:
 
 
 def _pwrite(descriptor: int, values: Array, at: int) -> None:
-    data = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(descriptor, data, at)
         data, at = data[written:], at + written

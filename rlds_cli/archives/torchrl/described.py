@@ -5,8 +5,8 @@ that an episode was cut, seeds, reset options, splits, and columns of the user's
 
 ::
 
-    {"version": 1, "form": "memmap", "fields": [{"name": ..., "dtype": ..., "shape": ..., "placement": ..., "kind": ...}],
-     "spaces": {...}, "env": {...},
+    {"version": 1, "form": "memmap", "spaces": {...}, "env": {...},
+     "fields": [{"name": ..., "dtype": ..., "shape": ..., "placement": ..., "kind": ...}],
      "episodes": {"length": [3, 2], "end": "02", "observed": "10", "seed": [...], "splits": {"train": "11"}, ...}}
 """
 
