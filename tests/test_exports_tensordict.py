@@ -15,6 +15,7 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, InvalidArgument, LossyExport
 from rlds_cli.exports import tensordict as form_of
+from rlds_cli.exports.content import Content
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Unit
 from rlds_cli.importing import import_archive
@@ -230,6 +231,9 @@ def test_what_episodes_have_beside_their_steps(home: Path, tmp_path: Path) -> No
     more = {"seed": [7, None, 2**64 - 1, 0], "options": ['{"a": 1}', None, None, None]}
     columns = {"task": ["push", None, "pull", "push"], "score": [0.5, 1.0, None, 2.0]}
     about["episodes"] |= {**more, "splits": {"train": "1010"}, "columns": columns}
+    (tmp_path / "out" / "rlds_metadata").mkdir()
+    np.save(tmp_path / "out" / "rlds_metadata" / "w.npy", np.arange(6.0).reshape(2, 3))
+    about["metadata"] = {"texts": {"model": "<xml/>"}, "arrays": {"policy/weight": "w.npy"}}
     file.write_text(json.dumps(about))
     ds = import_archive(tmp_path / "out", "local/more")
     for form in ("memmap", "h5"):
@@ -240,6 +244,8 @@ def test_what_episodes_have_beside_their_steps(home: Path, tmp_path: Path) -> No
         assert again.episodes["task"].tolist() == columns["task"]
         table = again.store.table()
         assert list(table.seed) == more["seed"] and list(table.options) == more["options"]
+        kept = dict(Content(again).metadata())
+        assert kept["model"] == "<xml/>" and kept["policy/weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_path: Path) -> None:
@@ -266,6 +272,8 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
         ({"episodes": {"length": [10], "end": "0", "observed": "1", "splits": {"a": "11"}}}, "split a"),
         ({"episodes": {"length": [10], "end": "0", "observed": "1"}}, "does not end as its flags say"),
         ({"spaces": 3}, "spaces is no object"),
+        ({"metadata": {"arrays": {"x": "../out/action.memmap"}}}, "no name of a file"),
+        ({"metadata": {"arrays": {"x": "gone.npy"}}}, "gone.npy"),
     ],
 )
 def test_descriptions_that_do_not_fit_are_refused(
@@ -301,6 +309,4 @@ def test_an_export_goes_on(home: Path, tmp_path: Path, divided: None, monkeypatc
 
 
 def _made(ds: Any, form: str, directory: Path) -> form_of.TensorDict:
-    from rlds_cli.exports.content import Content
-
     return form_of.TensorDict(Content(ds), directory / form, form)

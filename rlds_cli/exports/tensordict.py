@@ -7,6 +7,7 @@
                            <key>.shape.memmap       nested: as NestedStorageCheckpointer; the same bytes
     <directory>/checkpoint.h5                       h5: as H5StorageCheckpointer, a group for each trajectory
     <directory>/rlds_episodes.json                  fields, and ends, final observations, seeds, ... of the episodes
+    <directory>/rlds_metadata/0.npy                 arrays that are not per row
 
 In the compact forms an observed field has a row more behind every step that is done, which holds the next observation.
 Rows of the dataset have this order already where only last steps are done::
@@ -30,8 +31,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives.torchrl.described import FILE, VERSION
-from rlds_cli.archives.torchrl.stores import META, STORAGE, encoded
+from rlds_cli.archives.torchrl.described import FILE, METADATA, VERSION
+from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, encoded
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import PIECE, Loss
 from rlds_cli.exports.format import EPISODES, Format, Unit, sync
@@ -79,7 +80,7 @@ class TensorDict(Format):
 
     name = "tensordict"
     reader = "torchrl"
-    can = EPISODES - {"metadata"}
+    can = EPISODES
     forms = (MEMMAP, FLAT, NESTED, H5)
 
     # -- what is lost
@@ -93,8 +94,12 @@ class TensorDict(Format):
             elif f.kind == "text" and long:
                 why = "too long for one JSON document" if self.form == MEMMAP else f"{self.form} has no place for them"
                 yield Loss("field", f"the texts {name}: {why}", name)
+            elif f.kind == "frames" and 0 in f.shape:
+                yield Loss("field", f"{name}: images of different sizes", name)
             elif f.kind == "frames":
                 yield Loss("encoding", f"{name} stored as {f.codec}: will be decoded", name)
+            elif f.kind == "array" and f"torch.{f.dtype}" not in KNOWN:
+                yield Loss("field", f"{name}: values of {f.dtype}", name)
             elif self._is_own_next(name) and self.content.table.observed.any():
                 yield Loss("field", f"{name}, beside which TED has no place for final observations", name)
 
@@ -174,16 +179,12 @@ class TensorDict(Format):
         return np.asarray(terminated | truncated)
 
     def _episode(self, start: int, stop: int) -> IntArray:
-        number: IntArray = np.searchsorted(self._starts, np.arange(start, stop), "right") - 1
+        number: IntArray = np.searchsorted(self.content.starts, np.arange(start, stop), "right") - 1
         return number
-
-    @cached_property
-    def _starts(self) -> IntArray:
-        return self.content.table.start
 
     def _observed(self, start: int, stop: int) -> BoolArray:
         table, known = self.content.table, np.ones(stop - start, bool)
-        last = (self._starts + table.length - 1)[~table.observed]
+        last = (self.content.starts + table.length - 1)[~table.observed]
         known[last[(last >= start) & (last < stop)] - start] = False
         return known
 
@@ -228,8 +229,8 @@ class TensorDict(Format):
     def write(self, unit: Unit, directory: Path) -> Any:
         """Write the steps of some episodes at their places; return their texts."""
         table = self.content.table
-        start = int(self._starts[unit.first])
-        stop = int(self._starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
+        start = int(self.content.starts[unit.first])
+        stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
         first = int(self.first_steps[unit.first])
         extra = int(np.searchsorted(self.ends, first))
         files = _Groups(directory / CHECKPOINT, self.ends) if self.form == H5 else _Files(directory)
@@ -261,7 +262,7 @@ class TensorDict(Format):
             self._describe(directory, texts)
         if self.form in (FLAT, NESTED):
             _dump(directory / STORAGE, {"metadata": {}, "is_pytree": False, "len": self.steps})
-        _dump(directory / FILE, self._episodes())
+        _dump(directory / FILE, self._description(directory))
 
     def _describe(self, directory: Path, texts: Mapping[str, list[str | None]]) -> None:
         """Write ``meta.json`` of the TensorDict and of all nested ones."""
@@ -315,8 +316,8 @@ class TensorDict(Format):
                     name = f"{group_name(k, len(self.ends))}/{leaf.key}".encode()
                     h5py.h5d.create(f.id, name, h5py.h5t.py_create(leaf.dtype, logical=True), space, how, parents)
 
-    def _episodes(self) -> dict[str, Any]:
-        """Return the description of fields and episodes."""
+    def _description(self, directory: Path) -> dict[str, Any]:
+        """Return the description of fields and episodes, and write what it refers to."""
         table, m = self.content.table, self.content.dataset.manifest
         episodes: dict[str, Any] = {"length": table.length.tolist(), "end": _digits(table.end)}
         episodes["observed"] = _digits(table.observed)
@@ -330,8 +331,22 @@ class TensorDict(Format):
         ]
         kept = {root for root in m.spaces if any(is_below(name, root) for name in self.content.fields)}
         spaces = {root: space for root, space in m.spaces.items() if root in kept}
-        about = {"fields": fields, "spaces": spaces, "env": dict(m.env)}
+        about = {"fields": fields, "spaces": spaces, "env": dict(m.env), "metadata": self._metadata(directory)}
         return {"version": VERSION, "form": self.form, **about, "episodes": episodes}
+
+    def _metadata(self, directory: Path) -> dict[str, Any]:
+        """Write the data that are not per row, and return texts by name, and files of arrays."""
+        texts, files = {}, {}
+        for name, value in self.content.metadata():
+            if isinstance(value, str):
+                texts[name] = value
+                continue
+            files[name] = f"{len(files)}.npy"
+            file = directory / METADATA / files[name]
+            file.parent.mkdir(exist_ok=True)
+            np.save(file, value, allow_pickle=False)
+            sync(file)
+        return {"texts": texts, "arrays": files}
 
 
 class _Files:

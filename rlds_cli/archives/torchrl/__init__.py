@@ -185,7 +185,10 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read values that JSON holds once for all rows, and descriptions of the environment."""
-    found = [] if "described" in plan.facts else stores.find(plan.archive)
+    if "described" in plan.facts:
+        yield from described.metadata(plan)
+        return
+    found = stores.find(plan.archive)
     for store in found:
         prefix = f"{store.name}/" if len(found) > 1 else ""
         for name, value in store.tree.constants.items():

@@ -42,7 +42,7 @@ from rlds_cli.ted import (
     chunks,
 )
 
-FILE = "rlds_episodes.json"
+FILE, METADATA = "rlds_episodes.json", "rlds_metadata"
 VERSION = 1
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 LONGEST = 128 << 20
@@ -101,7 +101,7 @@ def _episodes(plan: Plan, part: Part, table: _Table, lanes: Lanes) -> Iterator[E
         spot = _Spot.of(lanes, table.bounds, int(table.first[number]), int(table.first[number + 1]))
         end, observed = int(table.end[number]), bool(table.observed[number])
         terminated, truncated = (_flag(spot, keys[flag]) for flag in FLAGS)
-        if terminated[-1] != (end == TERMINATED) or truncated[:-1].any() or not (terminated | truncated)[-1]:
+        if terminated[-1] != (end == TERMINATED) or not (terminated | truncated)[-1]:
             raise CorruptArchive(f"{table.file}: episode {number:,} does not end as its flags say.")
         yield EpisodeData(
             {f.name: _Column(spot, keys[f.name], f, final=observed and f.placement == "both") for f in plan.schema},
@@ -113,6 +113,20 @@ def _episodes(plan: Plan, part: Part, table: _Table, lanes: Lanes) -> Iterator[E
             observed=observed,
             **table.of(number),
         )
+
+
+def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
+    """Read the data that are not per row."""
+    file = plan.archive.files[int(plan.facts["described"])]
+    about = _object(file, _load(file, plan.archive.root).get("metadata", {}), "metadata")
+    for name, text in _object(file, about.get("texts", {}), "texts").items():
+        if not isinstance(text, str):
+            raise CorruptArchive(f"{file}: {name} is no text.")
+        yield name, text
+    for name, array in _object(file, about.get("arrays", {}), "arrays").items():
+        if not isinstance(array, str) or Path(array).name != array:
+            raise CorruptArchive(f"{file}: {name} is no name of a file in {METADATA}.")
+        yield name, np.load(stores.within(file.parent / METADATA / array, plan.archive.root), "r", allow_pickle=False)
 
 
 def _flag(spot: _Spot, key: str) -> BoolArray:
