@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import frames_data
 import h5py
 import numpy as np
 import pytest
@@ -197,6 +198,22 @@ def test_texts(home: Path, tmp_path: Path) -> None:
         rlds_cli.export(ds, "tensordict", tmp_path / "flat", form="flat")
     assert not list(tmp_path.glob("*flat*"))
     rlds_cli.export(ds, "tensordict", tmp_path / "flat", form="flat", lossy=True)
+
+
+@pytest.mark.parametrize("form", ["memmap", "flat", "h5"])
+def test_images_are_decoded(form: str, home: Path, tmp_path: Path) -> None:
+    film = frames_data.film([3, 2])
+    with pytest.raises(LossyExport, match="observation stored as jpeg: will be decoded"):
+        rlds_cli.export(film, "tensordict", tmp_path / "out", form=form)
+    done = rlds_cli.export(film, "tensordict", tmp_path / "out", form=form, lossy=True)
+    again = import_archive(tmp_path / "out", "local/again")
+    assert done.proved and again.fingerprint == done.fingerprint and again.schema["observation"].kind == "array"
+    if form == "memmap":
+        td = tensordict.TensorDict.load_memmap(tmp_path / "out")
+        seen = [frames_data.decoded(k, t) for k, t in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))]
+        after = [frames_data.decoded(k, t) for k, t in ((0, 1), (0, 2), (0, 3), (1, 1), (1, 2))]
+        np.testing.assert_array_equal(td["observation"], seen)
+        np.testing.assert_array_equal(td["next", "observation"], after)
 
 
 def test_what_is_lost_is_listed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

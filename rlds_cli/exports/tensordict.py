@@ -336,7 +336,8 @@ class TensorDict(Format):
 
     def _metadata(self, directory: Path) -> dict[str, Any]:
         """Write the data that are not per row, and return texts by name, and files of arrays."""
-        texts, files = {}, {}
+        texts: dict[str, str] = {}
+        files: dict[str, str] = {}
         for name, value in self.content.metadata():
             if isinstance(value, str):
                 texts[name] = value
