@@ -40,6 +40,7 @@ FORMATS = {  # name on the command line: (module, class)
     "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
     "tfds": ("rlds_cli.exports.tfds", "Tfds"),
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
+    "tensordict": ("rlds_cli.exports.tensordict", "TensorDict"),
 }
 _PUBLISHED = "#published"  # a line of the journal; units have other names
 _THREADS = 4  # that hash
