@@ -79,10 +79,8 @@ class _LeRobot(Format):
     def losses(self) -> list[Loss]:
         """Return what LeRobot cannot say."""
         found = [loss for loss in super().losses() if loss.kind not in ("splits", "metadata")]
-        ranges = _ranges(self.content)
-        if odd := [name for name, found_range in ranges.items() if found_range is None]:
-            text = f"named splits, of which some are no range of episodes: {', '.join(odd)}"
-            found.append(Loss("splits", text))
+        odd = [name for name, of_split in _ranges(self.content).items() if of_split is None]
+        found += [Loss("splits", f"the named split {name}, which is no range of episodes", name) for name in odd]
         names = [n for n in self.content.dataset.manifest.metadata if n != FACTS]
         if names:
             text = f"data that are not per row: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
