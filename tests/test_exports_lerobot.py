@@ -153,7 +153,7 @@ def test_seeds_and_options_are_columns_of_episodes(home: Path, tmp_path: Path, v
         listed = pq.read_table(tmp_path / "out" / "meta" / "episodes").to_pylist()
     else:
         listed = lines(tmp_path / "out" / "meta" / "episodes.jsonl")
-    assert [e["seed"] for e in listed] == ds.episodes["seed"].tolist()
+    assert [int(e["seed"]) for e in listed] == ds.episodes["seed"].tolist()
     assert [json.loads(e["options"]).keys() for e in listed] == [{"high", "low"}] * 2
 
 

@@ -398,8 +398,10 @@ class LeRobot21(_LeRobot):
         pieces = directory / "meta" / "pieces"
         pieces.mkdir(exist_ok=True)
         lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
+        large = any((seed or 0) >> 63 for seed in self.content.table.seed)  # lerobot's tools take numbers for int64
         for row, found in rows:
-            lists["episodes"].append(row)
+            seed = row.get("seed")
+            lists["episodes"].append(row | ({"seed": str(seed)} if large and seed is not None else {}))
             lists["stats"].append({"episode_index": row["episode_index"], "stats": statistics.plain(found)})
         for name, lines in lists.items():
             path = pieces / f"{number}.{name}"
