@@ -43,6 +43,7 @@ _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken fro
 _DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
 _STEPS_A_SECOND = 1.0  # where nothing is known of time
+_LINES = {TIME, "frame_index", "episode_index", "index"}  # evenly spaced numbers
 _STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
 _PANDAS = {  # so that pandas finds the texts as the index
     "index_columns": ["__index_level_0__"],
@@ -79,10 +80,8 @@ class _LeRobot(Format):
     def losses(self) -> list[Loss]:
         """Return what LeRobot cannot say."""
         found = [loss for loss in super().losses() if loss.kind not in ("splits", "metadata")]
-        ranges = _ranges(self.content)
-        if odd := [name for name, found_range in ranges.items() if found_range is None]:
-            text = f"named splits, of which some are no range of episodes: {', '.join(odd)}"
-            found.append(Loss("splits", text))
+        odd = [name for name, of_split in _ranges(self.content).items() if of_split is None]
+        found += [Loss("splits", f"the named split {name}, which is no range of episodes", name) for name in odd]
         names = [n for n in self.content.dataset.manifest.metadata if n != FACTS]
         if names:
             text = f"data that are not per row: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
@@ -168,7 +167,8 @@ class _LeRobot(Format):
             return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
         if values is None:
             return None
-        return statistics.of_rows(values, by_last_axis=self.version == "v3.0")
+        of = statistics.of_line if c.field is None and c.key in _LINES else statistics.of_rows
+        return of(values, by_last_axis=self.version == "v3.0")
 
     def _column(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> tuple[Any, Array | None]:
         """Return steps ``a`` to ``b`` of an episode as a column of Arrow, and as an array if they are numbers."""
@@ -324,7 +324,7 @@ class LeRobot3(_LeRobot):
         path = directory / "meta" / "episodes" / _place(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         listed = []
-        for row, found in rows:
+        for row, _ in rows:
             first = int(self._first[row["episode_index"]])
             places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
             places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
@@ -335,10 +335,10 @@ class LeRobot3(_LeRobot):
                 places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
                 places |= {f"videos/{key}/from_timestamp": begin}
                 places |= {f"videos/{key}/to_timestamp": begin + row["length"] / self.fps}
-            of = {f"stats/{k}/{name}": v for k, s in statistics.plain(found).items() for name, v in s.items()}
-            listed.append(row | places | of)
+            listed.append(row | places)
         names = dict.fromkeys(name for row in listed for name in row)
-        table = pa.table({n: _listed_column(n, [row.get(n) for row in listed]) for n in names})
+        columns = {n: _listed_column(n, [row.get(n) for row in listed]) for n in names}
+        table = pa.table(columns | statistics.columns([found for _, found in rows]))
         pa.parquet.write_table(table, path)
         sync(path)
 
@@ -400,8 +400,10 @@ class LeRobot21(_LeRobot):
         pieces = directory / "meta" / "pieces"
         pieces.mkdir(exist_ok=True)
         lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
+        large = any((seed or 0) >> 63 for seed in self.content.table.seed)  # lerobot's tools take numbers for int64
         for row, found in rows:
-            lists["episodes"].append(row)
+            seed = row.get("seed")
+            lists["episodes"].append(row | ({"seed": str(seed)} if large and seed is not None else {}))
             lists["stats"].append({"episode_index": row["episode_index"], "stats": statistics.plain(found)})
         for name, lines in lists.items():
             path = pieces / f"{number}.{name}"
