@@ -20,6 +20,7 @@ from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Tr
 from rlds_cli.loader.samplers import Draw, Sampler
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
@@ -157,7 +158,7 @@ def read(
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step, packing = _per_step(transforms, floats), ""
-    rests = dataset.generation is None  # rows of one that grows are read where they are
+    rests = dataset.generation is None and blocks_of(dataset) is None  # other rows are read where they are
     if isinstance(window, Transition) and dataset.encoding == "memmap" and rests and not request.resident:
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}

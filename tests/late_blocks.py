@@ -1,0 +1,158 @@
+"""A dataset whose blocks arrive late and leave early, for tests: its mapped columns hold garbage instead of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DownloadFailed
+from rlds_cli.store import arrays
+from rlds_cli.store.opening import Store
+
+GARBAGE = 0xA5
+
+
+class LateBlocks:
+    """Blocks of files: each comes some time after it was announced, in any order, and leaves when nobody holds it.
+
+    ``stays`` keeps blocks that have come. ``broken`` files cannot be had. ``asked`` counts how often each block came.
+    """
+
+    def __init__(self, block: int, *, stays: bool = False, seed: int = 0) -> None:
+        self.block, self.stays, self.broken = block, stays, set()
+        self._numbers: dict[Path, int] = {}
+        self._true: list[np.ndarray] = []
+        self._shown: list[np.ndarray] = []
+        self._state: list[np.ndarray] = []
+        self._pins: list[np.ndarray] = []
+        self.came: list[np.ndarray] = []
+        self.lock = threading.Condition()
+        self._random = random.Random(seed)
+        self._due: list[tuple[int, int]] = []
+        self._thread: threading.Thread | None = None
+        self.holds = 0
+
+    def add(self, path: Path, values: np.ndarray) -> np.ndarray:
+        true = np.frombuffer(values.tobytes(), np.uint8)
+        shown = np.full(len(true), GARBAGE, np.uint8)
+        count = -(-len(true) // self.block)
+        self._numbers[path] = len(self._true)
+        self._true.append(true)
+        self._shown.append(shown)
+        self._state.append(np.zeros(count, np.uint8))
+        self._pins.append(np.zeros(count, np.int64))
+        self.came.append(np.zeros(count, np.int64))
+        return shown.view(values.dtype).reshape(values.shape)
+
+    def number(self, path: Path) -> int:
+        return self._numbers[path]
+
+    def state(self, file: int) -> np.ndarray:
+        return self._state[file]
+
+    def announce(self, wanted):
+        wanted = [(file, np.array(blocks)) for file, blocks in wanted]
+        with self.lock:
+            self.holds += 1
+            for file, blocks in wanted:
+                assert (np.diff(blocks) > 0).all() and blocks.min() >= 0 and blocks.max() < len(self._state[file])
+                self._pins[file][blocks] += 1
+                self._due += [(file, b) for b in blocks.tolist() if not self._state[file][b]]
+            self._random.shuffle(self._due)
+            if self._due and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._deliver, daemon=True)
+                self._thread.start()
+        return LateHold(self, wanted)
+
+    def hold(self, wanted):
+        hold = self.announce(wanted)
+        hold.wait()
+        return hold
+
+    def hold_all(self, files: Sequence[int]):
+        if not all(self._state[f].all() for f in files):
+            return None
+        return self.hold([(f, np.arange(len(self._state[f]))) for f in files])
+
+    def fill(self) -> None:
+        """Let every block come, and stay."""
+        self.stays = True
+        self.hold([(f, np.arange(len(s))) for f, s in enumerate(self._state) if len(s)]).release()
+
+    def _deliver(self) -> None:
+        while True:
+            with self.lock:
+                if not self._due:
+                    self._thread = None
+                    return
+                file, b = self._due.pop()
+                if self._pins[file][b] and not self._state[file][b] and file not in self.broken:
+                    part = slice(b * self.block, (b + 1) * self.block)
+                    self._shown[file][part] = self._true[file][part]
+                    self._state[file][b] = 1
+                    self.came[file][b] += 1
+                self.lock.notify_all()
+
+    def release(self, wanted) -> None:
+        with self.lock:
+            self.holds -= 1
+            for file, blocks in wanted:
+                self._pins[file][blocks] -= 1
+                for b in [] if self.stays else blocks[self._pins[file][blocks] == 0].tolist():
+                    self._shown[file][b * self.block : (b + 1) * self.block] = GARBAGE
+                    self._state[file][b] = 0
+
+
+class LateHold:
+    def __init__(self, blocks: LateBlocks, wanted) -> None:
+        self._blocks, self._wanted, self._released = blocks, wanted, False
+
+    def wait(self) -> None:
+        broken = [file for file, _ in self._wanted if file in self._blocks.broken]
+        if broken:
+            raise DownloadFailed(f"block 0 of file {broken[0]} cannot be had.")
+        with self._blocks.lock:
+            done = self._blocks.lock.wait_for(
+                lambda: all(self._blocks._state[file][blocks].all() for file, blocks in self._wanted), 10
+            )
+            assert done, "blocks that were announced never came"
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._blocks.release(self._wanted)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+
+    def __del__(self):
+        self.release()
+
+
+class LateStore(Store):
+    """A published dataset, read through `LateBlocks`."""
+
+    def __init__(self, path: Path, block: int = 64, **rest) -> None:
+        super().__init__(path)
+        self.blocks = LateBlocks(block, **rest)
+        self._mapped: dict[str, np.ndarray] = {}
+
+    def mapped(self, name: str) -> np.ndarray:
+        if name not in self._mapped:
+            values = super().rows(name)
+            path = arrays.data_file(self.directory(name), values.ndim)
+            self._mapped[name] = self.blocks.add(path, np.asarray(values))
+        return self._mapped[name]
+
+
+def late(dataset: Dataset, block: int = 64, **rest) -> Dataset:
+    """The same dataset, of which no block is here."""
+    return Dataset(LateStore(dataset.path, block, **rest))
