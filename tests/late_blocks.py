@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class LateBlocks:
         self._due: list[tuple[int, int]] = []
         self._thread: threading.Thread | None = None
         self.holds = 0
+        self.stats = SimpleNamespace(waited=0.0, requests=0, fetched=0, evicted=0)
 
     def add(self, path: Path, values: np.ndarray) -> np.ndarray:
         true = np.frombuffer(values.tobytes(), np.uint8)
@@ -96,6 +98,8 @@ class LateBlocks:
                     self._shown[file][part] = self._true[file][part]
                     self._state[file][b] = 1
                     self.came[file][b] += 1
+                    self.stats.requests += 1
+                    self.stats.fetched += len(self._true[file][part])
                 self.lock.notify_all()
 
     def release(self, wanted) -> None:
@@ -148,7 +152,7 @@ class LateStore(Store):
     def mapped(self, name: str) -> np.ndarray:
         if name not in self._mapped:
             values = super().rows(name)
-            path = arrays.data_file(self.directory(name), values.ndim)
+            path = arrays.data_file(self.directory(name), values.ndim).relative_to(self.path)
             self._mapped[name] = self.blocks.add(path, np.asarray(values))
         return self._mapped[name]
 

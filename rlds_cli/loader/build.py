@@ -18,6 +18,7 @@ from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler
+from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import blocks_of
@@ -214,6 +215,24 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
         raise InvalidArgument(
             f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
         )
+
+
+def warmed(sampler: Sampler, warm_up: WarmUp | None) -> Sampler:
+    """Return the sampler with a warm-up.
+
+    Raises
+    ------
+    InvalidArgument
+        It has none.
+    """
+    if warm_up is None:
+        return sampler
+    if not isinstance(sampler, Uniform):
+        raise InvalidArgument(
+            f"warm_up={warm_up!r} with {sampler}: its samples cannot come from a first part.",
+            hint="sampler=Uniform(); Shuffled(block=...) reads a remote dataset part by part",
+        )
+    return replace(sampler, warm_up=warm_up)
 
 
 def transforms_of(transform: Transform | Sequence[Transform]) -> Transforms:

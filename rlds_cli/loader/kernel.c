@@ -474,7 +474,11 @@ static inline i64 block_at(const Touch *to, const Read *r, u64 at) {
 }
 
 /* Marks the blocks of rows [row, row + n). */
-static inline void mark(Touch *to, const Read *r, i64 row, i64 n) {
+static void mark(Touch *to, const Read *r, i64 row, i64 n) {
+  if (n > 1 && r->stride != r->size) { /* what lies between rows is not read */
+    EACH mark(to, r, row + i, 1);
+    return;
+  }
   const u64 at = r->at + (u64)row * (u64)r->stride;
   const i64 last = block_at(to, r, at + (u64)((n - 1) * r->stride + r->size - 1));
   for (i64 b = block_at(to, r, at); b <= last; b++)

@@ -669,7 +669,7 @@ class Touches:
     """
 
     def __init__(self, plan: Plan, files: Sequence[BlockRange], block: int) -> None:
-        self._plan, self._kept, self._lock = plan, [], Lock()
+        self._plan, self._lock = plan, Lock()  # the plan keeps the arrays whose addresses are here
         firsts = np.cumsum([0, *(f.blocks for f in files)])
         self._firsts: IntArray = firsts
         self._marks = np.zeros(max(1, int(firsts[-1])), np.uint8)

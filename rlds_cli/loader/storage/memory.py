@@ -157,8 +157,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     """
     if blocks_of(dataset) is not None:
         rows = mapped(dataset, name)
-        file = MappedRows(rows, sparing=exceeds_memory(dataset), mine=True) if rows.nbytes else None
-        return ColumnRows(rows, file)
+        return ColumnRows(rows, MappedRows(rows, sparing=exceeds_memory(dataset), mine=True) if rows.nbytes else None)
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)

@@ -50,8 +50,22 @@ class Hold(Protocol):
         ...
 
 
+class Counts(Protocol):
+    """Counts of the blocks of one dataset in this process."""
+
+    waited: float
+    requests: int
+    fetched: int
+    evicted: int
+
+
 class Blocks(Protocol):
-    """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.blocks.BlockFiles`."""
+    """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.cache.BlockFiles`."""
+
+    @property
+    def stats(self) -> Counts:
+        """What was fetched so far."""
+        ...
 
     @property
     def block(self) -> int:
@@ -97,7 +111,7 @@ def row_files(dataset: Dataset) -> list[RowFile]:
     for name, f in dataset.schema.items():
         content = mapped(dataset, name) if f.kind in ("array", "text") or f.codec == VIDEO else None
         if content is not None and content.nbytes:
-            path = arrays.data_file(store.directory(name), content.ndim)
+            path = arrays.data_file(store.directory(name), content.ndim).relative_to(store.path)
             found.append(RowFile(blocks.number(path), content))
     return found
 
