@@ -102,7 +102,9 @@ def test_functions_of_batches_and_workers(here):
     torch = pytest.importorskip("torch")
     far = Loader(late(here), 16, seed=5, steps=12)
     near = Loader(here, 16, seed=5, steps=12)
-    workers = torch.utils.data.DataLoader(far.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    workers = torch.utils.data.DataLoader(
+        far.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
     for one, other in zip(near, workers, strict=True):
         same(one.numpy(), other.numpy())
 

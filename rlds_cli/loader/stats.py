@@ -65,7 +65,12 @@ class Meter:
 
     def _now(self) -> tuple[float, int, int, int]:
         c = self._counts
-        return sum(x.waited for x in c), sum(x.fetched for x in c), sum(x.requests for x in c), sum(x.evicted for x in c)
+        return (
+            sum(x.waited for x in c),
+            sum(x.fetched for x in c),
+            sum(x.requests for x in c),
+            sum(x.evicted for x in c),
+        )
 
     def begin(self) -> None:
         """Begin to count seconds."""

@@ -177,9 +177,7 @@ class RemoteReads:
 
     def __init__(self, blocks: Blocks, plan: Plan, files: Sequence[RowFile], *, sums: bool) -> None:
         self.blocks, self._sums = blocks, sums
-        ranges = [
-            BlockRange(address(f.content), f.content.nbytes, -(-f.content.nbytes // blocks.block)) for f in files
-        ]
+        ranges = [BlockRange(address(f.content), f.content.nbytes, -(-f.content.nbytes // blocks.block)) for f in files]
         self._touches = Touches(plan, ranges, blocks.block)
         self._numbers = [f.number for f in files]
         self._read = [self._numbers[i] for i in self._touches.files]
