@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.store import arrays
 from rlds_cli.store.opening import Store
 
 GARBAGE = 0xA5
@@ -26,7 +26,6 @@ class LateBlocks:
 
     def __init__(self, block: int, *, stays: bool = False, seed: int = 0) -> None:
         self.block, self.stays, self.broken = block, stays, set()
-        self._numbers: dict[Path, int] = {}
         self._true: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
         self._state: list[np.ndarray] = []
@@ -39,20 +38,22 @@ class LateBlocks:
         self.holds = 0
         self.stats = SimpleNamespace(waited=0.0, requests=0, fetched=0, evicted=0)
 
-    def add(self, path: Path, values: np.ndarray) -> np.ndarray:
-        true = np.frombuffer(values.tobytes(), np.uint8)
+    def add(self, values: np.ndarray, pieces: int = 0) -> tuple[np.ndarray, LatePlace]:
+        """Take an array as a file; as several of so many rows, of which the first begins before it, with ``pieces``."""
+        width = values.nbytes // len(values)
+        skip, size = (width * 2, width * pieces) if pieces else (0, values.nbytes)
+        true = np.frombuffer(bytes(skip) + values.tobytes(), np.uint8)
         shown = np.full(len(true), GARBAGE, np.uint8)
-        count = -(-len(true) // self.block)
-        self._numbers[path] = len(self._true)
-        self._true.append(true)
-        self._shown.append(shown)
-        self._state.append(np.zeros(count, np.uint8))
-        self._pins.append(np.zeros(count, np.int64))
-        self.came.append(np.zeros(count, np.int64))
-        return shown.view(values.dtype).reshape(values.shape)
-
-    def number(self, path: Path) -> int:
-        return self._numbers[path]
+        first = len(self._true)
+        for start in range(0, len(true), size):
+            count = -(-min(size, len(true) - start) // self.block)
+            self._true.append(true[start : start + size])
+            self._shown.append(shown[start : start + size])
+            self._state.append(np.zeros(count, np.uint8))
+            self._pins.append(np.zeros(count, np.int64))
+            self.came.append(np.zeros(count, np.int64))
+        place = LatePlace(np.arange(first, len(self._true)), size, skip, self.block)
+        return shown[skip:].view(values.dtype).reshape(values.shape), place
 
     def state(self, file: int) -> np.ndarray:
         return self._state[file]
@@ -116,15 +117,16 @@ class LateHold:
     def __init__(self, blocks: LateBlocks, wanted) -> None:
         self._blocks, self._wanted, self._released = blocks, wanted, False
 
+    @property
+    def is_here(self) -> bool:
+        return all(self._blocks._state[file][blocks].all() for file, blocks in self._wanted)
+
     def wait(self) -> None:
         broken = [file for file, _ in self._wanted if file in self._blocks.broken]
         if broken:
             raise DownloadFailed(f"block 0 of file {broken[0]} cannot be had.")
         with self._blocks.lock:
-            done = self._blocks.lock.wait_for(
-                lambda: all(self._blocks._state[file][blocks].all() for file, blocks in self._wanted), 10
-            )
-            assert done, "blocks that were announced never came"
+            assert self._blocks.lock.wait_for(lambda: self.is_here, 10), "blocks that were announced never came"
 
     def release(self) -> None:
         if not self._released:
@@ -141,20 +143,47 @@ class LateHold:
         self.release()
 
 
-class LateStore(Store):
-    """A published dataset, read through `LateBlocks`."""
+@dataclass
+class LatePlace:
+    """As `rlds_cli.remote.columns.Place`, of one file or of several, for blocks of any size."""
 
-    def __init__(self, path: Path, block: int = 64, **rest) -> None:
+    files: np.ndarray
+    file_bytes: int
+    skip: int
+    block: int
+
+    def wanted(self, starts, stops):
+        found = {}
+        for start, stop in zip((starts + self.skip).tolist(), (stops + self.skip).tolist(), strict=True):
+            for at in range(start, stop):
+                file, within = divmod(at, self.file_bytes)
+                found.setdefault(int(self.files[file]), set()).add(within // self.block)
+        return [(file, np.array(sorted(blocks))) for file, blocks in found.items()]
+
+
+class LateStore(Store):
+    """A published dataset, read through `LateBlocks`. ``skip`` bytes lie before each array, ``pieces`` cut it up."""
+
+    def __init__(self, path: Path, block: int = 64, *, pieces: int = 0, **rest) -> None:
         super().__init__(path)
         self.blocks = LateBlocks(block, **rest)
-        self._mapped: dict[str, np.ndarray] = {}
+        self._pieces = pieces
+        self._mapped: dict[str, tuple[np.ndarray, LatePlace]] = {}
 
-    def mapped(self, name: str) -> np.ndarray:
-        if name not in self._mapped:
-            values = super().rows(name)
-            path = arrays.data_file(self.directory(name), values.ndim).relative_to(self.path)
-            self._mapped[name] = self.blocks.add(path, np.asarray(values))
-        return self._mapped[name]
+    def _late(self, key: str) -> tuple[np.ndarray, LatePlace | None]:
+        if key not in self._mapped:
+            name, _, part = key.partition("\0")
+            values = np.asarray(super().rows(name) if not part else self._open(key, self.directory(name) / part, name))
+            if not values.nbytes:
+                return values, None
+            self._mapped[key] = self.blocks.add(values, self._pieces)
+        return self._mapped[key]
+
+    def mapped(self, key: str) -> np.ndarray:
+        return self._late(key)[0]
+
+    def place(self, key: str) -> LatePlace | None:
+        return self._late(key)[1]
 
 
 def late(dataset: Dataset, block: int = 64, **rest) -> Dataset:

@@ -13,7 +13,7 @@ from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
 from threading import Lock
@@ -696,7 +696,7 @@ class Touches:
         )
 
     def blocks(self, bound: Bound, first: int, n: int, *, before: bool = False) -> list[tuple[int, IntArray]]:
-        """Return the blocks that reading samples ``first`` to ``first + n`` takes: number of the file, ascending blocks.
+        """Return the blocks that reading samples ``first`` to ``first + n`` takes: numbers of files, ascending blocks.
 
         Where flags end sums, their blocks must be there, unless the question is asked ``before``: then it is answered
         as if no flag ended a sum, with the blocks of all flags that can.
@@ -711,8 +711,7 @@ class Touches:
                 found = np.sort(self._list[: touch.count]) if listed else np.flatnonzero(self._marks)
                 self._marks[found] = 0
         at = np.searchsorted(found, self._firsts).tolist()
-        ends = zip(at, at[1:], strict=False)
-        return [(i, found[a:b] - self._firsts[i]) for i, (a, b) in enumerate(ends) if b > a]
+        return [(i, found[a:b] - self._firsts[i]) for i, (a, b) in enumerate(pairwise(at)) if b > a]
 
 
 _LISTED = 1 << 16  # blocks of a run that are listed as they are marked; of more, the marks are searched

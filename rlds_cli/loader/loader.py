@@ -29,8 +29,8 @@ from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report, exchange
 from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
-from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
+from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.storage.page_cache import prefetched
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath

@@ -23,7 +23,7 @@ from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
-from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of, row_files
+from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
 from rlds_cli.loader.windows.windows import Episode, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
@@ -266,9 +266,18 @@ class CompiledColumns:
                 outputs.append(c.inside())
         self._plan, self._summed = Plan(pool.windows, outputs, n_step), n_step.most if n_step else 1
         self._plain = not self._finished and not self._inside
-        blocks, self.remote = blocks_of(pool.dataset), None
-        if blocks is not None:
-            self.remote = RemoteReads(blocks, self._plan, row_files(pool.dataset), sums=n_step is not None)
+        self.remote: RemoteReads | None = None
+        self._encoded: Plan | None = None  # the rows of encoded frames of a remote dataset
+        if blocks_of(pool.dataset) is not None:
+            frames = [
+                (c.outputs[0], c.decoding.encoded)
+                for c in columns.values()
+                if c.decoding is not None and c.decoding.encoded is not None and c.decoding.encoded.place is not None
+            ]
+            if frames:
+                self._encoded = Plan(pool.windows, [replace(o, also=()) for o, _ in frames], n_step)
+            encoded = [(of, o.shift) for o, of in frames]
+            self.remote = RemoteReads(pool.dataset, self._plan, sums=n_step is not None, encoded=encoded)
 
     def is_final(self, floats: str | None) -> bool:
         """Return whether each column is an output, with floats in the dtype ``floats``."""
@@ -280,7 +289,12 @@ class CompiledColumns:
         remote = self.remote
         if remote is None:
             return None
-        return located.once(remote, lambda: remote.announce(self._bound_to(located), len(located)))
+
+        def announced() -> Arrival | None:
+            rows = None if self._encoded is None else self._bound(self._encoded, located)
+            return remote.announce(self._bound_to(located), rows, len(located))
+
+        return located.once(remote, announced)
 
     def reader(self, located: Located) -> Callable[..., list[list[Any]]]:
         """Return the function (first, n, batches, wrap) that reads the outputs of batches, see `Bound.read_batches`."""
@@ -294,7 +308,7 @@ class CompiledColumns:
         return self._bound_to(located)
 
     def _bound_to(self, located: Located) -> Bound:
-        bound: Bound = located.once(self, partial(self._bound, located))
+        bound: Bound = located.once(self, partial(self._bound, self._plan, located))
         return bound
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -310,12 +324,14 @@ class CompiledColumns:
 
     @property
     def of_steps(self) -> Plan | None:
-        """The plan, if each column is an output that depends on a step alone; else None."""
-        return self._plan if self._plain and not self._plan.givens else None
+        """The plan, if each column is an output that depends on a step alone, of rows that are here; else None."""
+        alone = self._plain and not self._plan.givens and self.remote is None
+        return self._plan if alone else None
 
-    def _bound(self, located: Located) -> Bound:
-        given = [located.once(make, partial(make, located)) for make in self._plan.givens]
-        return Bound(self._plan, located.drawn.episode, located.drawn.number, given, located.length)
+    @staticmethod
+    def _bound(plan: Plan, located: Located) -> Bound:
+        given = [located.once(make, partial(make, located)) for make in plan.givens]
+        return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of files that `read` will make, about; none of files that are not all here."""

@@ -15,7 +15,6 @@ from rlds_cli.loader.order import EPISODE, WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Draw, Endless, Epochs
 from rlds_cli.ted import IntArray
 
-
 WarmUp = Literal["first_part"]
 FIRST_BYTES = 64 << 20  # of the rows of a first part, all fields together
 GROWTH = 4  # windows by which it grows with each sample

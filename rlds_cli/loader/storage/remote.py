@@ -17,14 +17,19 @@ that of a local dataset.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from queue import SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
-from rlds_cli.store import arrays
 from rlds_cli.ted import VIDEO, Array, IntArray
 
 if TYPE_CHECKING:
@@ -40,6 +45,11 @@ TRIES = 64  # runs without a missing block, after which it is asked whether ever
 
 class Hold(Protocol):
     """Blocks that stay until they are released."""
+
+    @property
+    def is_here(self) -> bool:
+        """True if all blocks are here."""
+        ...
 
     def wait(self) -> None:
         """Wait until all blocks are here; raises DownloadFailed naming the block."""
@@ -95,47 +105,166 @@ def blocks_of(dataset: Dataset) -> Blocks | None:
     return found
 
 
+OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a field: see `mapped`
+
+
+class Place(Protocol):
+    """Where the bytes of an array lie in files of rows: see `rlds_cli.remote.columns.Place`."""
+
+    @property
+    def files(self) -> IntArray:
+        """Numbers of files, which lie end to end; -1 for one that nothing is read from."""
+        ...
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of each file but the last."""
+        ...
+
+    @property
+    def skip(self) -> int:
+        """Bytes of the first file before the array."""
+        ...
+
+    def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
+        """Return the blocks that hold ranges of bytes [n] of the array."""
+        ...
+
+
+class RemoteRows(Protocol):
+    """The store of a remote dataset, see `rlds_cli.remote.store.RemoteStore`."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The files of rows."""
+        ...
+
+    def mapped(self, key: str) -> Array:
+        """Return an array as it is mapped: of blocks that are not held, its values are anything.
+
+        ``key`` is the name of a field, or that and ``\\0offsets``, ``\\0bytes`` or ``\\0video``.
+        """
+        ...
+
+    def place(self, key: str) -> Place | None:
+        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        ...
+
+
+def rows_of(dataset: Dataset) -> RemoteRows:
+    """Return the store of a remote dataset."""
+    store: Any = dataset.store
+    return cast(RemoteRows, store)
+
+
+def mapped(dataset: Dataset, key: str) -> Array:
+    """Return an array of a remote dataset as it is mapped: only blocks that are held have true values."""
+    content = rows_of(dataset).mapped(key)
+    assert content.flags.c_contiguous and content.flags.aligned, key  # else the kernel would read a copy
+    return content
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RowFile:
-    """The file of one array of a remote dataset: its number, and all of it, mapped."""
+class PlacedArray:
+    """An array of a remote dataset: all of it, mapped, and where its bytes lie in files of rows."""
 
-    number: int
     content: Array
+    place: Place
+
+    def range(self, block: int) -> BlockRange:
+        """Return its addresses and its blocks."""
+        base, nbytes = address(self.content) - self.place.skip, self.content.nbytes + self.place.skip
+        if len(self.place.files) == 1:
+            return BlockRange(base, nbytes, -(-nbytes // block))
+        chunk = self.place.file_bytes
+        return BlockRange(base, nbytes, len(self.place.files) * -(-chunk // block), chunk)
+
+    def wanted(self, found: IntArray, block: int) -> Wanted:
+        """Return blocks, numbered as in `range`, by file."""
+        if len(self.place.files) == 1:
+            return [(int(self.place.files[0]), found)]
+        which, within = np.divmod(found, -(-self.place.file_bytes // block))
+        return [(int(self.place.files[k]), within[which == k]) for k in np.unique(which).tolist()]
 
 
-def row_files(dataset: Dataset) -> list[RowFile]:
-    """Return the files of all columns of a remote dataset whose rows have a fixed size."""
-    store, blocks = dataset.store, blocks_of(dataset)
-    assert blocks is not None
-    found = []
+def placed_arrays(dataset: Dataset) -> list[PlacedArray]:
+    """Return all arrays of a remote dataset whose rows have a fixed size."""
+    store, found = rows_of(dataset), []
     for name, f in dataset.schema.items():
-        content = mapped(dataset, name) if f.kind in ("array", "text") or f.codec == VIDEO else None
-        if content is not None and content.nbytes:
-            path = arrays.data_file(store.directory(name), content.ndim).relative_to(store.path)
-            found.append(RowFile(blocks.number(path), content))
+        key = name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
+        place = store.place(key)
+        if place is not None:
+            found.append(PlacedArray(mapped(dataset, key), place))
     return found
 
 
-def mapped(dataset: Dataset, name: str) -> Array:
-    """Return the rows of a column of a remote dataset as they are mapped: only blocks that are held have true values."""
-    content: Array = dataset.store.mapped(name)  # type: ignore[attr-defined]
-    assert content.flags.c_contiguous and content.flags.aligned, name  # else the kernel would read a copy
-    return content
+class EncodedRows:
+    """The frames or texts of a field of a remote dataset.
+
+    Attributes
+    ----------
+    tables : tuple of arrays [rows, ...]
+        What is read of each row to find its value.
+    frames : pair of arrays, optional
+        The encoded frames end to end, and the first byte of each [rows + 1].
+    place : Place, optional
+        Of the frames, if there are any bytes.
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        f, store = dataset.schema[name], rows_of(dataset)
+        self.frames: tuple[Array, IntArray] | None = None
+        self.place: Place | None = None  # of these bytes
+        if f.kind != "frames" or f.codec == VIDEO:
+            self.tables: tuple[Array, ...] = (mapped(dataset, name),)
+            return
+        offsets = mapped(dataset, name + OFFSETS)
+        self.tables = (sliding_window_view(offsets, 2),)
+        self.frames, self.place = (mapped(dataset, name + BYTES), offsets), store.place(name + BYTES)
+
+    def wanted(self, rows: IntArray) -> Wanted:
+        """Return the blocks of the frames of rows [n], whose tables are here."""
+        assert self.frames is not None and self.place is not None
+        data, offsets = self.frames
+        starts, stops = offsets[rows], offsets[rows + 1]
+        there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
+        return self.place.wanted(starts[there], stops[there])
 
 
 class Arrival:
     """The blocks that a gather reads, on their way or here; they stay until this object is released or forgotten.
 
+    Parameters
+    ----------
+    blocks : Blocks
+    stages : iterator of Wanted
+        Each stage is asked for when the blocks of those before are here.
+
     Attributes
     ----------
     missing : int
         Blocks that were not here when they were announced.
+    complete : bool
+        All stages are announced.
     """
 
-    def __init__(self, blocks: Blocks, wanted: Wanted, later: Callable[[], Wanted] | None, missing: int) -> None:
-        self.missing = missing
-        self._blocks, self._later = blocks, later
-        self._holds = [blocks.announce(wanted)]
+    def __init__(self, blocks: Blocks, stages: Iterator[Wanted]) -> None:
+        self.missing, self.complete = 0, False
+        self._blocks, self._stages = blocks, stages
+        self._holds: list[Hold] = []
+        self._lock = Lock()
+        self._error: Exception | None = None
+        self._announce()
+        while not self.complete and self._holds[-1].is_here:
+            self._announce()
+
+    def _announce(self) -> None:
+        wanted = next(self._stages, None)
+        if wanted is None:
+            self.complete = True
+            return
+        self.missing += _missing(self._blocks, wanted)
+        self._holds.append(self._blocks.announce(wanted))
 
     def wait(self) -> None:
         """Wait until all blocks are here.
@@ -145,12 +274,18 @@ class Arrival:
         DownloadFailed
             One of them cannot be had.
         """
-        self._holds[0].wait()
-        if self._later is not None:
-            later, self._later = self._later, None
-            hold = self._blocks.announce(later())
-            self._holds.append(hold)
-            hold.wait()
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            try:
+                while True:
+                    self._holds[-1].wait()
+                    if self.complete:
+                        break
+                    self._announce()
+            except Exception as e:
+                self._error = e
+                raise
 
     def release(self) -> None:
         """Let the blocks go."""
@@ -162,25 +297,63 @@ class Arrival:
         self.release()
 
 
+def _missing(blocks: Blocks, wanted: Wanted) -> int:
+    return sum(len(found) - int(np.count_nonzero(blocks.state(file)[found])) for file, found in wanted)
+
+
+class _Waiting:
+    """Daemon threads that wait for arrivals of several stages, so that their later stages are announced early."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[weakref.ref[Arrival]] = SimpleQueue()
+        self._process = self._threads = 0
+
+    def put(self, arrival: Arrival) -> None:
+        """Wait for an arrival, as long as somebody else has it."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._queue, self._process, self._threads = SimpleQueue(), os.getpid(), 0
+        if self._threads < _WAITING:
+            self._threads += 1
+            threading.Thread(target=self._work, args=(self._queue,), daemon=True, name="rlds-arrivals").start()
+        self._queue.put(weakref.ref(arrival))
+
+    @staticmethod
+    def _work(queue: SimpleQueue[weakref.ref[Arrival]]) -> None:
+        while True:
+            arrival = queue.get()()
+            if arrival is not None:
+                with suppress(Exception):  # it is raised where the batch is read
+                    arrival.wait()
+            del arrival
+
+
+_WAITING = 8  # threads
+_waiting = _Waiting()
+
+
 class RemoteReads:
     """The blocks that a plan reads.
 
     Parameters
     ----------
-    blocks : Blocks
+    dataset : Dataset
+        A remote one.
     plan : Plan
-    files : sequence of RowFile
-        All files that the plan may read.
     sums : bool
         Flags end sums.
+    encoded : sequence of (EncodedRows, int)
+        Frames that are ranges of bytes, and how many rows after those of the plan ``rows`` they are.
     """
 
-    def __init__(self, blocks: Blocks, plan: Plan, files: Sequence[RowFile], *, sums: bool) -> None:
-        self.blocks, self._sums = blocks, sums
-        ranges = [BlockRange(address(f.content), f.content.nbytes, -(-f.content.nbytes // blocks.block)) for f in files]
-        self._touches = Touches(plan, ranges, blocks.block)
-        self._numbers = [f.number for f in files]
-        self._read = [self._numbers[i] for i in self._touches.files]
+    def __init__(
+        self, dataset: Dataset, plan: Plan, *, sums: bool, encoded: Sequence[tuple[EncodedRows, int]] = ()
+    ) -> None:
+        self.blocks, self._sums, self._encoded = rows_of(dataset).blocks, sums, encoded
+        block = self.blocks.block
+        self._arrays = placed_arrays(dataset)
+        self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
+        places = [self._arrays[i].place for i in self._touches.files] + [e.place for e, _ in encoded if e.place]
+        self._read = sorted({int(number) for place in places for number in place.files if number >= 0})
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
 
@@ -196,20 +369,31 @@ class RemoteReads:
             self._whole = self.blocks.hold_all(self._read)
         return self.whole
 
-    def announce(self, bound: Bound, n: int) -> Arrival | None:
-        """Announce the blocks that reading samples [0, n) takes; None where all files are held."""
+    def announce(self, bound: Bound, rows: Bound | None, n: int) -> Arrival | None:
+        """Announce the blocks that reading samples [0, n) takes; None where all files are held.
+
+        ``rows`` are the same samples, for the plan ``rows``.
+        """
         if self.whole:
             return None
-        wanted = self._wanted(bound, n, before=self._sums)
-        missing = self._missing(wanted)
-        self._tries = TRIES if missing else self._tries - 1
+        arrival = Arrival(self.blocks, self._stages(bound, rows, n))
+        self._tries = TRIES if arrival.missing else self._tries - 1
         if self._tries <= 0 and self.look():
             return None
-        later = (lambda: self._wanted(bound, n, before=False)) if self._sums else None
-        return Arrival(self.blocks, wanted, later, missing)
+        if rows is not None and not arrival.complete:
+            _waiting.put(arrival)
+        return arrival
+
+    def _stages(self, bound: Bound, rows: Bound | None, n: int) -> Iterator[Wanted]:
+        """Yield the blocks that are read, in stages: each is known when the blocks of those before are here."""
+        yield self._wanted(bound, n, before=self._sums)
+        if self._sums:
+            yield self._wanted(bound, n, before=False)
+        if rows is not None:
+            found = zip(self._encoded, rows.read(0, n), strict=True)
+            yield [part for (encoded, shift), numbers in found for part in encoded.wanted(np.unique(numbers + shift))]
 
     def _wanted(self, bound: Bound, n: int, *, before: bool) -> Wanted:
-        return [(self._numbers[i], found) for i, found in self._touches.blocks(bound, 0, n, before=before)]
-
-    def _missing(self, wanted: Wanted) -> int:
-        return sum(len(found) - int(np.count_nonzero(self.blocks.state(file)[found])) for file, found in wanted)
+        block = self.blocks.block
+        found = self._touches.blocks(bound, 0, n, before=before)
+        return [part for i, blocks in found for part in self._arrays[i].wanted(blocks, block)]
