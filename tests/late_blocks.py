@@ -36,7 +36,7 @@ class LateBlocks:
         self._due: list[tuple[int, int]] = []
         self._thread: threading.Thread | None = None
         self.holds = 0
-        self.stats = SimpleNamespace(waited=0.0, requests=0, fetched=0, evicted=0)
+        self.stats = SimpleNamespace(requests=0, fetched=0, evicted=0)
 
     def add(self, values: np.ndarray, pieces: int = 0) -> tuple[np.ndarray, LatePlace]:
         """Take an array as a file; as several of so many rows, of which the first begins before it, with ``pieces``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlds_cli import text
-from rlds_cli.loader.storage.remote import blocks_of
+from rlds_cli.loader.storage.remote import blocks_of, clock_of
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -23,7 +23,8 @@ class LoaderStats:
     seconds : float
         Since the first ``iter()`` began; 0 before.
     waited : float
-        Seconds of these for which a batch waited for blocks of a remote dataset.
+        Seconds of these for which the reading of a batch waited for blocks of a remote dataset: the training, unless
+        other batches were read ahead (``prefetch``).
     batches, samples : int
         That were given, on this rank.
     used : int
@@ -49,7 +50,7 @@ class LoaderStats:
         share = self.waited / self.seconds if self.seconds else 0.0
         return (
             f"{self.batches:,} batches in {self.seconds:.1f} s, {share:.0%} of it waiting; {self.requests:,} requests"
-            f" for {text.size_of(self.fetched)}, of which batches took {text.size_of(self.used)}"
+            f" for {text.size_of(self.fetched)}; batches took {text.size_of(self.used)}"
         )
 
 
@@ -59,6 +60,7 @@ class Meter:
     def __init__(self, datasets: Sequence[Dataset]) -> None:
         found = {id(b): b for d in datasets if (b := blocks_of(d)) is not None}
         self._counts = [b.stats for b in found.values()]
+        self._clocks = [clock_of(b) for b in found.values()]
         self._before = self._now()
         self._begun: float | None = None
         self._batches = self._samples = 0
@@ -66,7 +68,7 @@ class Meter:
     def _now(self) -> tuple[float, int, int, int]:
         c = self._counts
         return (
-            sum(x.waited for x in c),
+            sum(clock.seconds for clock in self._clocks),
             sum(x.fetched for x in c),
             sum(x.requests for x in c),
             sum(x.evicted for x in c),

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -63,7 +65,6 @@ class Hold(Protocol):
 class Counts(Protocol):
     """Counts of the blocks of one dataset in this process."""
 
-    waited: float
     requests: int
     fetched: int
     evicted: int
@@ -231,6 +232,43 @@ class EncodedRows:
         return self.place.wanted(starts[there], stops[there])
 
 
+class Clock:
+    """Measures for how long at least one thread that reads batches waited for blocks."""
+
+    def __init__(self) -> None:
+        self._lock, self._threads = Lock(), 0
+        self._since = self._total = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        with self._lock:
+            return self._total + (time.monotonic() - self._since if self._threads else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of a block of code."""
+        self._step(1)
+        try:
+            yield
+        finally:
+            self._step(-1)
+
+    def _step(self, by: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._total += now - self._since if self._threads else 0.0
+            self._since, self._threads = now, self._threads + by
+
+
+_clocks: WeakKeyDictionary[Blocks, Clock] = WeakKeyDictionary()
+
+
+def clock_of(blocks: Blocks) -> Clock:
+    """Return the clock of the readers of a dataset's blocks in this process."""
+    return _clocks.setdefault(blocks, Clock())
+
+
 class Arrival:
     """The blocks that a gather reads, on their way or here; they stay until this object is released or forgotten.
 
@@ -274,6 +312,13 @@ class Arrival:
         DownloadFailed
             One of them cannot be had.
         """
+        if self.complete and self._error is None and self._holds[-1].is_here:
+            return
+        with clock_of(self._blocks).running():
+            self.complete_stages()
+
+    def complete_stages(self) -> None:
+        """Wait as `wait` does, on behalf of a batch that is read later."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -323,7 +368,7 @@ class _Waiting:
             arrival = queue.get()()
             if arrival is not None:
                 with suppress(Exception):  # it is raised where the batch is read
-                    arrival.wait()
+                    arrival.complete_stages()
             del arrival
 
 
