@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ GARBAGE = 0xA5
 class LateBlocks:
     """Blocks of files: each comes some time after it was announced, in any order, and leaves when nobody holds it.
 
-    ``stays`` keeps blocks that have come. ``broken`` files cannot be had. ``asked`` counts how often each block came.
+    ``stays`` keeps blocks that have come, ``delay`` are seconds before any comes. ``broken`` files cannot be had.
+    ``came`` counts how often each block came.
     """
 
-    def __init__(self, block: int, *, stays: bool = False, seed: int = 0) -> None:
-        self.block, self.stays, self.broken = block, stays, set()
+    def __init__(self, block: int, *, stays: bool = False, delay: float = 0.0, seed: int = 0) -> None:
+        self.block, self.stays, self.delay, self.broken = block, stays, delay, set()
         self._true: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
         self._state: list[np.ndarray] = []
@@ -88,6 +90,7 @@ class LateBlocks:
         self.hold([(f, np.arange(len(s))) for f, s in enumerate(self._state) if len(s)]).release()
 
     def _deliver(self) -> None:
+        time.sleep(self.delay)
         while True:
             with self.lock:
                 if not self._due:

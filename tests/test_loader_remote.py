@@ -127,7 +127,7 @@ def test_encoded_frames(film, arguments, stays):
 
 
 def test_frames_are_announced_as_soon_as_their_table_is_here(film):
-    far = late(film, 128, stays=True)
+    far = late(film, 128, stays=True, delay=0.05)
     loader = Loader(far, 4, backend="numpy", prefetch=0, sampler=Sequential())
     batches = iter(loader)
     next(batches)
@@ -265,7 +265,7 @@ def test_packed_rows_are_not_made(here, monkeypatch):
 
 
 def test_stats(here):
-    far = late(here, stays=True)
+    far = late(here, stays=True, delay=0.05)
     loader = Loader(far, 8, backend="numpy", steps=12)
     assert loader.stats().batches == 0 and loader.stats().seconds == 0
     for _ in loader:
