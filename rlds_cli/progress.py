@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 Stage = Literal[
-    "plan", "adopt", "fetch", "verify", "convert", "preprocess", "export", "publish", "check", "ready", "note"
+    "plan", "adopt", "fetch", "verify", "convert", "preprocess", "export", "publish", "send", "check", "ready", "note"
 ]
 _STAGE = 7  # the width of "convert"
 _WORD = 30.0  # seconds without output after which a line reports the progress

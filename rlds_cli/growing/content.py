@@ -30,7 +30,8 @@ from rlds_cli.ted import Array, Field
 
 Sums = npt.NDArray[np.uint16]  # [1024]
 _LANES = 1024
-_FILE = "sums"
+_RECORD = 8 + 2 * _LANES + 4  # bytes: generation, sums, CRC-32
+FILE = "sums"
 
 
 def no_sums() -> Sums:
@@ -74,27 +75,34 @@ def episode_digest(about: Sequence[object], rows: Mapping[str, Array | list[str 
 
 def save(dataset: Path, generation: int, sums: Sums) -> None:
     """Keep the sums of a generation, in one of two places by turns: a commit that is killed spoils one at most."""
-    record = generation.to_bytes(8, "little") + sums.astype("<u2").tobytes()
-    record += zlib.crc32(record).to_bytes(4, "little")
-    descriptor = safe_files.open_own(dataset / _FILE, os.O_RDWR | os.O_CREAT)
+    descriptor = safe_files.open_own(dataset / FILE, os.O_RDWR | os.O_CREAT)
     try:
-        logs.write(descriptor, record, generation % 2 * len(record))
+        logs.write(descriptor, _record(generation, sums), generation % 2 * _RECORD)
     finally:
         os.close(descriptor)
+
+
+def file_with(generation: int, sums: Sums) -> bytes:
+    """Return the content of a file that keeps the sums of one generation."""
+    return bytes(generation % 2 * _RECORD) + _record(generation, sums)
+
+
+def _record(generation: int, sums: Sums) -> bytes:
+    record = generation.to_bytes(8, "little") + sums.astype("<u2").tobytes()
+    return record + zlib.crc32(record).to_bytes(4, "little")
 
 
 def load(dataset: Path, generation: int) -> Sums | None:
     """Return the sums of a generation; None where they are not kept."""
-    size = 8 + 2 * _LANES + 4
     try:
-        descriptor = safe_files.open_shared(dataset / _FILE, os.O_RDONLY)
+        descriptor = safe_files.open_shared(dataset / FILE, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        record = os.pread(descriptor, size, generation % 2 * size)
+        record = os.pread(descriptor, _RECORD, generation % 2 * _RECORD)
     finally:
         os.close(descriptor)
-    sound = len(record) == size and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little")
+    sound = len(record) == _RECORD and zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little")
     if not sound or int.from_bytes(record[:8], "little") != generation:
         return None
     return np.frombuffer(record[8:-4], "<u2").copy()

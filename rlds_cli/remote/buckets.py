@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from rlds_cli.errors import MissingPackage
+from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable, quoted
 from rlds_cli.remote.addresses import Address
@@ -39,7 +39,6 @@ class BucketObjects(Objects):
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         super().__init__(address, where, policy=policy)
         self._obstore = _import_obstore()
-        self._conditional = True  # False once the store has shown that it cannot compare tags
 
     @cached_property
     def _store(self) -> Any:
@@ -171,19 +170,19 @@ class BucketObjects(Objects):
     def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         key, errors = self._key(name), self._obstore.exceptions
         mode: Any = "create" if seen is None else {"e_tag": seen}
-        if self._conditional:
+        if self.compares:
             try:
                 self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
                 return
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 raise Overtaken from None
             except (NotImplementedError, errors.NotSupportedError):
-                self._conditional = False
+                self.compares = False
             except Exception as e:
                 failed = self._failed(e)
                 if not isinstance(failed, Permanent) or failed.status not in (400, 501):
                     raise failed from None
-                self._conditional = False
+                self.compares = False
         there = self._read(name, LONGEST)
         if (None if there is None else there.tag) != seen:
             raise Overtaken
@@ -217,6 +216,8 @@ class BucketObjects(Objects):
 
     def _failed(self, e: Exception) -> Exception:
         """Return what an error of obstore means, without its text: that holds requests and their signatures."""
+        if isinstance(e, RldsError):  # of the file that is sent
+            return e
         status = re.search(r"status(?: code)?: (\d{3})|with status (\d{3})|HTTP (?:status )?(\d{3})", str(e))
         number = int(next(filter(None, status.groups()))) if status else 0
         kind = type(e).__name__

@@ -62,10 +62,10 @@ class Objects(ABC):
     address : Address
     client : Client
         Its policy of retries holds for every transport; ``client.stop()`` ends all waiting.
-    ranges : bool
-        False once the store has shown that it sends whole files only.
     commits : bool
         True of a store that writes all files of a push in one step, with `replace`.
+    compares : bool
+        False once the store has shown that it cannot write on a condition.
     """
 
     commits = False
@@ -73,7 +73,7 @@ class Objects(ABC):
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         self.address = address
         self.where = where
-        self.ranges = True
+        self.compares = True
         self.client = Client(where, policy=policy or POLICY)
 
     def __enter__(self) -> Self:
@@ -130,6 +130,10 @@ class Objects(ABC):
         parts: list[bytes] = []
         self.fetch(name, start, length, lambda chunk: parts.append(bytes(chunk)))
         return b"".join(parts)
+
+    def has_ranges(self, name: str) -> bool:
+        """Return whether a part of a file can be fetched without what is before it; raises DownloadFailed."""
+        return True
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return names and sizes of all files below ``prefix``, which ends in ``/`` or is empty; raises DownloadFailed.

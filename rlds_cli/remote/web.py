@@ -16,9 +16,21 @@ _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 class WebObjects(Objects):
     """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
 
+    _ranges: bool | None = None
+
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
         return self.address.url_of(name)
+
+    def has_ranges(self, name: str) -> bool:
+        """Ask the server for two bytes of a file, once."""
+        if self._ranges is None:
+            self._ranges = self._reading(name, lambda: self._honours_range(name))
+        return self._ranges
+
+    def _honours_range(self, name: str) -> bool:
+        with self.client.open(self.url(name), {"Range": "bytes=1-2"}) as response:
+            return response.status_code != 200
 
     def _read(self, name: str, longest: int) -> Document | None:
         try:
@@ -62,7 +74,7 @@ class WebObjects(Objects):
             if response.status_code == 206:
                 _check_range(response.headers, start, length)
             elif response.status_code == 200:
-                self.ranges, skip = False, start
+                skip = start
             else:
                 raise Permanent("HTTP 416: it is too short", response.status_code)
             for block in self.client.blocks(response):

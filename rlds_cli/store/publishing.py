@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,13 @@ _RENAME_EXCHANGE = 2
 _SYNCED_AT_ONCE = 8  # files: a journaling file system writes what they wait for in one go
 
 
-def publish(built: Path, target: Path) -> None:
+def publish(built: Path, target: Path, *, growing: bool = False) -> None:
     """Move ``built`` to ``target``, durably, and replace a dataset that is there.
 
-    A crash at any moment leaves either the old dataset or the new one, complete.
+    A crash at any moment leaves either the old dataset or the new one, complete. The files of a dataset that is
+    ``growing`` stay writable.
     """
-    _seal(built)
+    _seal(built, sync_file if growing else _seal_file)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink():
         raise safe_files.refused(target, "is a symbolic link, and no dataset")
@@ -67,15 +69,24 @@ def _aside(directory: Path, what: str) -> Path:
     return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
 
 
-def _seal(directory: Path) -> None:
-    """Sync every file and directory and take the write permission from the files."""
+def _seal(directory: Path, seal: Callable[[Path], None]) -> None:
+    """Sync every file and directory; ``seal`` does it for a file."""
     below = trees.below(directory)
     directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(_seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
+        for _ in pool.map(seal, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
             pass
         for _ in pool.map(sync_directory, reversed(directories)):
             pass
+
+
+def sync_file(file: Path) -> None:
+    """Wait until the content of a file of this user is on the disk."""
+    descriptor = safe_files.open_own(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _seal_file(file: Path) -> None:

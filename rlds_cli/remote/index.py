@@ -1,0 +1,265 @@
+"""The index of a pushed dataset, ``rlds.json``: which bytes of which objects its files consist of.
+
+::
+
+    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
+     "manifest": sha256 of zarr.json,
+     "objects": [[sha256, size], ...],                     objects/<sha256>
+     "blocks": [sha256, size],                             blocks/<sha256>
+     "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
+
+A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
+``offset`` on. What no piece covers is a hole: rows that a dataset which grows does not need. The index may come from a
+stranger, so every value is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlds_cli import __version__, ids
+from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.remote.blocks import blocks_of
+
+NAME = "rlds.json"
+FORMAT = 1
+LONGEST = 64 << 20  # bytes of an index
+MANIFEST = "zarr.json"
+_SHA = re.compile(r"[0-9a-f]{64}")
+_FINGERPRINT = re.compile(r"rlds(?P<kind>[12]):[0-9a-f]{64}")
+_PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
+_MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
+_LARGEST = 1 << 50  # bytes of a file or an object
+_LONGEST_PATH, _DEEPEST = 4096, 600
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a file: ``length`` from ``at`` on are those of object number ``object`` from ``offset`` on."""
+
+    at: int
+    object: int
+    offset: int
+    length: int
+    sha256: str  # of these bytes
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the dataset, and its pieces in order."""
+
+    path: str
+    size: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A file that never changes, named by the sha256 of its content."""
+
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Name below the address."""
+        return f"objects/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The content of an index."""
+
+    id: str
+    fingerprint: str
+    generation: int | None
+    manifest: str
+    objects: tuple[Object, ...]
+    blocks: Object
+    files: tuple[File, ...]
+    rlds_version: str = field(default=__version__)
+
+    @property
+    def blocks_name(self) -> str:
+        """Name of the object with the hashes of blocks."""
+        return f"blocks/{self.blocks.sha256}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pieces."""
+        return sum(p.length for f in self.files for p in f.pieces)
+
+    def file(self, path: str) -> File | None:
+        """Return a file by its path, or None."""
+        return next((f for f in self.files if f.path == path), None)
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON text."""
+        content = {
+            "rlds_dataset": FORMAT,
+            "rlds_version": self.rlds_version,
+            "id": self.id,
+            "fingerprint": self.fingerprint,
+            "generation": self.generation,
+            "manifest": self.manifest,
+            "blocks": [self.blocks.sha256, self.blocks.size],
+            "objects": [[o.sha256, o.size] for o in self.objects],
+        }
+        files = (
+            [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
+        )
+        lines = ",\n".join(json.dumps(f, separators=(",", ":")) for f in files)
+        return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
+
+
+def parse(text: bytes, where: str) -> Index:
+    """Read an index; ``where`` it is, for messages.
+
+    Raises
+    ------
+    DamagedDataset
+        It is no index, or says what no index of this program says.
+    NewerFormat
+        A later version wrote it.
+    """
+    try:
+        content = documents.loads(text, longest=LONGEST)
+        if not isinstance(content, dict):
+            raise ValueError("no object")
+        version = content.get("rlds_dataset")
+        if type(version) is not int or version < 1:
+            raise ValueError("no member rlds_dataset")
+        if version > FORMAT:
+            raise NewerFormat(
+                f"{where} has format {str(version)[:40]}; this version reads up to {FORMAT}.",
+                hint="pip install --upgrade rlds-cli",
+            )
+        return _index(content)
+    except NewerFormat:
+        raise
+    except (ValueError, RldsError) as e:
+        why = e.message.rstrip(".") if isinstance(e, RldsError) else str(e)
+        raise DamagedDataset(f"{where} is not the index of a dataset: {why}. Nothing was written.") from e
+
+
+def _index(content: dict[str, Any]) -> Index:
+    id = str(ids.parse(_text(content.get("id"), "id")))
+    fingerprint = _text(content.get("fingerprint"), "fingerprint")
+    kind = _FINGERPRINT.fullmatch(fingerprint)
+    generation = content.get("generation")
+    if kind is None or (kind["kind"] == "2") != (generation is not None):
+        raise ValueError("a fingerprint that is none, or of another kind of dataset")
+    objects = tuple(_object(o, largest=_LARGEST) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
+    if len({o.sha256 for o in objects}) != len(objects):
+        raise ValueError("an object occurs twice")
+    blocks = _object(content.get("blocks"), largest=LONGEST, least=0)
+    if blocks.size != 32 * sum(blocks_of(o.size) for o in objects):
+        raise ValueError(f"{blocks.size:,} bytes of hashes do not fit the objects")
+    files = tuple(
+        _file(f, objects, holes=generation is not None) for f in _list(content.get("files"), _MOST_FILES, "files")
+    )
+    if sum(len(f.pieces) for f in files) > _MOST_PIECES:
+        raise ValueError("more pieces than any dataset has")
+    _check_paths([f.path for f in files])
+    version = content.get("rlds_version")
+    return Index(
+        id=id,
+        fingerprint=fingerprint,
+        generation=None if generation is None else _number(generation, 1 << 60, "generation"),
+        manifest=_sha(content.get("manifest")),
+        objects=objects,
+        blocks=blocks,
+        files=files,
+        rlds_version=version[:40] if isinstance(version, str) else "",
+    )
+
+
+def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
+    path, size, listed = _members(value, 3, "a file")
+    path, size = _path(path), _number(size, _LARGEST, "a size")
+    pieces, end = [], 0
+    for one in _list(listed, _MOST_PIECES, "pieces"):
+        at, number, offset, length, sha256 = _members(one, 5, "a piece")
+        piece = Piece(
+            _number(at, _LARGEST, "a place"),
+            _number(number, len(objects), "the number of an object"),
+            _number(offset, _LARGEST, "an offset"),
+            _number(length, _LARGEST, "a length"),
+            _sha(sha256),
+        )
+        if piece.at < end or (piece.at > end and not holes) or piece.length < 1:
+            raise ValueError(f"the pieces of {path} do not follow each other")
+        if piece.offset + piece.length > objects[piece.object].size or piece.at + piece.length > size:
+            raise ValueError(f"a piece of {path} ends behind its object or file")
+        end = piece.at + piece.length
+        pieces.append(piece)
+    if end != size and not holes:
+        raise ValueError(f"the pieces of {path} are not all of it")
+    return File(path, size, tuple(pieces))
+
+
+def _check_paths(paths: Sequence[str]) -> None:
+    """Refuse files that are one on some file systems, or of which one lies below another."""
+    known = {path.lower() for path in paths}
+    if len(known) != len(paths):
+        raise ValueError("a file occurs twice")
+    if MANIFEST not in paths:
+        raise ValueError(f"there is no {MANIFEST}")
+    above = {path[:k] for path in known for k in range(len(path)) if path[k] == "/"}
+    if not known.isdisjoint(above):
+        raise ValueError("a file lies below another one")
+
+
+def is_path(path: str) -> bool:
+    """Return whether a file of a dataset can have this path: relative, canonical, of plain characters."""
+    parts = path.split("/") if len(path) <= _LONGEST_PATH else [""]
+    return len(parts) <= _DEEPEST and all(_PART.fullmatch(part) for part in parts)
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not is_path(value):
+        raise ValueError(f"{str(value)[:80]!r} is no path of a file of a dataset")
+    return value
+
+
+def _object(value: Any, *, largest: int, least: int = 1) -> Object:
+    sha256, size = _members(value, 2, "an object")
+    found = Object(_sha(sha256), _number(size, largest + 1, "a size"))
+    if found.size < least:
+        raise ValueError("an object is empty")
+    return found
+
+
+def _members(value: Any, count: int, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f"{what} that is no list of {count}")
+    return value
+
+
+def _list(value: Any, most: int, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"{what} that are no list, or more than {most:,}")
+    return value
+
+
+def _number(value: Any, limit: int, what: str) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"{str(value)[:40]} is not {what}")
+    return value
+
+
+def _sha(value: Any) -> str:
+    if not isinstance(value, str) or not _SHA.fullmatch(value):
+        raise ValueError(f"{str(value)[:80]!r} is no sha256")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"no {what}")
+    return value

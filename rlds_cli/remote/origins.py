@@ -1,0 +1,103 @@
+"""Record the address that a dataset came from, or was pushed to, in a small file of its home.
+
+::
+
+    <home>/origins/<family>+<name>.json     {"address": ..., "fingerprint": ..., "generation": ..., "pulled": ...}
+
+A record holds for the content that it names, and says nothing of another dataset that has taken the name since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlds_cli import home, ids
+from rlds_cli.errors import InvalidId, NoPermission, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
+from rlds_cli.home import Home
+from rlds_cli.ids import DatasetId
+from rlds_cli.remote import addresses
+from rlds_cli.remote.addresses import Address
+from rlds_cli.settings import Settings
+from rlds_cli.store import manifest
+
+_DIRECTORY = "origins"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An address, and the content that a dataset had when it came from there or was pushed."""
+
+    address: str
+    fingerprint: str
+    generation: int | None
+    pulled: bool
+
+
+def record(place: Home, id: DatasetId, origin: Origin) -> None:
+    """Write the record of a dataset; a home that may not be written goes without."""
+    with suppress(OSError, NoPermission):
+        path = _path(place, id)
+        safe_files.directory(path.parent, place.root)
+        safe_files.replace_text(path, documents.dumps(asdict(origin), path.name))
+
+
+def of(place: Home, id: DatasetId) -> Origin | None:
+    """Return the record of a dataset, or None."""
+    values = documents.load_own(_path(place, id)) or {}
+    address, fingerprint = values.get("address"), values.get("fingerprint")
+    generation, pulled = values.get("generation"), values.get("pulled")
+    if not isinstance(address, str) or not isinstance(fingerprint, str) or not isinstance(pulled, bool):
+        return None
+    if generation is not None and type(generation) is not int:
+        return None
+    try:
+        addresses.parse(address)
+    except InvalidId:
+        return None
+    return Origin(address, fingerprint, generation, pulled)
+
+
+def of_dataset(path: Path, fingerprint: str) -> Origin | None:
+    """Return the record of the dataset in a directory of a home, if it is about this content."""
+    try:
+        found = of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
+    except (InvalidId, IndexError):
+        return None
+    return found if found is not None and found.fingerprint == fingerprint else None
+
+
+def forget(place: Home, id: DatasetId) -> None:
+    """Remove the record of a dataset, if there is one."""
+    with suppress(OSError):
+        _path(place, id).unlink(missing_ok=True)
+
+
+def find(address: Address, where: Settings) -> Path | None:
+    """Return a dataset that is here and came from an address, or was pushed to it, with the content that it pins."""
+    for root in where.homes:
+        for id, origin in _all(Home(root)):
+            path = Home(root).dataset(id)
+            if origin.address != str(address) or not home.is_dataset(path):
+                continue
+            with suppress(RldsError):
+                if manifest.read(path).fingerprint == origin.fingerprint and address.matches(origin.fingerprint):
+                    return path
+    return None
+
+
+def _all(place: Home) -> Iterator[tuple[DatasetId, Origin]]:
+    for path in sorted((place.root / _DIRECTORY).glob("*.json")):
+        family, _, component = path.name.removesuffix(".json").partition("+")
+        with suppress(InvalidId):
+            id = ids.from_component(family, component)
+            if (found := of(place, id)) is not None:
+                yield id, found
+
+
+def _path(place: Home, id: DatasetId) -> Path:
+    return place.root / _DIRECTORY / f"{id.family}+{id.component}.json"

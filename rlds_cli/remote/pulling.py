@@ -1,0 +1,481 @@
+"""Bring a pushed dataset into a home: only blocks that are missing are fetched, and each is checked as it arrives.
+
+::
+
+    <home>/partial/<family>+<name>.pull/dataset/     files at their full length, with holes where nothing came yet
+    <home>/partial/<family>+<name>.pull/journal      blocks that are there: a pull that was killed goes on
+
+Blocks are checked by their hashes, which the index names. The dataset is then verified like one of a stranger: its
+content must have the fingerprint of the index. Only then does it get its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from rlds_cli import home, ids
+from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs
+from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.verification import verify_directory as verify_growing
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.http.client import RetryPolicy
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import Event, Progress, silent
+from rlds_cli.registry import LOCAL
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote import origins
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.blocks import BLOCK, BlockHashes, blocks_of
+from rlds_cli.remote.index import File, Index, Piece
+from rlds_cli.remote.objects import Chunk, Objects
+from rlds_cli.remote.origins import Origin
+from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_blocks, read_file, wrong_block
+from rlds_cli.remote.stores import open_objects
+from rlds_cli.settings import Settings
+from rlds_cli.store import arrays, generations, manifest, publishing, sealing
+from rlds_cli.store.integrity import verify_directory
+
+_AT_ONCE = 8  # requests
+_RANGE = 8  # blocks of a request
+_SYNCED = 512 << 20  # bytes after which what came is written to the disk, and noted as safe
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def pull(
+    address: Address,
+    where: Settings,
+    *,
+    as_: str | None = None,
+    expect: str | None = None,
+    force: bool = False,
+    progress: Progress = silent,
+    policy: RetryPolicy | None = None,
+) -> Path:
+    """Return the directory of a pushed dataset in the user's own home, after fetching what is missing of it.
+
+    Parameters
+    ----------
+    as_ : str, optional
+        Id of the dataset here; by default its own, if that is ``local/...``.
+    expect : str, optional
+        The fingerprint that it must have.
+    force : bool
+        Replace a dataset of this id with other content. A copy of an earlier generation is replaced without it.
+
+    Raises
+    ------
+    DatasetNotFound
+        No dataset was pushed there.
+    WrongFingerprint
+        It has other content than the address pins, or than ``expect``.
+    NameTaken
+        The id is here with other content, or is being written.
+    InvalidId
+        The dataset has an id of the registry, and ``as_`` is not given.
+    DownloadFailed, WrongHash, DamagedDataset, NoSpace
+        Nothing is published; the same call goes on with what has arrived.
+    """
+    with open_objects(address, where, policy=policy) as objects:
+        index, _ = expect_index(objects)
+        if expect is not None and index.fingerprint != expect:
+            raise WrongFingerprint(f"{address} has {index.fingerprint}; {expect} was asked for. Nothing was written.")
+        id = _id(index, as_, address)
+        place = Home(where.home)
+        with exclusive(place, id, progress):
+            here = home.find(id, where)
+            if here is not None and _has(here, index):
+                origins.record(place, id, _origin(address, index))
+                return here
+            if here is not None:
+                _check_replaceable(here, place, id, address, index, force)
+            target = place.dataset(id)
+            with disk_errors(target), _not_written(here):
+                _fetch_and_publish(objects, index, id, place, here, progress)
+            origins.record(place, id, _origin(address, index))
+    progress(Event(str(id), "ready", note=f"downloaded from {address}"))
+    return target
+
+
+def _id(index: Index, as_: str | None, address: Address) -> DatasetId:
+    id = ids.parse(as_ or index.id)
+    if as_ is None and id.family != LOCAL:
+        raise InvalidId(
+            f"{address} holds {index.id}, and only the registry says what that is. Nothing was written.",
+            hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
+        )
+    return id
+
+
+def _origin(address: Address, index: Index) -> Origin:
+    return Origin(str(address), index.fingerprint, index.generation, pulled=True)
+
+
+def _has(here: Path, index: Index) -> bool:
+    """Return whether a dataset has the content of an index."""
+    try:
+        if is_growing(here) != (index.generation is not None):
+            return False
+        if index.generation is not None and generations.last(here).number != index.generation:
+            return False
+        return manifest.read(here).fingerprint == index.fingerprint
+    except DamagedDataset:
+        return False
+
+
+def _check_replaceable(here: Path, place: Home, id: DatasetId, address: Address, index: Index, force: bool) -> None:
+    """Raise NameTaken unless a dataset may be replaced: with ``force``, or as the copy of an earlier generation."""
+    if not here.is_relative_to(place.root):
+        raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
+    if force:
+        return
+    known = origins.of(place, id)
+    if known is not None and known.pulled and known.address == str(address) and index.generation is not None:
+        with suppress(DamagedDataset):
+            now = generations.last(here)
+            if (now.number, now.fingerprint) == (known.generation, known.fingerprint):
+                return
+    raise NameTaken(
+        f"{id} is here with other content than {address} has.",
+        hint=f"another name (--as local/NAME); or --force (force=True) replaces {id}",
+    )
+
+
+@contextmanager
+def _not_written(here: Path | None) -> Iterator[None]:
+    """Let no writer begin with a dataset that is about to be replaced."""
+    if here is None or not is_growing(here):
+        yield
+        return
+    lock = logs.lock_writers(here, shared=False)
+    if lock is None:
+        raise NameTaken(f"{here} is being written by another process.", hint="wait until its writers are closed")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn errors of the file system into those for people."""
+    try:
+        yield
+    except OSError as e:
+        raise disk.disk_error(e, target, kept="What has arrived is kept; the same command goes on.") from e
+
+
+def _fetch_and_publish(
+    objects: Objects, index: Index, id: DatasetId, place: Home, here: Path | None, tell: Progress
+) -> None:
+    hashes = read_blocks(objects, index)
+    head = read_file(objects, index, hashes, indexes.MANIFEST)
+    if hashlib.sha256(head).hexdigest() != index.manifest:
+        raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
+    work = safe_files.work_directory(place.partial(id, "pull"), place.root)
+    arriving = _Arriving(objects, index, hashes, work, str(id), tell)
+    arriving.run(here)
+    dataset = work / "dataset"
+    _identify(dataset, head, id, growing=index.generation is not None)
+    _check(dataset, index, objects, tell)
+    safe_files.directory(place.dataset(id).parent, place.root)
+    publishing.publish(dataset, place.dataset(id), growing=index.generation is not None)
+    trees.discard(work)
+
+
+def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:
+    """Write the manifest, with the id that the dataset has here."""
+    safe_files.write_bytes(dataset / indexes.MANIFEST, head)
+    m = manifest.read(dataset)
+    if m.id == str(id):
+        return
+    if growing:
+        head_of = json.loads(head)["attributes"]["rlds"]
+        arrays.write_group(dataset, {"rlds": {**head_of, "id": str(id)}})
+    else:
+        sealing.write_manifest(dataset, replace(m, id=str(id)))
+
+
+def _check(dataset: Path, index: Index, objects: Objects, tell: Progress) -> None:
+    """Verify everything that arrived.
+
+    Raises
+    ------
+    DamagedDataset
+        It does not agree with itself, or its content does not have the fingerprint of the index.
+    """
+    if is_growing(dataset) != (index.generation is not None):
+        raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
+    report = verify_growing(dataset, progress=tell) if is_growing(dataset) else verify_directory(dataset, progress=tell)
+    problem = next(map(str, report.problems), None)
+    if problem is None and report.fingerprint != index.fingerprint:
+        problem = f"its content has the fingerprint {report.fingerprint}, not {index.fingerprint}"
+    if problem is not None:
+        raise DamagedDataset(
+            f"{objects.address}: {problem}. It arrived as it lies there, and was not published.",
+            hint="rlds verify ID where it was pushed from, and push it again",
+        )
+
+
+class _Arriving:
+    """The files of a dataset while they arrive."""
+
+    def __init__(
+        self, objects: Objects, index: Index, hashes: BlockHashes, work: Path, id: str, tell: Progress
+    ) -> None:
+        self._objects, self._index, self._hashes = objects, index, hashes
+        self._dataset, self._id, self._tell = work / "dataset", id, tell
+        self._lock = threading.Lock()
+        self._dirty: set[Path] = set()
+        self._since = self._done = 0
+        self._stop = threading.Event()
+        self._journal = _Journal(work / "journal", hashlib.sha256(index.to_bytes()).hexdigest(), index)
+        if not self._journal.goes_on:
+            trees.discard(self._dataset)
+
+    def run(self, here: Path | None) -> None:
+        """Make the files, take what the dataset ``here`` has of them, and fetch the rest."""
+        self._dataset.mkdir(exist_ok=True)
+        publishing.unseal(self._dataset)  # a pull that was killed while it was published
+        needed = self._index.size
+        disk.check_space(needed - self._bytes_there(), self._dataset, kept="What has arrived is kept.")
+        self._make_files()
+        pieces: dict[int, list[tuple[Piece, File]]] = {}
+        taken = self._taken(here)
+        for file in self._index.files:
+            for piece in file.pieces:
+                if (file.path, piece.at) not in taken:
+                    pieces.setdefault(piece.object, []).append((piece, file))
+        for parts in pieces.values():
+            parts.sort(key=lambda part: part[0].offset)
+        todo = {number: self._missing(number, [p for p, _ in parts]) for number, parts in pieces.items()}
+        self._total = sum(stop - first for runs in todo.values() for first, stop in runs) * BLOCK
+        tasks = self._tasks(todo)
+        with ThreadPoolExecutor(_AT_ONCE, "pull") as pool:
+            running = [pool.submit(self._span, number, first, stop, pieces[number]) for number, first, stop in tasks]
+            try:
+                for task in running:
+                    task.result()
+            except BaseException:
+                self._stop.set()
+                self._objects.client.stop()
+                for task in running:
+                    task.cancel()
+                wait(running)
+                raise
+        self._journal.close()
+
+    def _bytes_there(self) -> int:
+        return sum(f.stat().st_blocks * 512 for f in trees.files(self._dataset))
+
+    def _make_files(self) -> None:
+        for file in self._index.files:
+            path = self._dataset / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
+            try:
+                if os.fstat(descriptor).st_size != file.size:
+                    os.ftruncate(descriptor, file.size)
+            finally:
+                os.close(descriptor)
+
+    def _taken(self, here: Path | None) -> set[tuple[str, int]]:
+        """Copy the pieces that a dataset which is here has; return their files and places."""
+        if here is None:
+            return set()
+        files = [f for f in self._index.files if (here / f.path).is_file()]
+        with ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
+            return {found for some in pool.map(lambda f: self._take(here, f), files) for found in some}
+
+    def _take(self, here: Path, file: File) -> list[tuple[str, int]]:
+        found = []
+        with safe_files.reading(here / file.path) as old, safe_files.updating(self._dataset / file.path) as new:
+            size = os.fstat(old.fileno()).st_size
+            for piece in file.pieces:
+                if piece.at + piece.length > size:
+                    continue
+                digest, at, stop = hashlib.sha256(), piece.at, piece.at + piece.length
+                while at < stop and (data := os.pread(old.fileno(), min(BLOCK, stop - at), at)):
+                    digest.update(data)
+                    logs.write(new.fileno(), data, at)
+                    at += len(data)
+                if digest.hexdigest() == piece.sha256:  # else it is fetched, over what was copied
+                    found.append((file.path, piece.at))
+        return found
+
+    def _missing(self, number: int, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Return the blocks [first, stop) of an object that hold pieces and are not there."""
+        wanted = bytearray(blocks_of(self._index.objects[number].size))
+        for p in pieces:
+            first, stop = p.offset // BLOCK, blocks_of(p.offset + p.length)
+            wanted[first:stop] = b"\1" * (stop - first)
+        there = self._journal.there[number]
+        runs: list[tuple[int, int]] = []
+        for block in range(len(wanted)):
+            if wanted[block] and not there[block]:
+                if runs and runs[-1][1] == block:
+                    runs[-1] = (runs[-1][0], block + 1)
+                else:
+                    runs.append((block, block + 1))
+        return runs
+
+    def _tasks(self, todo: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
+        """Cut runs of blocks into requests; a server without ranges is asked for an object once."""
+        tasks = []
+        for number, runs in todo.items():
+            if not runs:
+                continue
+            if not self._objects.has_ranges(self._index.objects[number].name):
+                tasks.append((number, runs[0][0], runs[-1][1]))
+                continue
+            tasks += [(number, a, min(a + _RANGE, stop)) for first, stop in runs for a in range(first, stop, _RANGE)]
+        return tasks
+
+    # -- blocks
+
+    def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, File]]) -> None:
+        """Fetch blocks [first, stop) of an object, check and write each of them."""
+        o = self._index.objects[number]
+        end = min(stop * BLOCK, o.size)
+        at, buffer, wrong = first * BLOCK, bytearray(), 0
+
+        def take(chunk: Chunk) -> None:
+            nonlocal at, buffer
+            if self._stop.is_set():
+                raise _Ended
+            buffer += chunk
+            while len(buffer) >= (size := min(BLOCK, end - at)) and size:
+                block = bytes(buffer[:size])
+                if not self._hashes.is_right(number, at // BLOCK, block):
+                    raise _WrongBlock
+                self._write(number, at, block, pieces)
+                del buffer[:size]
+                at += size
+
+        while at < end:
+            before, buffer = at, bytearray()
+            try:
+                self._objects.fetch(o.name, at, end - at, take)
+            except _Ended:
+                return
+            except _WrongBlock:
+                wrong = wrong + 1 if at == before else 1
+                if wrong == ATTEMPTS:
+                    raise wrong_block(self._objects, self._index, number, at // BLOCK) from None
+
+    def _write(self, number: int, at: int, block: bytes, pieces: Sequence[tuple[Piece, File]]) -> None:
+        """Write the parts of a block to the files that they belong to, and note it."""
+        for p, file in pieces:
+            if p.offset + p.length <= at:
+                continue
+            if p.offset >= at + len(block):
+                break
+            a, b = max(at, p.offset), min(at + len(block), p.offset + p.length)
+            if a < b:
+                path = self._dataset / file.path
+                with safe_files.updating(path) as open_file:
+                    logs.write(open_file.fileno(), block[a - at : b - at], p.at + a - p.offset)
+                with self._lock:
+                    self._dirty.add(path)
+        with self._lock:
+            self._journal.add(number, at // BLOCK)
+            self._done += len(block)
+            self._since += len(block)
+            if self._since >= _SYNCED:
+                self._sync()
+            self._tell(Event(self._id, "fetch", "", min(self._done, self._total), self._total))
+
+    def _sync(self) -> None:
+        for path in self._dirty:
+            publishing.sync_file(path)
+        self._journal.sync()
+        self._dirty, self._since = set(), 0
+
+
+class _Ended(Exception):
+    """Another part has failed."""
+
+
+class _WrongBlock(Exception):
+    """A block does not have its hash."""
+
+
+class _Journal:
+    """The blocks that have arrived: lines ``OBJECT BLOCK``, after the line of the index that they are of.
+
+    A line ``boot ID`` begins the work of a process, and ``sync`` says that everything before it is on the disk. After
+    the machine was started anew, only what comes before such a line counts.
+    """
+
+    def __init__(self, path: Path, index: str, of: Index) -> None:
+        self.there = [bytearray(blocks_of(o.size)) for o in of.objects]
+        boot = _boot()
+        self.goes_on = self._read(path, index, boot)
+        if not self.goes_on:
+            self.there = [bytearray(blocks_of(o.size)) for o in of.objects]
+            safe_files.write_bytes(path, f"index {index}\n".encode())
+        self._descriptor = safe_files.open_own(path, os.O_WRONLY | os.O_APPEND)
+        self._line(f"boot {boot}")
+
+    def _read(self, path: Path, index: str, boot: str) -> bool:
+        try:
+            with safe_files.reading(path) as file:
+                head, *lines = file.read().decode().split("\n")[:-1]  # the last line may be half of one
+        except (OSError, ValueError):
+            return False
+        if head != f"index {index}":
+            return False
+        unsure: list[tuple[int, int]] = []
+        last = ""
+        for line in lines:
+            kind, _, value = line.partition(" ")
+            if kind == "boot":
+                unsure, last = (unsure if value == last else []), value
+            elif kind == "sync":
+                self._note(unsure)
+                unsure = []
+            elif kind.isdecimal() and value.isdecimal():
+                unsure.append((int(kind), int(value)))
+        if last == boot:
+            self._note(unsure)
+        return True
+
+    def _note(self, blocks: Sequence[tuple[int, int]]) -> None:
+        for number, block in blocks:
+            if number < len(self.there) and block < len(self.there[number]):
+                self.there[number][block] = 1
+
+    def _line(self, text: str) -> None:
+        os.write(self._descriptor, f"{text}\n".encode())
+
+    def add(self, number: int, block: int) -> None:
+        """Note a block that was written."""
+        self._line(f"{number} {block}")
+
+    def sync(self) -> None:
+        """Note that all blocks so far are on the disk, and the journal with them."""
+        self._line("sync")
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def _boot() -> str:
+    """Return what tells one start of the machine from another; something new each time where it does not tell."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return os.urandom(8).hex()

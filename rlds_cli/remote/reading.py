@@ -1,0 +1,119 @@
+"""Read the index of a pushed dataset, the hashes of its blocks, and single files of it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
+from rlds_cli.files.hashing import short
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.blocks import BLOCK, BlockHashes
+from rlds_cli.remote.index import Index
+from rlds_cli.remote.objects import Document, Objects
+
+ATTEMPTS = 3  # to get a block that has the hash of the index
+_LONGEST_FILE = 64 << 20
+
+
+def read_index(objects: Objects) -> tuple[Index, Document] | None:
+    """Return the index at an address and the document that it is in; None if there is none.
+
+    Raises
+    ------
+    DamagedDataset, NewerFormat
+        It is no index of this version.
+    DownloadFailed
+    """
+    found = objects.read(indexes.NAME, longest=indexes.LONGEST)
+    return None if found is None else (indexes.parse(found.data, f"{objects.address}/{indexes.NAME}"), found)
+
+
+def expect_index(objects: Objects) -> tuple[Index, Document]:
+    """Return the index at an address, which must have the content that the address pins.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is none.
+    WrongFingerprint
+        It has other content.
+    """
+    found = read_index(objects)
+    if found is None:
+        raise DatasetNotFound(
+            f"{objects.address} has no {indexes.NAME}: no dataset was pushed there.",
+            hint=f"rlds push ID {objects.address} does; archives of known datasets have ids: rlds list",
+        )
+    if not objects.address.matches(found[0].fingerprint):
+        raise WrongFingerprint(
+            f"{objects.address} has {short(found[0].fingerprint)}, and {objects.address.pin} was asked for. "
+            "Nothing was written.",
+            hint="without #rlds... the dataset that is there now is taken",
+        )
+    return found
+
+
+def read_blocks(objects: Objects, index: Index) -> BlockHashes:
+    """Return the hashes of the blocks of all objects of an index.
+
+    Raises
+    ------
+    DamagedDataset
+        They are missing, or are not those of the index.
+    DownloadFailed
+    """
+    for _ in range(ATTEMPTS):
+        found = objects.read(index.blocks_name, longest=indexes.LONGEST)
+        if found is None:
+            break
+        if hashlib.sha256(found.data).hexdigest() == index.blocks.sha256:
+            return BlockHashes(found.data, [o.size for o in index.objects])
+    what = "is missing" if found is None else "has other content than its name says"
+    raise DamagedDataset(
+        f"{objects.address}/{index.blocks_name} {what}. Nothing was written.", hint=push_again(objects)
+    )
+
+
+def read_file(objects: Objects, index: Index, hashes: BlockHashes, path: str) -> bytes:
+    """Return the content of a small file of the dataset, checked.
+
+    Raises
+    ------
+    DamagedDataset
+        There is no such file, or it is no small one.
+    WrongHash, DownloadFailed
+    """
+    file = index.file(path)
+    if file is None or file.size > _LONGEST_FILE:
+        raise DamagedDataset(f"{objects.address} has no {path}, or none that can be read at once.")
+    content = bytearray(file.size)
+    for p in file.pieces:
+        content[p.at : p.at + p.length] = read_span(objects, index, hashes, p.object, p.offset, p.length)
+    return bytes(content)
+
+
+def read_span(objects: Objects, index: Index, hashes: BlockHashes, number: int, offset: int, length: int) -> bytes:
+    """Return bytes [offset, offset + length) of an object, checked by its blocks; raises WrongHash, DownloadFailed."""
+    start, size = hashes.span(number, offset, length)
+    for _ in range(ATTEMPTS):
+        data = objects.read_range(index.objects[number].name, start, size)
+        blocks = [data[at : at + BLOCK] for at in range(0, size, BLOCK)]
+        if all(hashes.is_right(number, start // BLOCK + k, block) for k, block in enumerate(blocks)):
+            return data[offset - start : offset - start + length]
+    raise wrong_block(objects, index, number, start // BLOCK)
+
+
+def wrong_block(objects: Objects, index: Index, number: int, block: int) -> WrongHash:
+    """Return the error for a block that the store sends with other bytes."""
+    return WrongHash(
+        f"Block {block:,} of {objects.address}/{index.objects[number].name} has other bytes than the index says, "
+        f"{ATTEMPTS} times. Nothing of it is used.",
+        hint=push_again(objects),
+    )
+
+
+def push_again(objects: Objects) -> str:
+    """Return the hint for a store with damaged objects."""
+    if objects.address.scheme in ("http", "https"):
+        return "whoever pushed it can remove the damaged object there, and push again"
+    return f"remove that object, and rlds push ID {objects.address} sends it again"

@@ -1,0 +1,409 @@
+"""Plan a push: which bytes are at the address already, and how the others are packed into objects.
+
+1. A part of a file is known if an index has a piece with the same bytes: that of the address itself, or one beside it.
+   Bytes are compared by sha256. Of a dataset that grows, rows and records do not change once they are committed, so
+   the pieces of an earlier generation are taken over as they are, if its log of generations is a beginning of ours.
+2. Everything else is laid end to end, cut into objects of about equal size, and hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, BinaryIO, cast
+
+from rlds_cli import settings
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.remote.blocks import BlockHashes, Hasher, joined
+from rlds_cli.remote.index import File, Index, Object, Piece
+from rlds_cli.remote.objects import Body, Objects
+from rlds_cli.remote.reading import read_blocks
+from rlds_cli.sharing.snapshot import LocalFile, Snapshot
+from rlds_cli.store import generations
+
+LEAST = 32 << 20  # bytes of an object
+MOST_OBJECTS = 100
+_SHARE = 72  # objects of equal size, of which each is at least three quarters full: 96
+_WORTH = 4096  # bytes of a piece for which an object of another dataset is copied
+_READ = 1 << 20
+_CANDIDATES = 8  # files of the same size that a file is compared with
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An index, and where it is: at the address itself (``here``), or beside it. Only objects that are there count."""
+
+    objects: Objects
+    index: Index
+    here: bool
+    there: frozenset[str]
+
+    def has(self, piece: Piece) -> bool:
+        """Return whether the object of a piece is there."""
+        return self.index.objects[piece.object].sha256 in self.there
+
+    @cached_property
+    def by_path(self) -> Mapping[str, File]:
+        """Its files by path."""
+        return {f.path: f for f in self.index.files}
+
+    @cached_property
+    def _by_size(self) -> Mapping[int, list[File]]:
+        found: dict[int, list[File]] = {}
+        for f in self.index.files:
+            found.setdefault(f.size, []).append(f)
+        return found
+
+    def like(self, file: LocalFile) -> Iterator[File]:
+        """Yield its file of the same path, and some of the same size."""
+        same = self.by_path.get(file.path)
+        if same is not None:
+            yield same
+        yield from (f for f in self._by_size.get(file.size, [])[:_CANDIDATES] if f is not same)
+
+    @cached_property
+    def hashes(self) -> BlockHashes:
+        """Hashes of the blocks of all its objects; raises DownloadFailed, DamagedDataset."""
+        return read_blocks(self.objects, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a file to be sent."""
+
+    file: LocalFile
+    at: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object to be sent: its spans end to end, their sha256, and the hashes of its blocks."""
+
+    object: Object
+    spans: tuple[Span, ...]
+    sha256: tuple[str, ...]
+    hashes: bytes
+
+    def body(self, told: Told) -> Body:
+        """Return the content; ``told`` is called with the bytes of each part that was read."""
+        return Body(self.object.size, lambda: cast(BinaryIO, io.BufferedReader(_SpanReader(self.spans, told), _READ)))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Bytes of a file that an object of a known index has."""
+
+    at: int
+    length: int
+    known: int
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a push does: the index that it writes, the objects that it sends, and those that the store copies."""
+
+    index: Index
+    new: tuple[NewObject, ...]
+    copied: tuple[tuple[Known, Object], ...]
+    kept: tuple[Object, ...]
+    hashes: bytes = field(repr=False)
+
+    @property
+    def to_send(self) -> int:
+        """Bytes of all new objects."""
+        return sum(o.object.size for o in self.new)
+
+
+def plan(snapshot: Snapshot, known: Sequence[Known], told: Told = lambda done: None) -> Plan:
+    """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed."""
+    hasher = _Ranges(told)
+    with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
+        matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
+        matches = _worthwhile(matches, known)
+        matches = _few(matches, snapshot)
+        spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
+        packed = _packed(sorted(spans, key=lambda s: s.file.growing), snapshot.size)
+        new = tuple(pool.map(lambda parts: _hashed(parts, told), packed))
+    return _assembled(snapshot, known, matches, new)
+
+
+# -- what is known
+
+
+class _Ranges:
+    """Hashes ranges of files, each once."""
+
+    def __init__(self, told: Told) -> None:
+        self._known: dict[tuple[str, int, int], str] = {}
+        self._told = told
+
+    def sha256(self, file: LocalFile, at: int, length: int) -> str:
+        key = file.path, at, length
+        if key not in self._known:
+            h = hashlib.sha256()
+            for chunk in _chunks(Span(file, at, length)):
+                h.update(chunk)
+            self._told(length)
+            self._known[key] = h.hexdigest()
+        return self._known[key]
+
+
+def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges: _Ranges) -> list[Match]:
+    """Return what the known indexes have of a file, in order and without overlaps."""
+    found: list[Match] = []
+    for number, k in enumerate(known):
+        if k.here and file.file is not None and _is_earlier(snapshot, k, ranges):
+            there = k.by_path.get(file.path)
+            found = [
+                Match(piece.at, piece.length, number, piece)
+                for piece in (there.pieces if there else ())
+                if k.has(piece) and _overlaps(file.extents, piece)
+            ]
+            if found:
+                return found
+    for number, k in enumerate(known):
+        for other in k.like(file):
+            for piece in other.pieces:
+                if not k.has(piece) or not _within(file.extents, piece):
+                    continue
+                if _is_free(piece, found) and ranges.sha256(file, piece.at, piece.length) == piece.sha256:
+                    found.append(Match(piece.at, piece.length, number, piece))
+    return sorted(found, key=lambda m: m.at)
+
+
+def _within(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:
+    """Return whether one of a file's extents, in order, holds a piece whole."""
+    k = bisect_right(extents, piece.at, key=lambda e: e[0]) - 1
+    return k >= 0 and piece.at + piece.length <= extents[k][1]
+
+
+def _overlaps(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:
+    """Return whether one of a file's extents, in order, shares bytes with a piece."""
+    k = bisect_right(extents, piece.at + piece.length - 1, key=lambda e: e[0]) - 1
+    return k >= 0 and piece.at < extents[k][1]
+
+
+def _is_free(piece: Piece, taken: Iterable[Match]) -> bool:
+    return not any(m.at < piece.at + piece.length and piece.at < m.at + m.length for m in taken)
+
+
+def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
+    """Return whether a known index is of an earlier generation of the same dataset: its log begins ours."""
+    if snapshot.generation is None or known.index.generation is None:
+        return False
+    there, ours = known.by_path.get(generations.FILE), next(f for f in snapshot.files if f.path == generations.FILE)
+    return (
+        there is not None
+        and 0 < there.size <= ours.size
+        and all(ranges.sha256(ours, p.at, p.length) == p.sha256 for p in there.pieces)
+    )
+
+
+def _worthwhile(matches: list[list[Match]], known: Sequence[Known]) -> list[list[Match]]:
+    """Drop what is only in objects of other datasets of which hardly anything is used: they would be copied whole."""
+    used = {(m.known, m.piece.object) for found in matches for m in found if known[m.known].here or m.length >= _WORTH}
+    return [[m for m in found if (m.known, m.piece.object) in used] for found in matches]
+
+
+def _few(matches: list[list[Match]], snapshot: Snapshot) -> list[list[Match]]:
+    """Drop the objects of which least is used, while there would be too many: their content is packed anew."""
+    used: dict[tuple[int, int], int] = {}
+    for found in matches:
+        for m in found:
+            key = m.known, m.piece.object
+            used[key] = used.get(key, 0) + m.length
+    least = sorted(used, key=lambda key: used[key])
+    gone = set[tuple[int, int]]()
+    while least and len(least) + _objects_for(snapshot, sum(used[key] for key in least)) > MOST_OBJECTS:
+        gone.update(least[: -(-len(least) // 2)])
+        least = least[-(-len(least) // 2) :]
+    return [[m for m in found if (m.known, m.piece.object) not in gone] for found in matches] if gone else matches
+
+
+def _objects_for(snapshot: Snapshot, known: int) -> int:
+    """Return the greatest number of objects that hold all but ``known`` bytes."""
+    rest = snapshot.size - known
+    return 1 + 4 * rest // (3 * _size(snapshot.size)) if rest > 0 else 0
+
+
+def _size(total: int) -> int:
+    """Return the bytes of an object of a dataset."""
+    return max(LEAST, -(-total // _SHARE))
+
+
+def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
+    """Yield the parts of a file's extents that no match covers."""
+    starts = [m.at for m in matches]
+    for at, stop in file.extents:
+        while at < stop:
+            k = bisect_right(starts, at) - 1
+            if k >= 0 and at < matches[k].at + matches[k].length:
+                at = matches[k].at + matches[k].length
+                continue
+            end = min(stop, starts[k + 1]) if k + 1 < len(starts) else stop
+            yield Span(file, at, end - at)
+            at = end
+
+
+# -- objects
+
+
+def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
+    """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full."""
+    size = _size(total)
+    made: list[list[Span]] = [[]]
+    filled = 0
+    for span in spans:
+        while span.length:
+            room = size - filled
+            if span.length > room and 4 * filled >= 3 * size:
+                made.append([])
+                filled = 0
+                continue
+            part = replace(span, length=min(span.length, room))
+            made[-1].append(part)
+            filled += part.length
+            span = Span(span.file, span.at + part.length, span.length - part.length)
+            if span.length:
+                made.append([])
+                filled = 0
+    return [tuple(parts) for parts in made if parts]
+
+
+def _hashed(spans: tuple[Span, ...], told: Told) -> NewObject:
+    whole, each, size = Hasher(), list[str](), 0
+    for span in spans:
+        own = hashlib.sha256() if len(spans) > 1 else None
+        for chunk in _chunks(span):
+            whole.update(chunk)
+            if own is not None:
+                own.update(chunk)
+        size += span.length
+        told(span.length)
+        if own is not None:
+            each.append(own.hexdigest())
+    sha256, hashes = whole.result()
+    return NewObject(Object(sha256, size), spans, tuple(each or [sha256]), hashes)
+
+
+def _chunks(span: Span) -> Iterator[bytes]:
+    left = span.length
+    with span.file.open() as file:
+        file.seek(span.at)
+        while left:
+            chunk = file.read(min(_READ, left))
+            if not chunk:
+                raise DamagedDataset(f"{span.file.path} ends early.", hint="rlds verify ID shows all damage")
+            left -= len(chunk)
+            yield chunk
+
+
+class _SpanReader(io.RawIOBase):
+    """Reads spans end to end."""
+
+    def __init__(self, spans: Sequence[Span], told: Told) -> None:
+        self._spans, self._told = spans, told
+        self._starts = [0]
+        for span in spans:
+            self._starts.append(self._starts[-1] + span.length)
+        self._at = 0
+        self._open: tuple[int, BinaryIO] | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._starts[-1]}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at >= self._starts[-1]:
+            return 0
+        number = bisect_right(self._starts, self._at) - 1
+        span, within = self._spans[number], self._at - self._starts[number]
+        if self._open is None or self._open[0] != number:
+            self._shut()
+            self._open = number, span.file.open()
+        file = self._open[1]
+        file.seek(span.at + within)
+        chunk = file.read(min(len(buffer), span.length - within))
+        if not chunk:
+            raise OSError(f"{span.file.path} ends early")
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        self._told(len(chunk))
+        return len(chunk)
+
+    def _shut(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def close(self) -> None:
+        self._shut()
+        super().close()
+
+
+def _assembled(
+    snapshot: Snapshot, known: Sequence[Known], matches: Sequence[Sequence[Match]], new: tuple[NewObject, ...]
+) -> Plan:
+    """Return the plan: all objects numbered, and every file's pieces in order."""
+    numbers: dict[str, int] = {}
+    objects, hashes, copied, kept = list[Object](), list[bytes](), list[tuple[Known, Object]](), list[Object]()
+
+    def number_of(o: Object, of_blocks: Callable[[], bytes]) -> int:
+        if o.sha256 not in numbers:
+            numbers[o.sha256] = len(objects)
+            objects.append(o)
+            hashes.append(of_blocks())
+        return numbers[o.sha256]
+
+    pieces: dict[str, list[Piece]] = {f.path: [] for f in snapshot.files}
+    at_home = {o.sha256 for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
+    for file, found in zip(snapshot.files, matches, strict=True):
+        for m in found:
+            k, old = known[m.known], known[m.known].index.objects[m.piece.object]
+            if old.sha256 not in numbers:
+                if old.sha256 in at_home:
+                    kept.append(old)
+                else:
+                    copied.append((k, old))
+            number = number_of(old, lambda k=k, m=m: k.hashes.of(m.piece.object))  # type: ignore[misc]
+            pieces[file.path].append(replace(m.piece, object=number))
+    fresh = []
+    for made in new:
+        if made.object.sha256 not in numbers:
+            fresh.append(made)
+        number, offset = number_of(made.object, lambda made=made: made.hashes), 0  # type: ignore[misc]
+        for span, sha256 in zip(made.spans, made.sha256, strict=True):
+            pieces[span.file.path].append(Piece(span.at, number, offset, span.length, sha256))
+            offset += span.length
+    data, name = joined(hashes)
+    index = Index(
+        id=snapshot.id,
+        fingerprint=snapshot.fingerprint,
+        generation=snapshot.generation,
+        manifest=snapshot.manifest,
+        objects=tuple(objects),
+        blocks=Object(name, len(data)),
+        files=tuple(
+            File(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
+            for f in sorted(snapshot.files, key=lambda f: f.path)
+        ),
+    )
+    return Plan(index, tuple(fresh), tuple(copied), tuple(kept), data)

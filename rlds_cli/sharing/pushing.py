@@ -1,0 +1,307 @@
+"""Push a dataset to an address: objects first, the index last, so that readers see the old dataset or the new one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rlds_cli import ids, settings, text
+from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UploadFailed
+from rlds_cli.home import Home, locate
+from rlds_cli.http.client import RetryPolicy
+from rlds_cli.progress import Event, Progress, Stage, shown
+from rlds_cli.remote import addresses, origins
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.index import Index, Object
+from rlds_cli.remote.objects import Body, Document, Objects, Overtaken
+from rlds_cli.remote.origins import Origin
+from rlds_cli.remote.reading import read_index
+from rlds_cli.remote.stores import open_objects
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sharing import packing, snapshot
+from rlds_cli.sharing.packing import Known, Plan
+from rlds_cli.sharing.snapshot import Snapshot
+
+_MOST_SIBLINGS = 100
+_AT_ONCE = 16  # indexes that are read
+_NOTICED = "of two pushes at the same moment, the later one stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A dataset at an address, or the plan to push it (``dry_run``).
+
+    Attributes
+    ----------
+    id, address, fingerprint : str
+    generation : int, optional
+        Of a dataset that grows.
+    sent : int
+        Bytes of objects that are sent, without the index, the hashes of blocks, and what is for people.
+    skipped : int
+        Bytes of objects that are there already, or that the store copies from a dataset beside this one.
+    objects : int
+        Objects of the dataset.
+    removed : int
+        Bytes of objects that ``prune`` removed: no index there names them any more.
+    dry_run : bool
+    """
+
+    id: str
+    address: str
+    fingerprint: str
+    generation: int | None
+    sent: int
+    skipped: int
+    objects: int
+    removed: int = 0
+    dry_run: bool = False
+
+
+def push(
+    ref: StrPath,
+    to: StrPath,
+    *,
+    dry_run: bool = False,
+    prune: bool = False,
+    cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
+) -> Pushed:
+    """Push a dataset that is here to an address. What is there already is not sent again.
+
+    Parameters
+    ----------
+    ref : str or path
+        A dataset that is here; one that grows is pushed at its newest generation, while a writer may be at work.
+    to : str or path
+        ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
+    dry_run : bool
+        Read everything and return the plan; nothing is written anywhere.
+    prune : bool
+        Remove objects that the new index does not name: those of older pushes, which readers of an older index need.
+    cache_dir : path, optional
+        A home instead of ``RLDS_HOME``.
+
+    Raises
+    ------
+    UploadFailed
+        The store does not take it, or another push replaced the index meanwhile. The index that is there is whole, and
+        the same call goes on.
+    DownloadFailed
+        The store does not give the index that is there.
+    DamagedDataset
+        The dataset is damaged, or what lies at the address is no dataset.
+    MissingPackage
+        A package for this kind of store is not installed.
+
+    Examples
+    --------
+    >>> import rlds_cli, tempfile
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> rlds_cli.push(ds.path, tempfile.mkdtemp()).objects
+    1
+    """
+    address, where, tell = addresses.parse(to), settings.read(cache_dir), shown(progress)
+    path = locate.dataset(ref, cache_dir=cache_dir)
+    taken = snapshot.take(path)
+    done = send(taken, address, where, dry_run=dry_run, prune=prune, progress=tell)
+    if not dry_run:
+        _record(path, taken, address)
+    return done
+
+
+def send(
+    taken: Snapshot,
+    address: Address,
+    where: Settings,
+    *,
+    dry_run: bool = False,
+    prune: bool = False,
+    documents: Callable[[Index], Mapping[str, bytes]] = lambda index: {},
+    progress: Progress,
+    policy: RetryPolicy | None = None,
+) -> Pushed:
+    """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
+    with open_objects(address, where, policy=policy) as objects:
+        found = _index_there(objects)
+        there = objects.names("objects/")
+        old = there | objects.names("blocks/") if prune else {}
+        refused: set[str] = set()  # places beside this one whose objects cannot be copied
+        while True:
+            plan = _plan(taken, objects, found, there, refused, progress)
+            if dry_run:
+                return _pushed(plan, taken, address, there, dry_run=True)
+            try:
+                _send_objects(plan, objects, there, taken.id, progress)
+                break
+            except _NotCopied as e:
+                refused.add(e.place)
+        _write_index(plan, objects, found, documents)
+        if not objects.compares:
+            progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
+        removed = _prune(objects, plan.index, old) if prune else 0
+    done = _pushed(plan, taken, address, there, removed=removed)
+    sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} were there"
+    progress(Event(taken.id, "ready", note=f"pushed to {address}: {sizes}"))
+    return done
+
+
+def _pushed(
+    plan: Plan,
+    taken: Snapshot,
+    address: Address,
+    there: Mapping[str, int],
+    *,
+    removed: int = 0,
+    dry_run: bool = False,
+) -> Pushed:
+    sent = sum(o.object.size for o in plan.new if not _is_there(o.object, there))
+    return Pushed(
+        id=taken.id,
+        address=str(address),
+        fingerprint=taken.fingerprint,
+        generation=taken.generation,
+        sent=sent,
+        skipped=sum(o.size for o in plan.index.objects) - sent,
+        objects=len(plan.index.objects),
+        removed=removed,
+        dry_run=dry_run,
+    )
+
+
+def _index_there(objects: Objects) -> tuple[Index, Document] | None:
+    try:
+        return read_index(objects)
+    except (DamagedDataset, NewerFormat) as e:
+        raise type(e)(
+            f"{e.message.removesuffix(' Nothing was written.')} Nothing was sent.",
+            hint=f"push to another address, or remove {objects.address}/{indexes.NAME}",
+        ) from e
+
+
+def _is_there(o: Object, there: Mapping[str, int]) -> bool:
+    return there.get(o.name) == o.size
+
+
+# -- the plan
+
+
+def _plan(
+    taken: Snapshot,
+    objects: Objects,
+    found: tuple[Index, Document] | None,
+    there: Mapping[str, int],
+    refused: Set[str],
+    tell: Progress,
+) -> Plan:
+    known = []
+    if found is not None:
+        index = found[0]
+        known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if _is_there(o, there)))]
+    if not known or known[0].index.manifest != taken.manifest:
+        known += _beside(objects, refused)
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell))
+
+
+def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
+    """Return the datasets beside the address; what cannot be read is passed over."""
+
+    def read(place: Objects) -> Known | None:
+        with suppress(RldsError):
+            found = read_index(place)
+            if found is not None:
+                known = Known(place, found[0], False, frozenset(o.sha256 for o in found[0].objects))
+                _ = known.hashes
+                return known
+        return None
+
+    places = [p for p in islice(objects.siblings(), _MOST_SIBLINGS) if str(p.address) not in refused]
+    with ThreadPoolExecutor(_AT_ONCE, "beside") as pool:
+        return [k for k in pool.map(read, places) if k is not None]
+
+
+class _Told:
+    """Reports bytes of a stage of the work, from several threads."""
+
+    def __init__(self, id: str, stage: Stage, total: int, progress: Progress) -> None:
+        self._id, self._stage, self._total, self._progress = id, stage, total, progress
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._lock:
+            self._done = min(self._total, self._done + size)
+            self._progress(Event(self._id, self._stage, "", self._done, self._total))
+
+
+# -- writing
+
+
+class _NotCopied(Exception):
+    """The store does not copy the objects of a place beside the address."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
+    """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
+    for known, o in plan.copied:
+        if not _is_there(o, there) and not objects.copy(known.objects, o.name):
+            raise _NotCopied(str(known.objects.address))
+    todo = [made for made in plan.new if not _is_there(made.object, there)]
+    told = _Told(id, "send", sum(made.object.size for made in todo), tell)
+    for made in todo:
+        objects.put(made.object.name, made.body(told))
+
+
+def _write_index(
+    plan: Plan,
+    objects: Objects,
+    found: tuple[Index, Document] | None,
+    documents: Callable[[Index], Mapping[str, bytes]],
+) -> None:
+    """Write the hashes of blocks, and then the index, if it is still the one that was seen."""
+    if not objects.commits:
+        now = objects.names("objects/")
+        gone = next((o for o in plan.index.objects if not _is_there(o, now)), None)
+        if gone is not None:
+            raise UploadFailed(
+                f"{objects.address}/{gone.name} is gone: somebody removed it meanwhile. The index was not written.",
+                hint="the same command again sends it",
+            )
+    objects.put(plan.index.blocks_name, Body.of(plan.hashes))
+    try:
+        objects.replace(
+            indexes.NAME, plan.index.to_bytes(), None if found is None else found[1].tag, documents(plan.index)
+        )
+    except Overtaken:
+        raise UploadFailed(
+            f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",
+            hint="the same command again replaces it, and sends only what is missing",
+        ) from None
+
+
+def _prune(objects: Objects, index: Index, old: Mapping[str, int]) -> int:
+    """Remove what the index does not name and was there before this push began; return the bytes."""
+    named = {o.name for o in index.objects} | {index.blocks_name}
+    unnamed = {name: size for name, size in old.items() if name not in named}
+    for name in unnamed:
+        objects.delete(name)
+    return sum(unnamed.values())
+
+
+def _record(path: Path, taken: Snapshot, address: Address) -> None:
+    """Note in the home that a dataset is at an address, unless it came from another one."""
+    with suppress(RldsError, IndexError):
+        place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
+        known = origins.of(place, id)
+        if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
+            origins.record(place, id, Origin(str(address), taken.fingerprint, taken.generation, pulled=False))

@@ -1,0 +1,211 @@
+"""The files of a dataset as they are pushed: all of an ordinary one; one generation of a dataset that grows.
+
+A dataset that grows may have a writer at work. Its snapshot holds a generation like any reader: of logs the bytes that
+belong to it, of segments the rows of episodes that are kept. What changes in place is made anew: the numbers of freed
+departures, the sums of the fingerprint, and the ``zarr.json`` of fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.growing import content, logs, segments
+from rlds_cli.growing.store import GrowingStore, open_store
+from rlds_cli.remote.index import MANIFEST, is_path
+from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store import files as store_files
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import Field
+
+_GAP = 1 << 20  # bytes of rows that nobody needs, from which on they are left out
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file of a snapshot.
+
+    Attributes
+    ----------
+    path : str
+        Below the dataset.
+    size : int
+        Of the file, with holes.
+    extents : sequence of (int, int)
+        First byte, and the one behind the last, of the parts that belong to the snapshot.
+    file : Path, optional
+        On the disk; None if ``data`` is the content.
+    identity : optional
+        Of the file on the disk, if it never changes.
+    growing : bool
+        Rows or records are still added behind the last extent.
+    """
+
+    path: str
+    size: int
+    extents: tuple[tuple[int, int], ...]
+    file: Path | None = None
+    data: bytes = b""
+    identity: tuple[int, int, int] | None = None
+    growing: bool = False
+
+    def open(self) -> BinaryIO:
+        """Open the content.
+
+        Raises
+        ------
+        DamagedDataset
+            Another file has taken its place.
+        """
+        if self.file is None:
+            return io.BytesIO(self.data)
+        try:
+            opened = safe_files.reading(self.file)
+        except OSError as e:
+            raise DamagedDataset(
+                f"{self.file} cannot be read: {e.strerror}. The push did not end.", hint="the same command goes on"
+            ) from e
+        if self.identity is not None and _identity(os.fstat(opened.fileno())) != self.identity:
+            opened.close()
+            raise DamagedDataset(
+                f"{self.file} was replaced while it was pushed. The push did not end.", hint="the same command again"
+            )
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of a dataset at one moment, and what they are."""
+
+    id: str
+    fingerprint: str
+    generation: int | None
+    manifest: str  # sha256
+    files: tuple[LocalFile, ...]
+    store: Store = field(repr=False)  # holds a generation
+
+    @property
+    def size(self) -> int:
+        """Bytes of all extents."""
+        return sum(b - a for f in self.files for a, b in f.extents)
+
+
+def take(path: Path) -> Snapshot:
+    """Return the snapshot of the dataset in a directory.
+
+    Raises
+    ------
+    DamagedDataset
+        It is damaged, or holds files that no dataset has.
+    """
+    store = open_store(path)
+    files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
+    if isinstance(store, GrowingStore):
+        fingerprint, generation = store.generation.fingerprint, store.generation.number
+    else:
+        fingerprint, generation = store.manifest.fingerprint, None
+    text = store_files.content(path / MANIFEST, manifest.LONGEST)
+    found = Snapshot(store.manifest.id, fingerprint, generation, hashlib.sha256(text).hexdigest(), files, store)
+    if generation is None and manifest.read(path).fingerprint != fingerprint:
+        raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
+    strange = next((f.path for f in files if not is_path(f.path)), None)
+    if strange is not None:
+        raise DamagedDataset(f"{path / strange} is no file of a dataset. Nothing was sent.", hint="move it elsewhere")
+    return found
+
+
+def _ordinary(path: Path) -> Iterator[LocalFile]:
+    store_files.check_tree(path)
+    for file in sorted(trees.files(path)):
+        name = file.relative_to(path).as_posix()
+        status = file.lstat()
+        extents = ((0, status.st_size),) if status.st_size else ()
+        yield LocalFile(name, status.st_size, extents, file, identity=_identity(status))
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+# -- a dataset that grows
+
+
+def _growing(store: GrowingStore) -> Iterator[LocalFile]:
+    path, g = store.path, store.generation
+    fields = {store.directory(name) for name in store.fields}
+    for file in sorted(trees.files(path)):
+        if file.name == "zarr.json" and file.parent not in fields:
+            yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
+    runs = _runs(store)
+    rows = int(store.head.growing["segment_rows"])
+    for name, f in store.fields.items():
+        directory = store.directory(name)
+        described = json.dumps(segments.document(f, g.rows, rows)).encode()
+        yield _made((directory / "zarr.json").relative_to(path).as_posix(), described)
+        yield from _segments(directory, path, f, rows, runs, g.rows)
+    for log, stop in (
+        (logs.EPISODES, g.episodes * logs.EPISODE.itemsize),
+        (logs.DEPARTED, g.departed * 8),
+        (logs.ABOUT, g.about),
+        (logs.SOURCES, g.sources),
+        (logs.STRINGS, g.strings),
+        (generations.FILE, (g.number + 1) * generations.BYTES),
+    ):
+        yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
+    yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
+    yield _made(content.FILE, _sums(store))
+    for lock in (logs.READERS, logs.WRITERS, logs.COMMIT):
+        yield _made(lock, b"")
+
+
+def _made(path: str, data: bytes) -> LocalFile:
+    return LocalFile(path, len(data), ((0, len(data)),) if data else (), data=data)
+
+
+def _sums(store: GrowingStore) -> bytes:
+    found = content.load(store.path, store.generation.number)
+    return b"" if found is None else content.file_with(store.generation.number, found)
+
+
+def _runs(store: GrowingStore) -> list[tuple[int, int]]:
+    """Return the rows [first, stop) of episodes that are kept, joined where little lies between them."""
+    e, g = store.episodes, store.generation
+    chosen = slice(None) if store.kept is None else store.kept
+    start = e["start"][chosen].astype(np.int64) + g.first_row
+    stop = start + e["length"][chosen] + 1
+    if not len(start):
+        return []
+    width = max(
+        arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, store.fields.values())
+    )
+    apart = np.flatnonzero(start[1:] - stop[:-1] > _GAP // max(1, width)) + 1
+    firsts, lasts = np.concatenate([[0], apart]), np.concatenate([apart, [len(start)]]) - 1
+    return list(zip(start[firsts].tolist(), stop[lasts].tolist(), strict=True))
+
+
+def _segments(
+    directory: Path, path: Path, f: Field, segment_rows: int, runs: list[tuple[int, int]], rows: int
+) -> Iterator[LocalFile]:
+    dtype, shape = segments.stored_row(f)
+    width = arrays.row_bytes((0, *shape), dtype)
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for first, stop in runs if width else ():
+        for number in range(first // segment_rows, (stop - 1) // segment_rows + 1):
+            base = number * segment_rows
+            within = max(first, base) - base, min(stop, base + segment_rows) - base
+            parts.setdefault(number, []).append((within[0] * width, within[1] * width))
+    for number, extents in parts.items():
+        file = segments.file_of(directory, number, 1 + len(shape))
+        name, size = file.relative_to(path).as_posix(), segment_rows * width
+        yield LocalFile(name, size, tuple(extents), file, growing=(number + 1) * segment_rows > rows)
