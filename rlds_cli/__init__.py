@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
     from rlds_cli.interop.record import Record as Record
+    from rlds_cli.sharing.mirroring import mirror as mirror
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "export",
     "find",
     "merge",
+    "mirror",
     "open_dataset",
     "writer",
 ]
@@ -71,6 +73,7 @@ _HOMES = {
     "export": "rlds_cli.exports.exporting",
     "find": "rlds_cli.home.locate",
     "merge": "rlds_cli.convert.merging",
+    "mirror": "rlds_cli.sharing.mirroring",
     "open_dataset": "rlds_cli.dataset",
     "writer": "rlds_cli.convert.writer",
 }

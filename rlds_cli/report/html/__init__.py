@@ -9,13 +9,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import stat
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,13 +24,13 @@ from rlds_cli.files.disk import is_full
 from rlds_cli.progress import Progress
 from rlds_cli.report.html import episodes, sections
 from rlds_cli.report.html.content import PageContent, gather
-from rlds_cli.report.html.markup import Markup, data, join, tag, text
+from rlds_cli.report.html.document import document, joined
+from rlds_cli.report.html.markup import Markup, data, join, tag
 from rlds_cli.report.summary import summarise
 from rlds_cli.settings import StrPath
 
 _HEAD = 1024  # bytes at the start of a file that contain the generator of a report
 GENERATOR = "rlds-report"  # the content of the meta tag by which `is_report` recognises a report
-_STYLES = ("page.css", "parts.css")
 _SCRIPTS = ("elements.js", "table.js", "curves.js", "viewer.js")
 _SECTIONS = (
     ("summary", "Summary"),
@@ -43,10 +39,6 @@ _SECTIONS = (
     ("fields", "Fields"),
     ("episodes", "Episodes"),
     ("viewer", "Viewer"),
-)
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232f6fb3' "
-    "d='M1 9h3v6H1zM6 4h3v11H6zM11 1h3v14h-3z'/%3E%3C/svg%3E"
 )
 
 
@@ -180,25 +172,10 @@ def _report(c: PageContent, path: Path | None, size: int) -> PageReport:
 
 def render(c: PageContent) -> str:
     """Render the document."""
-    style, script = _joined(_STYLES), _joined(_SCRIPTS)
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=f"{GENERATOR} {__version__}"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{c.summary.id} · dataset report"),
-        tag("link", rel="icon", href=_ICON),
-        tag("style", Markup(style)),
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{_body(c, script)}\n</body>\n</html>\n'
+    return document(f"{c.summary.id} · dataset report", _body(c), generator=GENERATOR, script=joined(_SCRIPTS))
 
 
-def _body(c: PageContent, script: str) -> Markup:
+def _body(c: PageContent) -> Markup:
     links = (tag("li", tag("a", words, href=f"#{name}")) for name, words in _SECTIONS)
     return join(
         tag("a", "Skip to the content", href="#content", class_="skip"),
@@ -217,15 +194,4 @@ def _body(c: PageContent, script: str) -> Markup:
         ),
         tag("footer", tag("p", f"Made by rlds {__version__} from {c.summary.fingerprint}")),
         tag("script", data(episodes.script_data(c)), type="application/json", id="data"),
-        tag("script", Markup(script)),
     )
-
-
-@cache
-def _joined(names: tuple[str, ...]) -> str:
-    static = files("rlds_cli.report.html") / "static"
-    return "\n".join((static / name).read_text("utf-8") for name in names)
-
-
-def _digest(source: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
