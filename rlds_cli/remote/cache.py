@@ -31,10 +31,12 @@ from rlds_cli.remote.presence import (
     BLOCK,
     FETCHING,
     Descriptor,
+    DirectoryGround,
     PinSlot,
     Room,
     RowFile,
     lock_bytes,
+    name_of_rows,
     now,
     unlock_bytes,
 )
@@ -123,6 +125,8 @@ class BlockFiles:
         Seconds that a caller waits while no block of its hold arrives.
     where : str
         The address, for messages.
+    counts : bool
+        Count requests and bytes that arrive; False if the source does.
 
     Attributes
     ----------
@@ -146,13 +150,15 @@ class BlockFiles:
         timeout: float = TIMEOUT,
         where: str = "the store",
         stats: Stats | None = None,
+        counts: bool = True,
     ) -> None:
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.stats = stats or Stats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
-        self._source, self._check, self._at_once = source, check, at_once
+        self._source, self._check, self._at_once, self._counts = source, check, at_once, counts
         self._buffers: dict[int, mmap.mmap] = {}
+        self._open: dict[int, Descriptor] = {}
         self._begin()
         _opened.add(self)
 
@@ -193,6 +199,22 @@ class BlockFiles:
             finally:
                 os.close(descriptor)
         return np.frombuffer(self._buffers[file], np.uint8)
+
+    def read(self, file: int, start: int, length: int) -> bytes:
+        """Return bytes [start, start + length) of a file, fetched if need be; raises as `hold`."""
+        if not length:
+            return b""
+        with self.hold([(file, np.arange(start // BLOCK, (start + length - 1) // BLOCK + 1))]):
+            return self.mapped(file)[start : start + length].tobytes()
+
+    def path_of(self, file: int) -> Path:
+        """Return a path under which this process can open a file of rows."""
+        ground = self.map.ground
+        if isinstance(ground, DirectoryGround):
+            return ground.root / name_of_rows(ground, file)
+        if file not in self._open:
+            self._open[file] = Descriptor(self.map.open_rows(file))
+        return Path(f"/proc/self/fd/{self._open[file].number}")
 
     @property
     def here(self) -> int:
@@ -393,7 +415,8 @@ class BlockFiles:
                 raise self._failed(e, at, start, writing.at) from e
             finally:
                 os.close(descriptor)
-            self.stats.add(requests=1, fetched=length)
+            if self._counts:
+                self.stats.add(requests=1, fetched=length)
 
     def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
         """Return the error with the block that did not arrive."""

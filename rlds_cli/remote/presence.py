@@ -302,7 +302,7 @@ class Room:
 
     def __init__(self, root: Path | None, limit: int | None) -> None:
         self.root, self.limit = root, limit
-        self._memory = None if root is not None else MemoryGround()
+        self._memory: dict[str, MemoryGround] = {}
         self._mutex = threading.RLock()
         self._own: weakref.WeakSet[BlockMap] = weakref.WeakSet()
         self._others: dict[str, tuple[tuple[int, int], BlockMap]] = {}
@@ -313,9 +313,8 @@ class Room:
 
     def ground(self, name: str) -> Ground:
         """Return the place of a dataset's files, which is made if it is not there."""
-        if self._memory is not None:
-            return self._memory
-        assert self.root is not None
+        if self.root is None:
+            return self._memory.setdefault(name, MemoryGround())
         safe_files.directory(self.root / name / ROWS, self.root)
         return DirectoryGround(self.root / name)
 
@@ -349,8 +348,7 @@ class Room:
             if self._lock >= 0:
                 os.close(self._lock)
             if self.root is None:
-                assert self._memory is not None
-                self._lock = self._memory.open(LOCK)
+                self._lock = self._memory.setdefault(LOCK, MemoryGround()).open(LOCK)
             else:
                 self._lock = safe_files.open_shared(self.root / LOCK, os.O_RDWR | os.O_CREAT)
             self._process = os.getpid()

@@ -77,6 +77,10 @@ class Store:
         text = f"{self.manifest.id} was replaced since it was {since}, {how}, in {self.path}."
         return DamagedDataset(text, hint="open it again")
 
+    def beside(self, *parts: str) -> Path:
+        """Return the path of a file or directory beside the rows, such as ``metadata/NAME``; it need not exist."""
+        return self.path.joinpath(*parts)
+
     def directory(self, name: str) -> Path:
         """Return the directory of a field."""
         return self.path / self._stored[name].path
