@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlds_cli.home.locate import find as find
     from rlds_cli.interop.record import Record as Record
     from rlds_cli.sharing.mirroring import mirror as mirror
+    from rlds_cli.sharing.pushing import push as push
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ __all__ = [
     "merge",
     "mirror",
     "open_dataset",
+    "push",
     "writer",
 ]
 
@@ -75,6 +77,7 @@ _HOMES = {
     "merge": "rlds_cli.convert.merging",
     "mirror": "rlds_cli.sharing.mirroring",
     "open_dataset": "rlds_cli.dataset",
+    "push": "rlds_cli.sharing.pushing",
     "writer": "rlds_cli.convert.writer",
 }
 # at hand without an import of their own

@@ -79,12 +79,18 @@ def address_hint(text: str) -> str | None:
     match = _ADDRESS.match(text)
     if match is None:
         return None
-    hub = _HUB.match(text)
-    fetched = "rlds import PATH --as local/NAME takes downloaded files, and open_dataset(PATH) a dataset"
-    if hub is None:
-        return f"datasets are read from this disk: {fetched}"
-    id = f"lerobot/{hub['name'].removeprefix('lerobot/')}"
-    return f"rlds download {id} fetches it if it is a LeRobot dataset; {fetched}"
+    address = text.replace("://", ":/", 1).replace(":/", "://", 1)
+    pushed = f"rlds download {address} --as local/NAME fetches a dataset that was pushed there"
+    fetched = "rlds import PATH --as local/NAME takes downloaded files of others"
+    id = lerobot_id(text)
+    known = "datasets are read from this disk: " if id is None else f"rlds download {id} fetches a LeRobot dataset; "
+    return f"{known}{pushed}; {fetched}"
+
+
+def lerobot_id(address: str) -> str | None:
+    """Return the id that a repository of the hub has if it is a LeRobot dataset; None for other addresses."""
+    hub = _HUB.match(address)
+    return hub and f"lerobot/{hub['name'].removeprefix('lerobot/')}"
 
 
 def from_component(family: str, component: str) -> DatasetId:

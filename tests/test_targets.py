@@ -140,9 +140,9 @@ ADDRESSES = {
     "hf://datasets/lerobot/pusht": "rlds download lerobot/pusht ",
     "hf://me/press": "rlds download lerobot/me/press ",
     "https://huggingface.co/datasets/me/press": "rlds download lerobot/me/press ",
-    "s3://bucket/press": "rlds import PATH --as local/NAME",
+    "s3://bucket/press": "rlds download s3://bucket/press --as local/NAME",
     "gs://bucket/press.zarr": "rlds import PATH --as local/NAME",
-    "https://example.org/press.hdf5": "rlds import PATH --as local/NAME",
+    "https://example.org/press.hdf5": "rlds download https://example.org/press.hdf5 --as local/NAME",
 }
 
 
@@ -151,7 +151,6 @@ def test_addresses_are_answered_with_what_to_do(address: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: rlds_cli.open_dataset(address),
         lambda: rlds_cli.open_dataset(Path(address)),
-        lambda: rlds_cli.download(address),
         lambda: locate.dataset(address),
         lambda: locate.dataset_or_file(address),
         lambda: locate.datasets([address]),
@@ -181,9 +180,7 @@ def test_a_copied_dataset_is_not_imported(tmp_path: Path, home: Path) -> None:
     assert rlds_cli.open_dataset("local/press").fingerprint == fingerprint
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("export", "to_numpy"), ("push", "rlds path ID"), ("upload", "rlds path ID")]
-)
+@pytest.mark.parametrize(("name", "said"), [("export", "to_numpy"), ("upload", "rlds push ID ADDRESS")])
 def test_commands_that_are_not_there(
     name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ COMMANDS = {
     "bench": "Measure how fast a dataset loads on this machine.",
     "preprocess": "Make a dataset ID@NAME with your function or a built-in one.",
     "verify": "Hash all files again and compare with the recorded hashes.",
+    "push": "Push a dataset to a store, from which rlds download ADDRESS fetches it.",
     "lock": "Print a lock file: content, files, hashes and functions.",
     "sync": "Make the datasets of a lock file again.",
     "mirror": "Copy the archives of datasets to a store of your own, for RLDS_MIRROR.",
@@ -58,8 +59,11 @@ INSTEAD = {
         "There is no rlds push: nothing is uploaded.",
         f"copy the directory that rlds path ID names, with any tool; {_ZARR}",
     ),
+    "export": (
+        "There is no rlds export.",
+        f'in Python Dataset.to_numpy(layout="ted"|"d4rl"|"ogbench") gives arrays; {_ZARR}',
+    "upload": ("There is no rlds upload.", "rlds push ID ADDRESS sends a dataset to a store"),
 }
-INSTEAD["upload"] = INSTEAD["push"]
 
 _INTERRUPTED = 130  # exit code
 _KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.json"  # written when the kernel is compiled: hatch_build.py

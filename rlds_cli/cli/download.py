@@ -24,10 +24,14 @@ def download(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID|GLOB]...",
-            help="Ids of datasets, or patterns such as 'd4rl/hopper-*-v2'.",
+            metavar="[ID|GLOB|ADDRESS]...",
+            help="Ids of datasets, patterns such as 'd4rl/hopper-*-v2', or addresses that datasets were pushed to.",
             autocompletion=options.complete_id,
         ),
+    ] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", metavar="local/NAME", help="Id for a dataset at an address.", show_default=False),
     ] = None,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
@@ -71,11 +75,15 @@ def download(
 
     With --include, --exclude, --split or --episodes, the part of the archive becomes the dataset ID@VARIANT.
 
+    ADDRESS is a directory or hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/.
+
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
+    if as_ is not None and (ids is None or len(ids) != 1):
+        raise typer.BadParameter("--as goes with one address")
     from rlds_cli.downloads import download
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
@@ -86,7 +94,7 @@ def download(
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         DownloadRequest(
-            ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion
+            ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, as_=as_
         )
         for ref in download.expand(ids or ())
     ]
@@ -143,7 +151,7 @@ def _plan(p: Deliveries) -> str:
         files = sum(d.files for d in todo)
         unknown = sum(d.unknown for d in todo)
         to_fetch = out.size(p.to_fetch) + (f" and {unknown} of unknown size" if unknown else "") + " to fetch"
-        estimates = [d.cache for d in todo if d.cache]
+        estimates = [d.cache for d in todo if d.cache is not None]
         cache = f"cache about {out.size(sum(estimates))}" if len(estimates) == len(todo) else "cache of unknown size"
         unlisted = sum(d.actions is None for d in todo)
         more = f" and those of {text.plural(unlisted, 'listing')}" if unlisted else ""

@@ -95,12 +95,11 @@ def _open_at(
     timeout: float | None,
 ) -> Store:
     where = settings.read(cache_dir)
-    remote = remote_address(ref, where)
-    if remote is None:
-        return open_store(locate.locate(ref, cache_dir), generation=generation)
-    here = origins.find(remote, where)
+    here = origins.find(ref, where) if addresses.is_address(ref) else None
     if here is not None:
         return open_store(here, generation=generation)
+    if remote_address(ref, where) is None:
+        return open_store(locate.locate(ref, cache_dir), generation=generation)
     from rlds_cli.remote.store import open_remote
 
     return open_remote(ref, where, cache=cache, generation=generation, timeout=timeout)

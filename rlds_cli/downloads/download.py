@@ -14,6 +14,7 @@ from rlds_cli.errors import (
     DamagedDataset,
     DatasetNotFound,
     DownloadFailed,
+    InvalidArgument,
     InvalidId,
     NameTaken,
     NoSpace,
@@ -27,6 +28,7 @@ from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
 from rlds_cli.registry import Entry
+from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
 from rlds_cli.subset import Subset
@@ -93,6 +95,7 @@ def download(
     exclude: str | Sequence[str] = (),
     split: str | None = None,
     episodes: str | None = None,
+    as_: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -101,7 +104,9 @@ def download(
     Parameters
     ----------
     ref : str
-        An id of the registry, or an alias; or the id of a variant that is here.
+        An id of the registry, or an alias; or the id of a variant that is here; or the address of a dataset that was
+        pushed: ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``https://HOST/PATH/`` or a
+        directory. ``ADDRESS#rlds1:...`` pins its content.
     source : str, optional
         The only file, directory or mirror to take the archive from; or a dataset to copy.
     store : {"memmap", "zarr"}
@@ -127,6 +132,8 @@ def download(
     episodes : str, optional
         Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
         hold them are fetched where the layout tells which those are.
+    as_ : str, optional
+        Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -149,7 +156,9 @@ def download(
     (3,)
     """
     portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
-    request = DownloadRequest(ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion)
+    request = DownloadRequest(
+        ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, as_=as_
+    )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
 
@@ -166,9 +175,16 @@ def deliver(
     ``planned`` is the result of `plan` for the request: the source is not asked again for its files.
     """
     where = request.where
-    here = None if request.force else _present(request, where)
     from rlds_cli.dataset import open_dataset
 
+    if addresses.is_address(request.ref):
+        return open_dataset(_pull(request, where, progress))
+    if request.as_ is not None:
+        raise InvalidArgument(
+            f"{request.ref} has its own id: only a dataset at an address takes another one ({request.as_}).",
+            hint=f"rlds download {request.ref}",
+        )
+    here = None if request.force else _present(request, where)
     if here is not None:
         return open_dataset(here)
     from rlds_cli.downloads import archive
@@ -189,6 +205,45 @@ def deliver(
     return open_dataset(str(id), cache_dir=request.cache_dir)
 
 
+def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path:
+    """Bring a pushed dataset here. The request stays on record while bytes of it have arrived."""
+    from rlds_cli.remote import pulling
+
+    _check_options(request)
+    _check_id(request)
+    address = addresses.parse(request.ref)
+    id = pulling.look_up(address, where, as_=request.as_).id
+    with recorded(request, id, Home(where.home)):
+        return pulling.pull(address, where, as_=str(id), force=request.force, progress=progress)
+
+
+def _check_id(request: DownloadRequest) -> None:
+    """Refuse an id for an address that the registry may use."""
+    if request.as_ is not None and ids.parse(request.as_).family != registry.LOCAL:
+        raise InvalidId(
+            f"A dataset at an address cannot become {request.as_}: such ids are the registry's. Nothing was written.",
+            hint=f"--as {registry.LOCAL}/NAME",
+        )
+
+
+def _check_options(request: DownloadRequest) -> None:
+    """Refuse options of archives for a dataset that was pushed: it comes as it is."""
+    plain = DownloadRequest(request.ref)
+    for name, option in (
+        ("source", "--from"),
+        ("store", "--store"),
+        ("frames", "--frames"),
+        ("keep_archive", "--no-keep-archive"),
+        ("skip_bad", "--skip-bad"),
+        ("portion", "--include, --exclude, --split or --episodes"),
+    ):
+        if getattr(request, name) != getattr(plain, name):
+            raise InvalidArgument(
+                f"{addresses.parse(request.ref)} holds a dataset and no archive: {option} does not apply.",
+                hint="rlds convert changes the storage of a dataset that is here",
+            )
+
+
 def expand(refs: Sequence[str]) -> list[str]:
     """Return the ids that ids, aliases and globs stand for, each once, in order.
 
@@ -201,7 +256,8 @@ def expand(refs: Sequence[str]) -> list[str]:
 
 
 def _named(ref: str) -> list[str]:
-    return [e.id for e in registry.match(ref)] if registry.is_glob(ref) else [ref]
+    is_pattern = registry.is_glob(ref) and not addresses.is_address(ref)
+    return [e.id for e in registry.match(ref)] if is_pattern else [ref]
 
 
 def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: Progress = silent) -> Deliveries:
@@ -228,6 +284,16 @@ def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: 
 
 def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
     where = request.where
+    if addresses.is_address(request.ref):
+        from rlds_cli.remote import pulling
+
+        _check_options(request)
+        _check_id(request)
+        remote = pulling.look_up(addresses.parse(request.ref), where, as_=request.as_)
+        if remote.here is not None:
+            return Delivery(str(remote.id), remote.here)
+        count = len(remote.index.objects)
+        return Delivery(str(remote.id), None, count, remote.index.size, 0, 0, {"fetch": count})
     here = None if request.force else _present(request, where)
     if here is not None:
         found, encoding = str(_id_of(request, where)), manifest.read(here).encoding

@@ -24,6 +24,7 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File
+from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.subset import EVERYTHING, Subset
 
@@ -51,6 +52,7 @@ class DownloadRequest:
     pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
     revision: str | None = None  # of the repository to list
     withheld: Withheld = ""  # where ``source`` had credentials that were not written down
+    as_: str | None = None  # id for a dataset that was pushed to the address ``ref``
 
     @property
     def variant(self) -> str | None:
@@ -109,7 +111,8 @@ def _without_credentials(request: DownloadRequest) -> DownloadRequest:
         for found in (request.files, request.pinned)
     )
     withheld = request.withheld or _withheld(request.source or "")
-    return replace(request, source=source, files=files, pinned=pinned, withheld=withheld)
+    ref = addresses.parse(request.ref).pinned if addresses.is_address(request.ref) else request.ref
+    return replace(request, ref=ref, source=source, files=files, pinned=pinned, withheld=withheld)
 
 
 def _withheld(url: str) -> Withheld:
@@ -173,7 +176,8 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
         request = _read(values)
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
-    texts = (request.ref, request.store, request.frames, request.source or "", request.revision or "")
+    optional = (request.source, request.revision, request.as_)
+    texts = (request.ref, request.store, request.frames, *(text or "" for text in optional))
     flags = (request.force, request.keep_archive, request.skip_bad)
     urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)

@@ -34,8 +34,10 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
     if isinstance(ref, os.PathLike) or path.is_absolute() or str(ref).startswith("."):
         if home.is_dataset(path):
             return path
+        pushed = f"rlds download {path} fetches the dataset that was pushed there"
         raise DatasetNotFound(
-            f"{path} is not a dataset (no zarr.json there).", hint="rlds list --here shows the datasets that are here"
+            f"{path} is not a dataset (no zarr.json there).",
+            hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets that are here",
         )
     id = meant(str(ref), where)
     found = home.find(id, where)

@@ -20,6 +20,7 @@ from rlds_cli import ids
 from rlds_cli.downloads import names
 from rlds_cli.downloads.sources import network_schemes
 from rlds_cli.errors import RldsError
+from rlds_cli.remote import addresses
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.functions import Function
@@ -51,6 +52,7 @@ class Locked:
     reproducible: bool = True
     why: str = ""  # why it is not reproducible
     generation: int | None = None  # of a dataset that grows
+    address: str | None = None  # where it was pushed to, or came from
 
 
 class InvalidLock(ValueError):
@@ -205,6 +207,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         _check_chain(steps, id, before)
     _check_options(value.member("options"))
     reproducible, why, generation = (value.optional(name) for name in ("reproducible", "why", "generation"))
+    address = value.optional("address")
     return Locked(
         id=str(id),
         fingerprint=value.member("fingerprint").matching(_FINGERPRINT, "a fingerprint, rlds1: and 64 digits"),
@@ -215,6 +218,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         reproducible=reproducible is None or reproducible.flag(),
         why=why.text() if why else "",
         generation=generation.integer() if generation else None,
+        address=_store_address(address) if address else None,
     )
 
 
@@ -261,6 +265,17 @@ def _address(value: _Value) -> str | None:
     if not remote or "@" in parts.netloc:
         raise value.wrong(f"an address of the network ({', '.join(network_schemes())})")
     return url
+
+
+def _store_address(value: _Value) -> str:
+    """Return the address of a pushed dataset; one with credentials is refused, since `str` of it has none."""
+    text = value.text()
+    try:
+        if str(addresses.parse(text)) == text:
+            return text
+    except RldsError:
+        pass
+    raise value.wrong("the address of a pushed dataset")
 
 
 def _check_options(options: _Value) -> None:

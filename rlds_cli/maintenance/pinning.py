@@ -7,7 +7,8 @@ A lock file is JSON::
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
         "options": {...},                                               options of the conversion
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
-        "reproducible": false, "why": ...}]}                            if no other machine can make it again
+        "reproducible": false, "why": ...,                              if no other machine can make it again
+        "generation": ..., "address": ...}]}                            of one that grows; of one at an address
 
 Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
 would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
@@ -27,14 +28,15 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
-from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.errors import DatasetNotFound, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.growing.store import GrowingStore, is_growing, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
-from rlds_cli.progress import Progress, shown
+from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.registry import Entry, File
+from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
@@ -89,12 +91,16 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
     m = store.manifest
     if m.id in found:
         return
+    address = _address(path, m)
     if isinstance(store, GrowingStore):
-        why = "it grows: its episodes were recorded or appended where it is"
+        why = "" if address else "it grows: its episodes were recorded or appended where it is"
         held = store.generation.number
-        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, reproducible=False, why=why, generation=held)
+        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, (), not why, why, held, address)
         return
     made_by = _own_steps(m)
+    if address is not None and (made_by or m.reader in (merging.READER, "create")):
+        found[m.id] = Locked(m.id, m.fingerprint, {f.name: f.digest for f in m.fields}, (), {}, address=address)
+        return
     if made_by:
         source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("generation")
         _lock(source, found, cache_dir, generation=number)
@@ -105,13 +111,24 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
         return
     files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
     why = _unreproducible(m, made_by)
-    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why)
+    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why, None, address)
+
+
+def _address(path: Path, m: Manifest) -> str | None:
+    """Return the address that a dataset is at with this content, if it may be fetched from there under its id."""
+    origin = origins.of_dataset(path, m.fingerprint)
+    return origin.address if origin is not None and _may_be_pulled(m.id) else None
+
+
+def _may_be_pulled(id: str) -> bool:
+    """Return whether an address may say what a dataset is; of its own datasets, only the registry does."""
+    return ids.parse(id).variant is not None or registry.listed(id) is None
 
 
 def _written(d: Locked) -> dict[str, Any]:
     """Return a dataset as JSON; reproducible ones have no mark."""
     unmarked = {"reproducible", "why"} if d.reproducible else set()
-    unmarked |= {"generation"} if d.generation is None else set()
+    unmarked |= {name for name in ("generation", "address") if getattr(d, name) is None}
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
 
 
@@ -264,10 +281,18 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if d.generation is not None and other is not None:
+    if d.generation is not None and other is not None and d.address is None:
         raise _other_generation(d, other)
-    if other is not None and not force:
+    if d.generation is None and other is not None and not force:
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
+    if d.address is not None and _may_be_pulled(d.id):
+        try:
+            path = _pulled(d, d.address, force, cache_dir, tell)
+            return Synced(d.id, d.fingerprint, "downloaded", path)
+        except (TransferError, DatasetNotFound, WrongFingerprint) as e:
+            if not d.files:
+                raise
+            tell(Event(d.id, "note", note=f"{e.message} It is made of its archive instead."))
     if not d.reproducible:
         raise DatasetNotFound(
             f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
@@ -290,6 +315,13 @@ def _other_generation(d: Locked, path: Path) -> WrongFingerprint:
     return WrongFingerprint(
         f"The lock pins generation {number:,} of {d.id} with {d.fingerprint}; in {path} it {now}.", hint=copy
     )
+
+
+def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+    from rlds_cli.remote import pulling
+
+    place, where = addresses.parse(address), settings.read(cache_dir)
+    return pulling.pull(place, where, as_=d.id, expect=d.fingerprint, force=force, progress=tell)
 
 
 def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:

@@ -17,6 +17,7 @@ from rlds_cli.home.usage import freed_by, size_on_disk
 from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress, shown
+from rlds_cli.remote import origins as pushed
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest, publishing
 from rlds_cli.store.manifest import Manifest
@@ -93,6 +94,7 @@ def remove(
             if home.find(id, where) == one.path:  # else another process was faster
                 logs.check_not_written(one.path)
                 publishing.remove(one.path)
+                pushed.forget(Home(where.home), id)
     return planned
 
 
@@ -106,6 +108,8 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
     """
     try:
         m = manifest.read(path)
+        if pushed.of_dataset(path, m.fingerprint) is not None:
+            return ""
         if m.growing:
             return "it grows: its episodes are nowhere else"
         if m.reader == merging.READER:

@@ -21,8 +21,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.remote import addresses
-from rlds_cli.remote.addresses import Address
-from rlds_cli.settings import Settings
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 
 _DIRECTORY = "origins"
@@ -77,8 +76,17 @@ def forget(place: Home, id: DatasetId) -> None:
         _path(place, id).unlink(missing_ok=True)
 
 
-def find(address: Address, where: Settings) -> Path | None:
-    """Return a dataset that is here and came from an address, or was pushed to it, with the content that it pins."""
+def find(ref: StrPath, where: Settings) -> Path | None:
+    """Return a dataset that is here and came from an address, or was pushed to it, with the content that it pins.
+
+    None for a text that is no address.
+    """
+    try:
+        address = addresses.parse(ref)
+    except InvalidId:
+        return None
+    if address.scheme == "file" and home.is_dataset(address.directory):
+        return None
     for root in where.homes:
         for id, origin in _all(Home(root)):
             path = Home(root).dataset(id)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlds_cli import home, ids
@@ -51,6 +51,24 @@ _AT_ONCE = 8  # requests
 _RANGE = 8  # blocks of a request
 _SYNCED = 512 << 20  # bytes after which what came is written to the disk, and noted as safe
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A dataset at an address: its index, the id that it gets here, and its directory if it is here."""
+
+    index: Index
+    id: DatasetId
+    here: Path | None
+
+
+def look_up(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> Found:
+    """Read the index at an address; raises as `pull`, and writes nothing."""
+    with open_objects(address, where, policy=policy) as objects:
+        index, _ = expect_index(objects)
+    id = _id(index, as_, address)
+    here = home.find(id, where)
+    return Found(index, id, here if here is not None and _has(here, index) else None)
 
 
 def pull(

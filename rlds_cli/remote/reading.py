@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from rlds_cli import ids
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
@@ -42,7 +43,7 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
     if found is None:
         raise DatasetNotFound(
             f"{objects.address} has no {indexes.NAME}: no dataset was pushed there.",
-            hint=f"rlds push ID {objects.address} does; archives of known datasets have ids: rlds list",
+            hint=_instead(str(objects.address)),
         )
     if not objects.address.matches(found[0].fingerprint):
         raise WrongFingerprint(
@@ -51,6 +52,12 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
             hint="without #rlds... the dataset that is there now is taken",
         )
     return found
+
+
+def _instead(address: str) -> str:
+    lerobot = ids.lerobot_id(address)
+    known = f"rlds download {lerobot} fetches a LeRobot dataset; " if lerobot else ""
+    return f"{known}rlds push ID {address} pushes one; rlds import PATH --as local/NAME takes files of others"
 
 
 def read_blocks(objects: Objects, index: Index) -> BlockHashes:

@@ -128,6 +128,11 @@ def send(
     policy: RetryPolicy | None = None,
 ) -> Pushed:
     """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
+    if address.scheme in ("http", "https"):
+        raise UploadFailed(
+            f"{address} can only be read. Nothing was sent.",
+            hint="push to the directory that its server serves, and copy that there; or to hf://, s3:// or gs://",
+        )
     with open_objects(address, where, policy=policy) as objects:
         found = _index_there(objects)
         there = objects.names("objects/")

@@ -1,0 +1,775 @@
+"""Datasets pushed to a directory or a bucket and brought into another home: the same content, and no byte twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import growing_model
+import numpy as np
+import pytest
+from conftest import run_rlds
+from frames_data import film
+from lerobot_archives import Content, write_v3
+from loader_data import create, episode
+from object_store import KEY, SECRET, Fault, ObjectStore
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import (
+    DamagedDataset,
+    DatasetNotFound,
+    DownloadFailed,
+    InvalidArgument,
+    InvalidId,
+    NameTaken,
+    NewerFormat,
+    Offline,
+    RldsError,
+    UploadFailed,
+    WrongFingerprint,
+    WrongHash,
+)
+from rlds_cli.http.client import RetryPolicy
+from rlds_cli.importing import import_archive
+from rlds_cli.maintenance import pinning
+from rlds_cli.maintenance.remove import remove
+from rlds_cli.maintenance.verification import verify
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.blocks import BLOCK
+from rlds_cli.sharing import packing
+from rlds_cli.sharing.pushing import push
+
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=2.0, idle=5.0)
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """The home of somebody else."""
+    return tmp_path / "other"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    pytest.importorskip("obstore")
+    with ObjectStore() as running:
+        running.buckets["lab"] = {}
+        for name, value in running.environ(tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def bring(address: object, other: Path, **options: object) -> Dataset:
+    return rlds_cli.download(str(address), cache_dir=other, **options)  # type: ignore[arg-type]
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {f.relative_to(path).as_posix(): f.read_bytes() for f in sorted(path.rglob("*")) if f.is_file()}
+
+
+def large(rows: int = 30_000, *, ref: str = "local/large", seed: int = 0) -> Dataset:
+    """A dataset of some MiB, so that it has more than one block."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 256, (rows + 1, 64), np.uint8)
+    return rlds_cli.create(
+        ref,
+        [{"observation": values, "action": np.arange(rows, dtype=np.int64), "next/reward": np.arange(rows) / 7}],
+        force=True,
+    )
+
+
+# -- every kind of dataset
+
+
+def created() -> Dataset:
+    return create([episode(k, 5 + k, observed=k != 1) for k in range(4)])
+
+
+def compressed() -> Dataset:
+    return create([episode(k, 9) for k in range(3)], store="zarr")
+
+
+def derived() -> Dataset:
+    return preprocess.run(created(), "normalise", "norm", jobs=1)
+
+
+def videos(tmp_path: Path) -> Dataset:
+    return import_archive(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
+
+
+@pytest.mark.parametrize("kind", ["created", "compressed", "derived", "frames", "videos", "imported"])
+def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, other: Path) -> None:
+    makers: dict[str, Callable[[], Dataset]] = {
+        "created": created,
+        "compressed": compressed,
+        "derived": derived,
+        "frames": lambda: film([4, 3]),
+        "videos": lambda: videos(tmp_path),
+        "imported": lambda: rlds_cli.download("sample/pendulum-d4rl"),
+    }
+    ds = makers[kind]()
+    done = push(ds.id, store / kind)
+    assert (done.id, done.fingerprint, done.skipped) == (ds.id, ds.fingerprint, 0)
+    assert done.sent == sum(len(data) for data in tree(ds.path).values())
+    came = bring(store / kind, other, as_="local/mine")
+    assert came.path == other / "datasets/local/mine" and came.id == "local/mine"
+    assert came.fingerprint == ds.fingerprint
+    before, after = tree(ds.path), tree(came.path)
+    assert {n: d for n, d in before.items() if n != "zarr.json"} == {n: d for n, d in after.items() if n != "zarr.json"}
+    assert verify("local/mine", cache_dir=other).ok
+    assert not any(os.access(f, os.W_OK) for f in came.path.rglob("*") if f.is_file()) or os.geteuid() == 0
+    assert not any((other / "partial").iterdir())
+
+
+def test_values_arrive_as_they_were_written(store: Path, other: Path) -> None:
+    known = [episode(k, 5 + k) for k in range(4)]
+    push(create(known).id, store)
+    came = bring(store, other)
+    assert came.id == "local/known"
+    for k, e in enumerate(known):
+        assert np.array_equal(came.episode(k)["action"], e.action)
+        assert np.array_equal(came.episode(k)["next", "reward"][:, 0], e.reward)
+
+
+def test_a_dataset_that_grows(store: Path, other: Path) -> None:
+    rng = np.random.default_rng(1)
+    episodes = [growing_model.draw(rng, n) for n in (5, 3, 8, 2)]
+    with rlds_cli.writer("local/grow") as w:
+        w.add_episodes([e.item() for e in episodes[:2]])
+        w.commit()
+        push("local/grow", store)
+        w.add_episodes([e.item() for e in episodes[2:]])
+        w.commit()
+        came = bring(store, other)
+        growing_model.check(came, episodes[:2])
+        assert push("local/grow", store).generation == came.generation + 1
+    old = came  # a reader keeps its generation
+    came = bring(store, other)
+    growing_model.check(came, episodes)
+    growing_model.check(old, episodes[:2])
+    assert verify("local/grow", cache_dir=other).ok
+    more = growing_model.draw(rng, 4)
+    with rlds_cli.writer("local/grow", cache_dir=other) as w:
+        w.add_episodes([more.item()])
+    growing_model.check(rlds_cli.open_dataset("local/grow", cache_dir=other), [*episodes, more])
+    with pytest.raises(NameTaken, match="other content"):
+        bring(store, other)
+    growing_model.check(bring(store, other, force=True), episodes)
+
+
+@pytest.mark.parametrize("keep", [rlds_cli.Fifo(steps=600), rlds_cli.Reservoir(episodes=20, seed=0)])
+def test_what_has_left_is_not_sent(keep: object, store: Path, other: Path) -> None:
+    rng = np.random.default_rng(2)
+    with rlds_cli.writer("local/grow", keep=keep) as w:  # type: ignore[arg-type]
+        for _ in range(6):
+            w.add_episodes([growing_model.draw(rng, 20).item() for _ in range(20)])
+            w.commit()
+            push("local/grow", store)
+    ds = rlds_cli.open_dataset("local/grow")
+    came = bring(store, other)
+    assert came.fingerprint == ds.fingerprint and verify("local/grow", cache_dir=other).ok
+    assert np.array_equal(came.episodes["total_reward"], ds.episodes["total_reward"])
+
+
+def test_a_compacted_dataset(store: Path, other: Path) -> None:
+    rng = np.random.default_rng(3)
+    with rlds_cli.writer("local/grow", keep=rlds_cli.Reservoir(episodes=5, seed=0)) as w:
+        w.add_episodes([growing_model.draw(rng, 20).item() for _ in range(30)])
+    push("local/grow", store)
+    bring(store, other)
+    assert run_rlds("compact", "local/grow").returncode == 0
+    push("local/grow", store)
+    assert bring(store, other).fingerprint == rlds_cli.open_dataset("local/grow").fingerprint
+    assert verify("local/grow", cache_dir=other).ok
+
+
+# -- bytes that the other side has
+
+
+def test_nothing_is_sent_twice(bucket: ObjectStore) -> None:
+    ds = large()
+    first = push(ds.id, "s3://lab/large")
+    assert first.sent == sum(len(d) for d in tree(ds.path).values()) <= bucket.received <= 1.01 * first.sent
+    with bucket.counting() as asked:
+        again = push(ds.id, "s3://lab/large")
+    assert (again.sent, again.skipped) == (0, first.sent)
+    assert sum(r.size for r in asked) < 10_000
+
+
+def test_a_derived_dataset_sends_its_own_columns(bucket: ObjectStore, other: Path) -> None:
+    ds = large()
+    push(ds.id, "s3://lab/large")
+    made = preprocess.run(ds, "scale_reward", "scaled", jobs=1, args={"scale": 2})
+    before = tree(ds.path)
+    lacking = sum(len(data) for name, data in tree(made.path).items() if before.get(name) != data)
+    with bucket.counting() as asked:
+        done = push(made.id, "s3://lab/large-scaled")
+    sent = sum(r.size for r in asked if r.method == "PUT" and "x-amz-copy-source" not in {k.lower() for k in r.headers})
+    assert done.sent <= lacking <= sent <= 1.05 * lacking
+    bucket.buckets["lab"] = {k: v for k, v in bucket.buckets["lab"].items() if k.startswith("large-scaled/")}
+    assert bring("s3://lab/large-scaled", other, as_="local/got").fingerprint == made.fingerprint
+
+
+def test_a_directory_beside_it_is_linked(store: Path, other: Path) -> None:
+    push(large().id, store / "a")
+    done = push(large().id, store / "b")
+    assert done.sent < 20_000
+    shared = {f.name for f in (store / "a/objects").iterdir()} & {f.name for f in (store / "b/objects").iterdir()}
+    assert all((store / "b/objects" / name).stat().st_nlink == 2 for name in shared) and shared
+    for f in (store / "a").rglob("*"):
+        if f.is_file():
+            f.unlink()
+    assert bring(store / "b", other).num_steps == 30_000
+
+
+def test_a_new_generation_sends_what_is_new(bucket: ObjectStore, other: Path) -> None:
+    rng = np.random.default_rng(4)
+    steps = 4000
+
+    def item() -> dict[str, object]:
+        return {"observation": rng.standard_normal((steps + 1, 32)), "action": rng.standard_normal((steps, 4))}
+
+    of_steps = (steps + 1) * (32 + 4) * 8
+    with rlds_cli.writer("local/grow") as w:
+        for k in range(4):
+            w.add_episodes([item() for _ in range(1 + 3 * (k == 0))])
+            w.commit()
+            with bucket.counting() as asked:
+                push("local/grow", "s3://lab/grow")
+            sent = sum(r.size for r in asked if r.method == "PUT")
+            rows = of_steps * (1 + 3 * (k == 0))
+            assert rows <= sent <= 1.05 * rows
+            with bucket.counting() as asked:
+                came = bring("s3://lab/grow", other)
+            assert came.fingerprint == rlds_cli.open_dataset("local/grow").fingerprint
+            fetched = [r for r in asked if r.method == "GET" and "/objects/" in r.path and "?" not in r.path]
+            ranges = [r.headers["range"][6:].split("-") for r in fetched]
+            assert sum(int(b) - int(a) + 1 for a, b in ranges) <= 1.05 * rows + 2 * BLOCK
+
+
+def test_many_pushes_do_not_make_many_objects(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MOST_OBJECTS", 8)
+    with rlds_cli.writer("local/grow") as w:
+        for k in range(20):
+            w.add_episodes([{"observation": np.full((9, 2), k), "action": np.zeros((8, 1))}])
+            w.commit()
+            assert push("local/grow", store).objects <= 8
+
+
+def test_objects_have_about_the_same_size(store: Path, monkeypatch: pytest.MonkeyPatch, other: Path) -> None:
+    monkeypatch.setattr(packing, "LEAST", 10_000)
+    done = push(large().id, store)
+    assert 60 <= done.objects <= 100
+    assert bring(store, other).fingerprint == done.fingerprint
+
+
+def test_prune_leaves_what_the_index_names(store: Path, other: Path) -> None:
+    for seed in range(3):
+        large(2000, seed=seed)
+        push("local/large", store)
+    before = sum(f.stat().st_size for f in store.rglob("*") if f.is_file())
+    done = push("local/large", store, prune=True)
+    after = sum(f.stat().st_size for f in store.rglob("*") if f.is_file())
+    assert done.removed == before - after > 0
+    assert len([*(store / "blocks").iterdir()]) == 1
+    assert bring(store, other).fingerprint == done.fingerprint
+
+
+def test_a_dry_run_writes_nothing(store: Path) -> None:
+    ds = large(2000)
+    planned = push(ds.id, store, dry_run=True)
+    assert planned.dry_run and planned.sent == sum(len(d) for d in tree(ds.path).values())
+    assert not store.exists()
+    assert push(ds.id, store).sent == planned.sent
+    assert push(ds.id, store, dry_run=True).sent == 0
+
+
+# -- a web server
+
+
+def test_a_web_server_gives_what_a_directory_has(bucket: ObjectStore, other: Path, tmp_path: Path) -> None:
+    ds = large()
+    push(ds.id, "s3://lab/large")
+    address = f"{bucket.url}/lab/large/"
+    bucket.ranges = False
+    with bucket.counting() as asked:
+        assert bring(address, other).fingerprint == ds.fingerprint
+    assert len([r for r in asked if "/objects/" in r.path]) <= 4  # the manifest, a look at ranges, and the object
+    bucket.ranges = True
+    assert bring(address, tmp_path / "third").fingerprint == ds.fingerprint
+    with pytest.raises(UploadFailed, match="can only be read"):
+        push(large(seed=1).id, address)
+
+
+# -- what goes wrong
+
+FAULTS = ["500", "503", "429", "reset", "lost", "short", "etag", "other"]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: Path) -> None:
+    ds = large()
+    bucket.faults = [Fault(kind, method, times=2, wait=1.0) for method in ("GET", "HEAD", "PUT", "POST")]
+    if kind == "other":  # what a list of objects says is not checked
+        bucket.faults = [Fault(kind, "PUT", times=2)]
+    push(ds.id, "s3://lab/large")
+    bucket.faults = [Fault(kind, "GET", path, times=2, wait=1.0) for path in (r"rlds\.json", "/blocks/", "/objects/")]
+    if kind == "other":
+        bucket.faults = bucket.faults[1:]
+    assert bring("s3://lab/large", other).fingerprint == ds.fingerprint
+    assert verify(ds.id, cache_dir=other).ok
+
+
+@pytest.mark.parametrize("latency", [0.03])
+def test_a_store_that_is_far_away(latency: float, bucket: ObjectStore, other: Path) -> None:
+    ds = large()
+    push(ds.id, "s3://lab/large")
+    bucket.latency = latency
+    with bucket.counting() as asked:
+        began = time.monotonic()
+        assert bring("s3://lab/large", other).fingerprint == ds.fingerprint
+    assert time.monotonic() - began < 0.8 * latency * len(asked) + 3
+
+
+@pytest.mark.parametrize("kind", ["503", "reset"])
+def test_a_store_that_stays_away(kind: str, bucket: ObjectStore, other: Path) -> None:
+    ds = large(2000)
+    bucket.faults = [Fault(kind, "PUT", "/objects/", times=1000)]
+    with pytest.raises(UploadFailed, match="could not be written") as e:
+        push(ds.id, "s3://lab/large")
+    assert SECRET not in str(e.value)
+    assert "large/rlds.json" not in bucket.buckets["lab"]
+    bucket.faults = []
+    push(ds.id, "s3://lab/large")
+    bucket.faults = [Fault(kind, "GET", "/objects/", times=1000)]
+    with pytest.raises(DownloadFailed, match="could not be read"):
+        bring("s3://lab/large", other)
+    with pytest.raises(DatasetNotFound):
+        rlds_cli.open_dataset(ds.id, cache_dir=other)
+
+
+def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> None:
+    ds = large(60_000)
+    push(ds.id, store)
+    (name,) = (store / "objects").iterdir()
+    data = bytearray(name.read_bytes())
+    data[3 * BLOCK + 7] ^= 1
+    name.chmod(0o644)
+    name.write_bytes(data)
+    with pytest.raises(WrongHash, match=r"Block 3 of .* has other bytes") as e:
+        bring(store, other)
+    assert "rlds push ID" in str(e.value.hint)
+    with pytest.raises(DatasetNotFound):
+        rlds_cli.open_dataset(ds.id, cache_dir=other)
+    name.unlink()  # as the hint says
+    assert push(ds.id, store).sent == len(data)
+    assert bring(store, other).fingerprint == ds.fingerprint
+
+
+@pytest.mark.parametrize("part", ["objects", "blocks"])
+def test_a_store_without_a_file(part: str, store: Path, other: Path) -> None:
+    push(large(2000).id, store)
+    next((store / part).iterdir()).unlink()
+    with pytest.raises((DownloadFailed, DamagedDataset)):
+        bring(store, other)
+
+
+def test_an_index_with_the_fingerprint_of_something_else(store: Path, other: Path) -> None:
+    """The hashes of blocks are right; the content is not what the index, and a pin, promise."""
+    push(large(2000).id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    index["fingerprint"] = "rlds1:" + "a" * 64
+    (store / "rlds.json").write_text(json.dumps(index))
+    with pytest.raises(DamagedDataset, match="fingerprint"):
+        bring(f"{store}#{index['fingerprint']}", other)
+    assert not (other / "datasets/local/large").exists()
+
+
+def test_the_content_can_be_pinned(store: Path, other: Path) -> None:
+    ds = large(2000)
+    push(ds.id, store)
+    short = f"rlds1:{ds.fingerprint[6:10]}-{ds.fingerprint[10:14]}-{ds.fingerprint[14:18]}"
+    assert bring(f"{store}#{short}", other).fingerprint == ds.fingerprint
+    with pytest.raises(WrongFingerprint, match="was asked for"):
+        bring(f"{store}#rlds1:0000-0000-0000", other, as_="local/new")
+    push(large(2000, seed=1).id, store)
+    with pytest.raises(WrongFingerprint):
+        bring(f"{store}#{ds.fingerprint}", other, as_="local/new")
+
+
+MUTATIONS: dict[str, Callable[[dict], object]] = {
+    "no version": lambda d: d.pop("rlds_dataset"),
+    "version of another type": lambda d: d.update(rlds_dataset=True),
+    "id": lambda d: d.update(id="../x"),
+    "fingerprint": lambda d: d.update(fingerprint="rlds2:" + "0" * 64),
+    "generation": lambda d: d.update(generation=3),
+    "path upwards": lambda d: d["files"][0].__setitem__(0, "../x"),
+    "absolute path": lambda d: d["files"][0].__setitem__(0, "/etc/x"),
+    "hidden path": lambda d: d["files"][0].__setitem__(0, ".x/y"),
+    "two in one": lambda d: d["files"].append(d["files"][0]),
+    "case": lambda d: d["files"].append([d["files"][0][0].upper(), *d["files"][0][1:]]),
+    "below a file": lambda d: d["files"].append([d["files"][0][0] + "/x", 0, []]),
+    "no manifest": lambda d: d.update(files=[f for f in d["files"] if f[0] != "zarr.json"]),
+    "hole": lambda d: d["files"][0].__setitem__(1, d["files"][0][1] + 1),
+    "negative": lambda d: d["files"][0].__setitem__(1, -1),
+    "float": lambda d: d["files"][0].__setitem__(1, 1e3),
+    "huge": lambda d: d["files"][0].__setitem__(1, 1 << 60),
+    "object": lambda d: d["files"][0][2][0].__setitem__(1, 9),
+    "offset": lambda d: d["files"][0][2][0].__setitem__(2, 1 << 40),
+    "overlap": lambda d: d["files"][0][2].append(d["files"][0][2][0]),
+    "twice": lambda d: d["objects"].append(d["objects"][0]),
+    "empty object": lambda d: d["objects"][0].__setitem__(1, 0),
+    "name": lambda d: d["objects"][0].__setitem__(0, "../../secret"),
+    "blocks": lambda d: d["blocks"].__setitem__(1, 64),
+    "manifest": lambda d: d.update(manifest=None),
+    "another manifest": lambda d: d.update(manifest="0" * 64),
+    "list": lambda d: d.update(files={}),
+    "piece": lambda d: d["files"][0][2].__setitem__(0, [0, 0]),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_the_index_of_a_stranger(what: str, store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    MUTATIONS[what](index)
+    (store / "rlds.json").write_text(json.dumps(index))
+    with pytest.raises(DamagedDataset):
+        bring(store, other)
+    assert not (other / "datasets").exists() or not any((other / "datasets").rglob("zarr.json"))
+    with pytest.raises(DamagedDataset, match="Nothing was sent"):
+        push("local/large", store) if what != "another manifest" else bring_again(store, other)
+
+
+def bring_again(store: Path, other: Path) -> None:
+    """An index that only names another manifest can be pushed over."""
+    push("local/large", store)
+    assert bring(store, other).num_steps == 200
+    raise DamagedDataset("Nothing was sent")
+
+
+def test_an_index_of_a_later_version(store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    (store / "rlds.json").write_text(json.dumps(index | {"rlds_dataset": 2}))
+    for act in (lambda: bring(store, other), lambda: push("local/large", store)):
+        with pytest.raises(NewerFormat, match="format 2"):
+            act()
+
+
+# -- two at a time
+
+
+def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = large(2000), create([episode(k, 5) for k in range(3)])
+    push(first.id, "s3://lab/one")
+    sending = packing.plan
+
+    def between(*given: object) -> object:
+        planned = sending(*given)  # type: ignore[arg-type]
+        monkeypatch.setattr(packing, "plan", sending)
+        push(second.id, "s3://lab/one")  # somebody else is faster
+        return planned
+
+    monkeypatch.setattr(packing, "plan", between)
+    third = large(2000, seed=3)
+    with pytest.raises(UploadFailed, match="Somebody else pushed") as e:
+        push(third.id, "s3://lab/one")
+    assert "same command again" in str(e.value.hint)
+    assert bring("s3://lab/one", other).fingerprint == second.fingerprint
+    push(third.id, "s3://lab/one")
+    assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
+
+
+@pytest.mark.parametrize("place", ["directory", "bucket", "unconditional"])
+def test_the_index_is_of_one_push(place: str, bucket: ObjectStore, store: Path, other: Path) -> None:
+    bucket.conditional = place != "unconditional"
+    address = str(store) if place == "directory" else "s3://lab/one"
+    sets = [large(500, ref=f"local/n{k}", seed=k) for k in range(4)]
+    failed: list[Exception] = []
+
+    def send(ds: Dataset) -> None:
+        try:
+            push(ds.id, address)
+        except UploadFailed as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=send, args=(ds,)) for ds in sets]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    came = bring(address, other)
+    assert came.fingerprint in {ds.fingerprint for ds in sets}
+    assert len(failed) < 4 and all("Somebody else" in str(e) for e in failed)
+
+
+def test_a_store_that_cannot_compare_says_so(bucket: ObjectStore) -> None:
+    bucket.conditional = False
+    notes: list[str] = []
+    push(large(500).id, "s3://lab/one", progress=lambda event: notes.append(event.note))
+    assert any("cannot compare" in note for note in notes)
+
+
+# -- kills
+
+
+def killed(act: Callable[[], object], when: Callable[[], bool]) -> None:
+    """Do something in a process of its own, and kill it as soon as ``when`` says so."""
+    child = os.fork()
+    if not child:
+        try:
+            act()
+        finally:
+            os._exit(0)
+    while not when() and not os.waitpid(child, os.WNOHANG)[0]:
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_a_push_that_is_killed_goes_on(store: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds, copying = large(20_000), shutil.copyfileobj
+    monkeypatch.setattr(packing, "LEAST", 200_000)
+
+    def slowly(*given: object) -> None:
+        time.sleep(0.02)
+        copying(*given)  # type: ignore[call-overload]
+        time.sleep(0.02)
+
+    def there() -> set[str]:
+        return {f.name for f in store.glob("objects/*") if f.name[0] != "."}
+
+    monkeypatch.setattr(shutil, "copyfileobj", slowly)
+    for _ in range(3):
+        before = there()
+        killed(lambda: push(ds.id, store), lambda before=before: len(there() - before) >= 2)
+        assert not (store / "rlds.json").exists() and before < there()
+    before = there()
+    monkeypatch.setattr(shutil, "copyfileobj", copying)
+    done = push(ds.id, store)
+    assert done.sent == sum((store / "objects" / name).stat().st_size for name in there() - before)
+    assert bring(store, other).fingerprint == ds.fingerprint
+
+
+def test_a_download_that_is_killed_goes_on(other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = large(40_000)
+    monkeypatch.setattr(packing, "LEAST", 200_000)
+    push(ds.id, tmp_path / "store")
+    with ObjectStore(latency=0.02) as server:
+        server.buckets["x"] = tree(tmp_path / "store")
+        address = f"{server.url}/x/"
+
+        def asked() -> list[tuple[str, str]]:
+            return [(r.path, r.headers["Range"]) for r in server.requests if "Range" in r.headers]
+
+        for _ in range(3):
+            before = len(asked())
+            killed(lambda: bring(address, other), lambda before=before: len(asked()) >= before + 11)
+            assert not (other / "datasets/local/large").exists()
+        came = bring(address, other)
+    assert came.fingerprint == ds.fingerprint and verify(ds.id, cache_dir=other).ok
+    again = len(asked()) - len(set(asked()))
+    assert again <= 3 * (8 + 2)  # of each kill: what was under way, the manifest, and a look at ranges
+    assert not any((other / "partial").iterdir())
+
+
+# -- names, ids, addresses
+
+
+def test_an_id_of_the_registry_is_not_taken_from_an_address(store: Path, other: Path) -> None:
+    push(rlds_cli.download("sample/pendulum-d4rl").id, store)
+    with pytest.raises(InvalidId, match="only the registry says") as e:
+        bring(store, other)
+    assert "--as local/NAME" in str(e.value.hint)
+    with pytest.raises(InvalidId, match="such ids are the registry's"):
+        bring(store, other, as_="sample/pendulum-d4rl")
+    assert bring(store, other, as_="local/p@v2").id == "local/p@v2"
+
+
+def test_another_dataset_is_not_replaced(store: Path, other: Path) -> None:
+    push(large(300).id, store)
+    mine = rlds_cli.create(
+        "local/large", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}], cache_dir=other
+    )
+    with pytest.raises(NameTaken, match="other content"):
+        bring(store, other)
+    assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == mine.fingerprint
+    assert bring(store, other, force=True).num_steps == 300
+
+
+def test_arguments(store: Path, other: Path) -> None:
+    push(large(300).id, store)
+    for options in ({"store": "zarr"}, {"episodes": "0:3"}, {"source": "/x"}, {"frames": "raw"}):
+        with pytest.raises(InvalidArgument, match="does not apply"):
+            bring(store, other, **options)
+    with pytest.raises(InvalidArgument, match="has its own id"):
+        rlds_cli.download("sample/pendulum-d4rl", as_="local/x")
+    with pytest.raises(DatasetNotFound, match=r"no rlds\.json"):
+        bring(store / "nothing", other)
+    with pytest.raises(InvalidId, match="is not an address"):
+        push("local/large", "ftp://host/x")
+    with pytest.raises(Offline):
+        bring("s3://lab/x", other, offline=True)
+
+
+def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = large(300)
+    push(ds.id, store)
+    assert rlds_cli.open_dataset(str(store)).path == ds.path
+    with pytest.raises(DatasetNotFound) as e:
+        rlds_cli.open_dataset(str(store), cache_dir=other)
+    assert f"rlds download {store}" in str(e.value.hint)
+    bring(store, other, as_="local/mine")
+    assert rlds_cli.open_dataset(str(store), cache_dir=other).id == "local/mine"
+    assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", cache_dir=other).id == "local/mine"
+    with pytest.raises(DatasetNotFound):
+        rlds_cli.open_dataset(f"{store}#rlds1:0000-0000-0000", cache_dir=other)
+    monkeypatch.setenv("RLDS_HOME", str(other))
+    remove(["local/mine"])
+    with pytest.raises(DatasetNotFound):
+        rlds_cli.open_dataset(str(store))
+
+
+# -- lock files
+
+
+def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> None:
+    ds = large(300)
+    made = preprocess.run(ds, "scale_reward", "scaled", jobs=1, args={"scale": 2})
+    with rlds_cli.writer("local/grow") as w:
+        w.add_episodes([growing_model.draw(np.random.default_rng(0), 5).item()])
+    for id in (ds.id, made.id, "local/grow"):
+        push(id, store / id.replace("/", "-"))
+    file = tmp_path / "rlds.lock"
+    file.write_text(pinning.lock([ds.id, made.id, "local/grow"]))
+    assert [d["address"] for d in json.loads(file.read_text())["datasets"]] == [
+        str(store / name) for name in ("local-large", "local-large@scaled", "local-grow")
+    ]
+    done = pinning.sync(file, cache_dir=other)
+    assert [(d.id, d.how) for d in done] == [(i, "downloaded") for i in (ds.id, made.id, "local/grow")]
+    assert [d.fingerprint for d in done] == [rlds_cli.open_dataset(d.id).fingerprint for d in done]
+    assert [d.how for d in pinning.sync(file, cache_dir=other)] == ["here"] * 3
+    push(large(300, seed=5).id, store / "local-large")
+    with pytest.raises(WrongFingerprint):
+        pinning.sync(file, cache_dir=tmp_path / "third")
+
+
+def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Path, tmp_path: Path) -> None:
+    rlds_cli.download("sample/pendulum-d4rl")
+    file = tmp_path / "rlds.lock"
+    push("sample/pendulum-d4rl", store)
+    file.write_text(pinning.lock(["sample/pendulum-d4rl"]))
+    assert "address" not in json.loads(file.read_text())["datasets"][0]  # the registry says what it is
+    assert pinning.sync(file, cache_dir=other)[0].how == "downloaded"
+
+
+@pytest.mark.parametrize("address", ["s3://u:p@lab/x", "https://u:p@host/x/", "https://host/x/?token=1", "x", "", 3])
+def test_addresses_that_no_lock_has(address: object, tmp_path: Path) -> None:
+    entry = {"id": "local/x", "fingerprint": "rlds1:" + "a" * 64, "fields": {}, "files": [], "options": {}}
+    file = tmp_path / "rlds.lock"
+    file.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": address}]}))
+    with pytest.raises(RldsError, match=r"datasets\[0\]\.address"):
+        pinning.read(file)
+
+
+# -- credentials
+
+
+def test_no_credential_is_written_or_sent_elsewhere(
+    bucket: ObjectStore,
+    other: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    bucket.private.add("lab")
+    ds = large(300)
+    assert run_rlds("push", ds.id, "s3://lab/x", "--verbose").returncode == 0
+    assert bring("s3://lab/x", other).fingerprint == ds.fingerprint
+    (tmp_path / "rlds.lock").write_text(pinning.lock([ds.id]))
+    bucket.faults = [Fault("503", m, times=100) for m in ("GET", "PUT", "HEAD")]
+    said = [str(capfd.readouterr()), caplog.text]
+    for act in (lambda: push(ds.id, "s3://lab/y"), lambda: bring("s3://lab/x", other, as_="local/y")):
+        with pytest.raises(RldsError) as e:
+            act()
+        said.append(repr(e.value) + str(e.value.__cause__) + str(e.value.__context__))
+    files = [f for top in (tmp_path, other) for f in top.rglob("*") if f.is_file()]
+    said += [data.decode("latin-1") for data in bucket.buckets["lab"].values()]
+    said += [f.read_bytes().decode("latin-1") for f in files]
+    assert all(SECRET not in text and KEY not in text for text in said)
+    assert all(SECRET not in str(r.headers) for r in bucket.requests)
+    bucket.faults = []
+    with bucket.counting() as asked:
+        bring(f"{bucket.url}/lab/x/", other, as_="local/z") if not bucket.private else None
+        with pytest.raises(DownloadFailed, match="403"):
+            bring(f"{bucket.url}/lab/x/", other, as_="local/z")
+    assert asked and all("Authorization" not in r.headers for r in asked)
+
+
+def test_the_user_of_a_web_address_is_not_kept(bucket: ObjectStore, other: Path) -> None:
+    push(large(300).id, "s3://lab/x")
+    address = bucket.url.replace("://", "://me:canary-password@") + "/lab/x/?token=canary-token"
+    with bucket.counting() as asked:
+        bring(address, other)
+    assert all("token=canary-token" in r.path for r in asked)
+    written = b"".join(f.read_bytes() for f in other.rglob("*") if f.is_file())
+    assert b"canary" not in written
+    assert rlds_cli.open_dataset(f"{bucket.url}/lab/x/", cache_dir=other).num_steps == 300
+
+
+# -- the command
+
+
+def test_the_command(store: Path, other: Path) -> None:
+    large(300)
+    said = run_rlds("push", "local/large", store, "--dry-run")
+    assert said.returncode == 0 and b"would be sent" in said.stdout and not store.exists()
+    said = run_rlds("push", "local/large", store, "--json")
+    assert json.loads(said.stdout)["objects"] == 1
+    assert b"0 B sent" in run_rlds("push", "local/large", store, "-q").stdout
+    said = run_rlds("download", store, "--as", "local/mine", "--cache-dir", other)
+    assert said.returncode == 0 and b"local/mine" in said.stdout
+    assert b"is here" in run_rlds("download", store, "--as", "local/mine", "--cache-dir", other, "--dry-run").stdout
+    assert run_rlds("download", store, store, "--as", "local/mine").returncode == 2
+
+
+def test_an_index_can_be_read_by_anybody(store: Path) -> None:
+    """The format, from its description: files are pieces of objects, and blocks have hashes."""
+    ds = large(2000)
+    push(ds.id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    objects = [(store / "objects" / name).read_bytes() for name, _ in index["objects"]]
+    assert [[hashlib.sha256(o).hexdigest(), len(o)] for o in objects] == index["objects"]
+    hashes = b"".join(hashlib.sha256(o[a : a + (1 << 20)]).digest() for o in objects for a in range(0, len(o), 1 << 20))
+    assert (store / "blocks" / index["blocks"][0]).read_bytes() == hashes
+    files = {}
+    for path, size, pieces in index["files"]:
+        content = bytearray(size)
+        for at, number, offset, length, sha256 in pieces:
+            content[at : at + length] = objects[number][offset : offset + length]
+            assert hashlib.sha256(content[at : at + length]).hexdigest() == sha256
+        files[path] = bytes(content)
+    assert files == tree(ds.path)
+    assert hashlib.sha256(files["zarr.json"]).hexdigest() == index["manifest"]
+    assert indexes.parse((store / "rlds.json").read_bytes(), "x").to_bytes() == (store / "rlds.json").read_bytes()
