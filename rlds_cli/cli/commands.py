@@ -55,13 +55,6 @@ COMMANDS = {
 
 # Commands that people expect and that do not exist: (message, hint).
 INSTEAD = {
-    "push": (
-        "There is no rlds push: nothing is uploaded.",
-        f"copy the directory that rlds path ID names, with any tool; {_ZARR}",
-    ),
-    "export": (
-        "There is no rlds export.",
-        f'in Python Dataset.to_numpy(layout="ted"|"d4rl"|"ogbench") gives arrays; {_ZARR}',
     "upload": ("There is no rlds upload.", "rlds push ID ADDRESS sends a dataset to a store"),
 }
 

@@ -317,10 +317,10 @@ class RemoteContent:
 
     def _check_unchanged(self, e: RldsError | None) -> None:
         """Raise DownloadFailed if the address holds other content by now: objects of ours may have been removed."""
+        now = None
         with suppress(RldsError):
             now, _ = expect_index(self.connection())
-            if now.fingerprint == self.index.fingerprint:
-                return
+        if now is not None and now.fingerprint != self.index.fingerprint:
             then, why = short(self.index.fingerprint), "" if e is None else f" ({e.message.rstrip('.')})"
             raise _Changed(
                 f"{self.address} has other content since it was opened: {then} then, {short(now.fingerprint)} now. "

@@ -240,7 +240,8 @@ def _objects_for(snapshot: Snapshot, known: int) -> int:
 
 def _size(total: int) -> int:
     """Return the bytes of an object of a dataset."""
-    return max(LEAST, -(-total // _SHARE // BLOCK) * BLOCK)
+    size = max(LEAST, -(-total // _SHARE))
+    return size if size < _LARGE else -(-size // BLOCK) * BLOCK
 
 
 def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
