@@ -94,7 +94,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
         self._width = math.prod(raw.shape[1:]) * raw.dtype.itemsize
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._raw)
 
     @property
     def size(self) -> int:
@@ -104,7 +104,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
     @property
     def nbytes(self) -> int:
         """Bytes of all rows."""
-        return self.shape[0] * self._width
+        return len(self._raw) * self._width
 
     def window(self, start: int, stop: int) -> RemoteColumn:
         """Return rows ``start`` to ``stop`` without reading them."""

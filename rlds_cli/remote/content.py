@@ -486,8 +486,10 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for one in (*_contents, *_connections):
-        one._after_fork()
+    for content in _contents:
+        content._after_fork()
+    for connection in _connections:
+        connection._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -141,7 +141,7 @@ class _Decoder:
 
 
 def _decoded(data: bytes) -> bytes | None:
-    from numcodecs import Zstd
+    from numcodecs import Zstd  # type: ignore[import-untyped]
 
     codec: Any = Zstd()
     try:

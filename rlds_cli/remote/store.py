@@ -185,6 +185,7 @@ class _Remote(Store):
         The files of rows.
     """
 
+    remote = True
     blocks: BlockFiles
     _access: Access
 
@@ -226,6 +227,11 @@ class _Remote(Store):
         """Return rows ``start`` to ``stop``, fetched and copied."""
         found: Array = self._column(name)[start:stop]
         return found
+
+    @property
+    def slices(self) -> bool:
+        """True: a part that is read fetches its own blocks."""
+        return True
 
     def frame_offsets(self, name: str) -> IntArray:
         """Return the first byte of each row's encoded frame [rows + 1]."""
@@ -389,7 +395,8 @@ class RemoteStore(_Remote):
             empty.flags.writeable = False
             return empty
         raw = self.blocks.mapped(int(place.files[0]))[: math.prod(shape) * dtype.itemsize]
-        return raw.view(dtype.newbyteorder("<")).reshape(shape)
+        found: Array = raw.view(dtype.newbyteorder("<")).reshape(shape)
+        return found
 
     def place(self, key: str) -> Place | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
@@ -446,7 +453,8 @@ class RemoteVideos(Videos):
         """Return the bytes of a video file; what is read of them is fetched."""
         self._check_number(number)
         a, b = self.offsets[number : number + 2].tolist()
-        found: Any = self._data.window(a, b) if isinstance(self._data, RemoteColumn) else self._data[a:b]
+        data = self._data
+        found: Array = data.window(a, b) if isinstance(data, RemoteColumn) else data[a:b]  # type: ignore[assignment]
         return found
 
     def gather(self, f: Field, index: Array) -> Array:
@@ -567,6 +575,12 @@ class _RemoteSegments(SegmentMap):
             os.close(descriptor)
 
 
+def fetched(store: Store) -> tuple[str, Stats]:
+    """Return the address of a remote store, and what was fetched of it."""
+    assert isinstance(store, _Remote)
+    return store.address, store.stats
+
+
 def is_remote(store: Store) -> bool:
     """Return whether the rows of a store are at an address."""
-    return isinstance(store, _Remote)
+    return store.remote
