@@ -40,7 +40,7 @@ def pushed(store: Path, *, ref: str = "local/arm", seed: int = 0) -> Dataset:
 def run(*args: str, other: Path, ok: int = 0) -> tuple[str, str]:
     done = run_rlds(*args, "--cache-dir", str(other))
     assert done.returncode == ok, done.stderr
-    return done.stdout, done.stderr
+    return done.stdout.decode(), done.stderr.decode()
 
 
 def test_commands_say_what_they_fetched(tmp_path: Path, other: Path) -> None:
