@@ -165,7 +165,7 @@ def test_a_newcomer_finds_it_in_one_step() -> None:
     text = text_of("ARCHITECTURE.md")
     walks = re.findall(r"^## An? (?:episode|batch|download), from .*?\n(.*?)(?=^## )", text, re.S | re.M)
     assert [len(re.findall(r"^\d+\. ", walk, re.M)) <= 10 for walk in walks] == [True] * 3
-    assert len(table_under(text, "to find")) == 4
+    assert len(table_under(text, "to find")) == 5
 
 
 def test_the_commands_for_contributors_run() -> None:
@@ -430,6 +430,29 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
     assert ran["ds"].manifest.env["fps"] == 10
 
 
+def test_the_code_about_leaving_lerobot_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What LeRobot's `delta_timestamps` are, from the frames that were written: nearest rows, and which are padding."""
+    content = Content(video=("top",), lengths=(12, 7, 20), tasks=("push", "pull"))
+    import_archive(write_v3(desk / "my_arm", content), "local/arm")
+    monkeypatch.setitem(STAND_INS, "lerobot/aloha_sim_transfer_cube_human", "local/arm")
+    ran = run_code("docs/coming-from-lerobot.md")
+    assert (
+        ran["images"].shape[1:] == (2, 3, 96, 96) and 0 <= float(ran["images"].min()) <= float(ran["images"].max()) <= 1
+    )
+    inputs = ran["inputs"]
+    assert set(inputs) >= {"observation.state", "action", "task", "action_is_pad", "observation.images.top_is_pad"}
+    states, actions = content.column("observation.state"), content.column("action")
+    for i, state in enumerate(inputs["observation.state"].numpy()):
+        row = int(np.flatnonzero((states == state).all(1))[0])
+        k = int(content.column("episode_index")[row])
+        start, stop = content.starts[k], content.starts[k] + content.lengths[k]
+        wanted = row + np.arange(16)
+        np.testing.assert_array_equal(inputs["action"][i], actions[np.minimum(wanted, stop - 1)])
+        np.testing.assert_array_equal(inputs["action_is_pad"][i], wanted >= stop)
+        assert inputs["observation.images.top_is_pad"][i].tolist() == [row == start, False]
+        assert inputs["task"][i] == content.tasks[k % 2]
+
+
 def test_the_code_about_families_runs(desk: Path) -> None:
     rlds_cli.download("ogbench/pointmaze-medium-navigate-v0", source=".")
     ran = run_code("docs/ogbench.md")
@@ -448,6 +471,25 @@ def test_the_code_about_tfrecords_runs(desk: Path) -> None:
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
 
 
+def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
+    ds = import_archive(desk / "my_robot", "local/robot", last_step="action")
+    ran = run_code("docs/coming-from-rlds.md")
+    assert ds.num_steps == 20 and ran["train"].num_steps == 15
+    written = ds.column("action")[ds.episodes["start"][0] + np.arange(5)]  # every episode is the same
+    scaled = ((written - written.mean(0)) / (written.std(0) + 1e-3)).astype(np.float32)
+    batches = list(ran["loader"])
+    chunks = [c for batch in batches for c in batch["action"].unfold(1, 4, 1).transpose(2, 3).numpy()]
+    history = [m for batch in batches for m in batch["mask", "observation"].tolist()]
+    steps = [int(np.abs(scaled - c[1, 0]).sum(1).argmin()) for c in chunks]
+    assert sorted(steps) == sorted([0, 1, 2, 3, 4] * 3) and ran["images"].shape[1:] == (2, 256, 256, 3)
+    for step, chunk, mask in zip(steps, chunks, history, strict=True):
+        rows = step + np.arange(-1, 1)[:, None] + np.arange(4)
+        np.testing.assert_allclose(chunk, scaled[np.clip(rows, 0, 4)], rtol=1e-5)
+        assert mask == [step > 0, True]
+    assert ran["keep"].tolist() == [1, 1, 1, 0, 0] * 4 and set(ran["batch"]["step"].tolist()) <= {0, 1, 2}
+    assert ran["camera"].shape == (8, 8, 8, 3) and list(ran["prompt"]) == ["pick up the cup"] * 8
+
+
 def test_the_code_about_torchrl_runs(desk: Path) -> None:
     ran = run_code("docs/coming-from-torchrl.md")
     assert tuple(ran["td"].batch_size) == (8, 32) and ran["td"]["next", "reward"].shape == (8, 32, 1)
@@ -456,7 +498,29 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
         np.testing.assert_array_equal(ran["fast"].column("speed")[:3], np.abs(f["Trial0/actions"][:3, 0]))
     assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
     read = run_code("docs/torchrl_directories.md")
+    assert read["again"].fingerprint == read["ds"].fingerprint and read["td"].batch_size == (80,)
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
+
+
+def test_the_code_about_minari_runs(desk: Path) -> None:
+    ran = run_code("docs/coming-from-minari.md")
+    with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
+        lengths = [len(f[f"episode_{k}/rewards"]) for k in range(12)]
+    assert ran["long"].total_episodes == lengths.count(500) and ran["steps"] in lengths
+    assert tuple(ran["slices"]["action"].shape) == (8, 32) and set(ran["lengths"].tolist()) <= set(lengths)
+    assert ran["env"].spec.id == "CartPole-v1"
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchRL's own
+def test_the_code_that_keeps_torchrls_interface_runs(desk: Path) -> None:
+    pytest.importorskip("torchrl")
+    ran: dict[str, Any] = {}
+    (code,) = (code for code in blocks("docs/coming-from-torchrl.md", "py") if "load_dataset" in code)
+    exec(compile(stand_in(code), "docs/coming-from-torchrl.md", "exec"), ran)
+    assert ran["td"]["next", "reward"].shape == (256, 1) and ran["rb"].sample()["speed"].shape == (256, 1)
+    x = ran["slices"].sample()
+    assert (x["episode"].view(8, 32) == x["episode"].view(8, 32)[:, :1]).all()
+    assert ran["padded"].sample()["mask"].shape[0] == 4 and ran["both"].sample().batch_size == (256,)
 
 
 def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -512,15 +576,39 @@ def test_the_code_about_frameworks_runs(desk: Path) -> None:
     ran = run_code("docs/frameworks.md")
     assert ran["step"] == 30 and tuple(ran["td"].batch_size) == (8, 32) and tuple(ran["flat"].batch_size) == (256,)
     assert ran["state"].shape == () and ran["batch"]["observation"].dtype == np.float32
+    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
+        archive = {name: f[name][()] for name in ("observations", "actions", "rewards", "next_observations")}
+    ends, drawn = [*range(199, 5000, 200), 5099], {k: ran["sequences"][k].numpy() for k in ("episode", "step")}
+    for i in range(24):
+        t, k = int(drawn["step"][i, 0]), int(drawn["episode"][i, 0])
+        rows = np.arange(200 * k + t, min(200 * k + t + 64, ends[k] + 1))
+        n, data = len(rows), {key: v[i].numpy() for key, v in ran["data"].items() if key != "obs"}
+        observations = ran["data"]["obs"]["observation"][i].numpy()
+        np.testing.assert_array_equal(
+            observations[: n + 1], [*archive["observations"][rows], archive["next_observations"][rows[-1]]]
+        )
+        np.testing.assert_array_equal(data["rews"][:n, 0], archive["rewards"][rows])
+        np.testing.assert_array_equal(data["actions"][:n], archive["actions"][rows])
+        np.testing.assert_array_equal(data["time_idxs"][: n + 1, 0], np.arange(t, t + n + 1))
+        results = np.column_stack([archive["rewards"], archive["actions"]])
+        before = results[rows[0] - 1] if t else np.zeros(2)
+        np.testing.assert_array_equal(data["rl2s"][: n + 1], [before, *results[rows]])
+        assert not data["dones"][:n].any() and data["dones"][n:].all()
+        padding = [
+            observations[n + 1 :],
+            *(data[key][n + (key in ("rl2s", "time_idxs")) :] for key in data if key != "dones"),
+        ]
+        assert all((values == 4).all() and len(values) == 64 - n for values in padding)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # other packages' own
-@pytest.mark.parametrize("package", ["lightning", "accelerate"])
+@pytest.mark.parametrize("package", ["lightning", "accelerate", "amago", "d3rlpy"])
 def test_the_code_about_other_packages_runs(package: str, desk: Path) -> None:
     pytest.importorskip(package)
     namespace: dict[str, Any] = {}
-    shown = [code for code in blocks("docs/frameworks.md", "py") if package in code]
+    page = "docs/d3rlpy.md" if package == "d3rlpy" else "docs/frameworks.md"
+    shown = [code for code in blocks(page, "py") if package in code]
     for code in (blocks("docs/frameworks.md", "python")[0], *shown):
         exec(compile(stand_in(code), package, "exec"), namespace)
     assert len(shown) == 1

@@ -61,7 +61,7 @@ def test_a_selection_is_exported_with_its_own_fingerprint(home: Path, tmp_path: 
 
 def test_losses_are_listed_and_refused_before_anything_is_written(home: Path, tmp_path: Path) -> None:
     mixed = [episodes()[0], episodes(final=False)[1]]
-    mixed[0]["text"] = ["a", "b"]
+    mixed[0]["text"] = ["a\0z", "b"]  # which HDF5 would cut
     mixed[1]["text"] = ["c", "d", "e"]
     ds = rlds_cli.create("local/mixed", mixed)
     assert [loss.kind for loss in plan_export(ds, "d4rl", tmp_path / "out").losses] == ["field", "final"]

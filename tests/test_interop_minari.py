@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import h5py
 import minari as real
 import numpy as np
 import pytest
+import torch
 from conftest import DATA, write_d4rl
 from gymnasium import spaces as g
 from minari_archives import buffer, by_hand, plain_episode, sampled, write
@@ -209,6 +212,30 @@ def test_selections_and_derived_fields() -> None:
     assert ours[0].observations[:, 0].tolist() == [0, 1, 2] and not ours[0].truncations.any()
     assert ours[0].observations.flags.writeable
     assert repr(ours[0]).startswith("EpisodeData(id=0, total_steps=2, observations: float32[3, 1], actions: float64[2")
+
+
+def test_a_dataset_that_grows_and_forgets() -> None:
+    """Its episodes are numbered from the oldest one that is kept."""
+    source = minari.load_dataset("sample/cartpole-minari", download=True)
+    with rlds_cli.writer("local/grow", like=source.dataset, keep=rlds_cli.Fifo(2000)) as w:
+        for k in range(12):
+            w.add_episodes([source.dataset.episode(k)])
+            w.commit()
+    ours = minari.load_dataset("local/grow")
+    assert [e.id for e in ours] == list(range(7))  # 1,841 steps
+    for a, b in zip(ours, source.iterate_episodes(range(5, 12)), strict=True):
+        check_episode(replace(a, id=b.id), b)
+
+
+def test_a_data_loader_takes_it() -> None:
+    """With a function that pads, as in Minari's tutorial, and pickled for a worker."""
+    ours = pickle.loads(pickle.dumps(minari.load_dataset("sample/cartpole-minari", download=True)))
+
+    def padded(batch: list[Any]) -> Any:
+        return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(e.observations) for e in batch], batch_first=True)
+
+    shapes = [tuple(x.shape) for x in torch.utils.data.DataLoader(ours, batch_size=8, collate_fn=padded)]
+    assert shapes == [(8, 501, 4), (4, max(len(ours[k]) for k in range(8, 12)) + 1, 4)]
 
 
 def test_infos_of_one_name_are_both_given() -> None:

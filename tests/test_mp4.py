@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lerobot_archives import FPS, encode
 
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats import mp4
+from rlds_cli.formats import mp4, mp4_cut
 
 CODECS = {
     "h264, with frames out of order": ("libx264", {}, "h264"),
@@ -113,3 +113,21 @@ def test_damaged_tables_are_refused_or_lie_within_the_file(content: bytes, tmp_p
     assert len(track.start) == len(track.size) == len(track.time) == len(track.key)
     assert (track.start >= 0).all()
     assert ((track.start + track.size) <= len(content)).all()
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_frames_that_are_cut_out_are_the_same(tmp_path: Path, kind: str) -> None:
+    codec, options, _ = CODECS[kind]
+    path, part = tmp_path / "a.mp4", tmp_path / "part.mp4"
+    encode(path, pictures(), codec, options)
+    with av.open(str(path)) as container:
+        whole = [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
+    for first, last in ((0, 20), (5, 5), (7, 13), (17, 20)):
+        excerpt = mp4_cut.cut(path, 0, path.stat().st_size, first, last)
+        excerpt.write(part)
+        assert part.stat().st_size == excerpt.size
+        with av.open(str(part)) as container:
+            shown = {round(float(f.pts * f.time_base) * FPS): f for f in container.decode(video=0)}
+        for step in range(last - first + 1):
+            assert (shown[step].to_ndarray(format="rgb24") == whole[first + step]).all()
+        assert np.allclose(mp4.read(part).seconds[: last - first + 1], np.arange(last - first + 1) / FPS)

@@ -16,7 +16,7 @@ HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "
 
 def test_what_is_exported() -> None:
     growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
-    sharing = ["export", "mirror"]
+    sharing = ["export", "mirror", "push"]
     assert rlds_cli.__all__ == sorted(["Dataset", "create", "download", "find", "open_dataset", *growing, *sharing])
     for name in rlds_cli.__all__:
         assert callable(getattr(rlds_cli, name))

@@ -180,7 +180,7 @@ def test_a_copied_dataset_is_not_imported(tmp_path: Path, home: Path) -> None:
     assert rlds_cli.open_dataset("local/press").fingerprint == fingerprint
 
 
-@pytest.mark.parametrize(("name", "said"), [("export", "to_numpy"), ("upload", "rlds push ID ADDRESS")])
+@pytest.mark.parametrize(("name", "said"), [("upload", "rlds push ID ADDRESS")])
 def test_commands_that_are_not_there(
     name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -400,6 +400,7 @@ class _DemoReader(TrialReader):
             return np.asarray(values[piece.start : min(piece.stop, length)])
         rows = np.asarray(values[piece.start : min(piece.stop + 1, length)])
         final = self.dataset(group, self.finals[f.name]) if f.name in self.finals else None
+        final = final.asstr() if final is not None and f.kind == "text" else final
         if final is not None and self.compare:
             _compare(rows, final, f, piece.start)
         if not piece.ends:

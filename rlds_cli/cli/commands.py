@@ -24,8 +24,6 @@ from rlds_cli import __version__, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 
-_ZARR = "any Zarr v3 reader opens the directory that rlds path ID names"
-
 # The commands in the order of `rlds --help`, with the first sentence of their help: so it is printed without them.
 COMMANDS = {
     "list": "List families of datasets, or datasets that match a query.",

@@ -76,7 +76,7 @@ def _plan(p: ExportPlan) -> str:
 def _report(e: Exported) -> str:
     files = f"{text.plural(e.files, 'file')}, {out.size(e.bytes)}"
     proof = f"imported again: {e.fingerprint}" if e.proved else "not imported again"
-    return visible.lines([f"{e.directory}  {_amount(e)}, {files}", *_losses(e), proof])
+    return visible.lines([f"{e.directory}  {_amount(e)}, {files}", *_losses(e), proof, *e.notes])
 
 
 def _amount(e: ExportPlan | Exported) -> str:

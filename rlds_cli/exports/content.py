@@ -7,29 +7,55 @@ proved like one without.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import mmap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from itertools import pairwise
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import arrays, statistics
+from rlds_cli.formats import mp4_cut
+from rlds_cli.formats.mp4_cut import Excerpt
+from rlds_cli.store import arrays, compression, statistics
+from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TRUNCATED,
+    VIDEO,
+    Array,
+    BoolArray,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Placement,
+    Scalar,
+)
 
 T = TypeVar("T")
+_LIBC = ctypes.CDLL(None)
 
-PIECE = 16 << 20  # bytes of rows that are read at once
+PIECE = 4 << 20  # bytes of rows that are read at once
 
 Kind = Literal[
-    "field", "name", "type", "encoding", "final", "unknown-final", "cut", "seeds", "options", "splits", "columns",
-    "metadata",
+    "field", "name", "placement", "shape", "type", "encoding", "missing", "added", "flags",
+    "final", "unknown-final", "cut", "seeds", "options", "splits", "columns", "metadata",
+    "videos",
 ]  # fmt: skip
+
+# What ``becomes`` of `next/truncated` in a loss of flags.
+AT_ENDS = "at-ends"  # it is kept at last steps only
+EVERY_END = "every-end"  # it is set at every last step, and nowhere else
+UNTERMINATED = "unterminated"  # it is set at last steps that do not terminate; truncated episodes are said to be cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +68,29 @@ class Loss:
         ============= ================================================================================
         field         the field is left out
         name          the field gets the name ``becomes``
+        placement     the field is placed ``becomes``; last rows repeat the row before (``both``), or are empty
+        shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
         encoding      its images are stored decoded
+        missing       texts that are missing become empty
+        added         the field, which the format needs, is added: zeros of the dtype ``becomes``
+        flags         ``next/truncated`` becomes `AT_ENDS`, `EVERY_END` or `UNTERMINATED`
         final         final observations are left out, of all episodes
         unknown-final the last observation is repeated where the final one is not recorded
         cut           episodes that were cut are said to be truncated
         seeds         seeds are left out
         options       reset options are left out
-        splits        named splits are left out
+        splits        named splits are left out; only ``field``, if it is given
         columns       episode columns of the user's own are left out
         metadata      data that are not per row are left out
+        videos        each episode gets a video of its own, cut out of the published one
         ============= ================================================================================
     text : str
         The loss in a sentence, with numbers.
     field : str
         The field that it is about; empty for a loss of episodes.
     becomes : str
-        The new name or dtype.
+        The new name, placement, shape, dtype, ...
     """
 
     kind: Kind
@@ -84,6 +116,8 @@ class Content:
     table : EpisodeTable
         The episodes; ``table.start`` counts the rows of `rows`.
     num_rows : int
+    kinds : set of str
+        Kinds of the losses.
     """
 
     def __init__(self, ds: Dataset, losses: Iterable[Loss] = ()) -> None:
@@ -91,10 +125,16 @@ class Content:
         self.losses = tuple(losses)
         self._dense = ds.end_to_end()
         self._store: Store = self._dense.store
-        self._kinds = {loss.kind for loss in self.losses}
+        self.kinds = {loss.kind for loss in self.losses}
+        self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
         self.table = self._table()
         self.num_rows = int((self.table.length + 1).sum())
         self._stored_as: dict[str, str] = {}
+        self._last_row: dict[str, str] = {}  # fields whose last rows change, and how
+        self._filled: set[str] = set()
+        self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
+        self._found_excerpts: dict[str, IntArray] = {}
+        self._recent: dict[str, tuple[int, int]] = {}  # address and bytes of the rows of a field that were read last
         self.fields = dict(sorted(self._fields()))
         self._first, self._place = self._runs()
 
@@ -117,16 +157,22 @@ class Content:
         if len(index) != len(whole) or (index != np.arange(len(whole))).any():
             whole = _chosen(whole, index)
         changes: dict[str, object] = {}
-        if "cut" in self._kinds:
+        if "cut" in self.kinds:
             changes["end"] = np.where(whole.end == CUT, TRUNCATED, whole.end)
-        if "final" in self._kinds:
+        if self._flags == UNTERMINATED:
+            changes["end"] = np.where(whole.end == TRUNCATED, CUT, whole.end)
+        if "final" in self.kinds:
             changes["observed"] = np.zeros(len(whole), bool)
-        if "unknown-final" in self._kinds:
+        if "unknown-final" in self.kinds:
             changes["observed"] = np.ones(len(whole), bool)
-        changes |= {"seed": ()} if "seeds" in self._kinds else {}
-        changes |= {"options": ()} if "options" in self._kinds else {}
-        changes |= {"splits": {}} if "splits" in self._kinds else {}
-        changes |= {"extra": {}} if "columns" in self._kinds else {}
+        changes |= {"seed": ()} if "seeds" in self.kinds else {}
+        changes |= {"options": ()} if "options" in self.kinds else {}
+        gone = {loss.field for loss in self.losses if loss.kind == "splits"}
+        changes |= (
+            {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
+        )
+        changes |= {"splits": {}} if "" in gone else {}
+        changes |= {"extra": {}} if "columns" in self.kinds else {}
         return replace(whole, **changes)  # type: ignore[arg-type]
 
     def _runs(self) -> tuple[IntArray, IntArray]:
@@ -139,20 +185,34 @@ class Content:
         begins = np.concatenate([[True], shift[1:] != shift[:-1]])
         return starts[begins], places[begins]
 
+    @cached_property
+    def own_columns(self) -> Mapping[str, list[Scalar]]:
+        """Episode columns of the user's own, also those that a format does not say."""
+        return Content(self.dataset).table.extra if "columns" in self.kinds else self.table.extra
+
     # -- rows
 
     def _fields(self) -> Iterator[tuple[str, Field]]:
-        left_out = {loss.field for loss in self.losses if loss.kind == "field"}
-        names = {loss.field: loss.becomes for loss in self.losses if loss.kind == "name"}
-        types = {loss.field: loss.becomes for loss in self.losses if loss.kind == "type"}
-        decoded = {loss.field for loss in self.losses if loss.kind == "encoding"}
+        def becomes(kind: Kind) -> dict[str, str]:
+            return {loss.field: loss.becomes for loss in self.losses if loss.kind == kind}
+
+        names, types, shapes, placements = becomes("name"), becomes("type"), becomes("shape"), becomes("placement")
+        left_out, decoded, filled = becomes("field"), becomes("encoding"), becomes("missing")
         for f in self._store.fields.values():
             if f.name in left_out:
                 continue
             name = names.get(f.name, f.name)
             self._stored_as[name] = f.name
+            if f.name in placements or ("final" in self.kinds and f.placement == "both"):
+                self._last_row[name] = "zeros" if placements.get(f.name) == "root" else "repeated"
+            if f.name in filled:
+                self._filled.add(name)
+            shape = tuple(int(n) for n in shapes[f.name].split(",") if n) if f.name in shapes else f.shape
             kind, codec = ("array", None) if f.name in decoded else (f.kind, f.codec)
-            yield name, replace(f, name=name, dtype=types.get(f.name, f.dtype), kind=kind, codec=codec)
+            placement = cast(Placement, placements.get(f.name, f.placement))
+            yield name, Field(name, types.get(f.name, f.dtype), shape, placement, kind, codec)
+        for name, dtype in becomes("added").items():
+            yield name, Field(name, dtype, (), "next" if name.startswith("next/") else "root")
 
     def places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the stored rows of rows ``start`` to ``stop``, as runs (first, end)."""
@@ -168,29 +228,72 @@ class Content:
 
         They are a view of the mapped file where they lie there as they are wanted.
         """
-        f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
+        f = self.fields[name]
+        if name not in self._stored_as:
+            return np.zeros((stop - start, *f.shape), f.dtype)
+        stored = self._store.fields[self._stored_as[name]]
         pieces = [self._read(stored, a, b) for a, b in self.places(start, stop)] or [self._read(stored, 0, 0)]
         values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        values = values if values.dtype == f.dtype or f.kind == "text" else values.astype(f.dtype)
-        return self._without_finals(f, values, start) if "final" in self._kinds else values
+        if f.kind != "text":
+            values = values if values.dtype == f.dtype else values.astype(f.dtype)
+            values = values.reshape(len(values), *f.shape)
+        values = self._with_last_rows(f, values, start) if name in self._last_row else values
+        values = self._with_texts(f, values, start) if name in self._filled else values
+        return self._truncated(values, start) if name == FLAGS[1] and self._flags else values
 
     def _read(self, stored: Field, start: int, stop: int) -> Array:
         if stored.kind == "frames":
             return self._store.gather(stored.name, np.arange(start, stop))
         values = self._store.between(stored.name, start, stop)
-        return self._store.texts(stored.name, values) if stored.kind == "text" else values
+        if stored.kind == "text":
+            return self._store.texts(stored.name, values)
+        self._let_go(stored.name, values)
+        return values
 
-    def _without_finals(self, f: Field, values: Array, start: int) -> Array:
-        """Repeat the row before in last rows of a field that holds final observations."""
+    def _let_go(self, name: str, values: Array) -> None:
+        """Unmap the pages of the rows that were read before: mapped files of any size would count as memory in use."""
+        if self._store.manifest.encoding != "memmap" or values.flags.writeable:
+            return
+        at, size = self._recent.get(name, (0, 0))
+        if size:
+            first = at // mmap.PAGESIZE * mmap.PAGESIZE
+            _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(at + size - first), mmap.MADV_DONTNEED)
+        self._recent[name] = values.ctypes.data, values.nbytes
+
+    def _with_last_rows(self, f: Field, values: Array, start: int) -> Array:
+        """Repeat the row before in last rows, or empty them."""
         last = self.last_rows(start, start + len(values))
-        if f.placement != "both" or not len(last):
+        if not len(last):
             return values
         values = values.copy()
+        if self._last_row[f.name] == "zeros":
+            values[last - start] = None if f.kind == "text" else 0
+            return values
         inside = last[last > start] - start
         values[inside] = values[inside - 1]
         if last[0] == start:
             values[0] = self.rows(f.name, start - 1, start)[0]
         return values
+
+    def _with_texts(self, f: Field, values: Array, start: int) -> Array:
+        """Replace missing texts by empty ones, except in last rows that hold none."""
+        missing = np.array([v is None for v in values.tolist()], bool)
+        if f.placement != "both":
+            missing[self.last_rows(start, start + len(values)) - start] = False
+        return np.where(missing, np.array("", object), values) if missing.any() else values
+
+    def _truncated(self, values: Array, start: int) -> Array:
+        """Return `next/truncated` as the loss of flags says."""
+        stop = start + len(values)
+        steps = self.last_rows(start + 1, stop + 1) - 1 - start  # the last steps
+        found = np.zeros(len(values), bool)
+        if self._flags == AT_ENDS:
+            found[steps] = values[steps]
+        elif self._flags == EVERY_END:
+            found[steps] = True
+        else:
+            found[steps] = ~self.rows(FLAGS[0], start, stop)[steps]
+        return found
 
     def last_rows(self, start: int, stop: int) -> IntArray:
         """Return the last rows of episodes, those of final observations, between two rows."""
@@ -198,35 +301,104 @@ class Content:
         return last
 
     @cached_property
+    def starts(self) -> IntArray:
+        """First rows of the episodes."""
+        return self.table.start
+
+    @cached_property
     def _last(self) -> IntArray:
-        last: IntArray = self.table.start + self.table.length
+        last: IntArray = self.starts + self.table.length
         return last
 
     def frames(self, name: str, start: int, stop: int) -> list[bytes]:
         """Return the encoded images of rows; empty for rows without one."""
         stored = self._stored_as[name]
-        found = [self._store.frame(stored, r) for a, b in self.places(start, stop) for r in range(a, b)]
-        if "final" in self._kinds and self.fields[name].placement == "both":
-            for last in self.last_rows(start, stop).tolist():
-                found[last - start] = (
-                    found[last - start - 1] if last > start else self.frames(name, start - 1, start)[0]
-                )
+        found = [frame for a, b in self.places(start, stop) for frame in self._frames(stored, a, b)]
+        for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
+            before = found[last - start - 1] if last > start else self.frames(name, last - 1, last)[0]
+            found[last - start] = b"" if self._last_row[name] == "zeros" else before
         return found
+
+    def _frames(self, stored: str, start: int, stop: int) -> list[bytes]:
+        if self._store.fields[stored].codec == VIDEO:
+            return [self._store.frame(stored, r) for r in range(start, stop)]
+        offsets, data = self._store.frame_offsets(stored)[start : stop + 1], self._store.frame_bytes(stored)
+        check_frames(offsets[:-1], offsets[1:], len(data), stored)
+        first = int(offsets[0])
+        images = data[first : int(offsets[-1])]
+        self._let_go(f"{stored}/bytes", images)
+        held = images.tobytes()
+        return [held[a - first : b - first] for a, b in pairwise(offsets.tolist())]
+
+    def encoded(self, name: str, start: int, stop: int) -> tuple[Array, IntArray]:
+        """Return the encoded images of rows end to end, uint8 [bytes], and where each begins, [rows + 1].
+
+        They are views of the mapped file where the rows follow each other. Last rows that change must not be there.
+        """
+        stored, data, sizes = self._stored_as[name], list[Array](), [np.zeros(1, np.int64)]
+        for a, b in self.places(start, stop):
+            offsets = np.asarray(self._store.frame_offsets(stored)[a : b + 1], np.int64)
+            whole = self._store.frame_bytes(stored)
+            check_frames(offsets[:-1], offsets[1:], len(whole), stored)
+            images = whole[offsets[0] : offsets[-1]]
+            self._let_go(f"{stored}/bytes", images)
+            data.append(images)
+            sizes.append(np.diff(offsets))
+        ends: IntArray = np.cumsum(np.concatenate(sizes))
+        return data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), ends
+
+    def codes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the codes of a text field's rows, which are places in `strings`; -1 for a row without text."""
+        stored = self._stored_as[name]
+        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
+        codes: IntArray = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int64)
+        return codes
+
+    def pieces(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows of about `PIECE` bytes of a field."""
+        step = max(1, PIECE // max(1, self.row_bytes(name)))
+        stop = self.num_rows if stop is None else stop
+        for a in range(start, stop, step):
+            yield a, min(a + step, stop)
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
+        values = self._stored_video_rows(name, start, stop)
+        if name in self._cut:
+            episode = np.searchsorted(self.starts, np.arange(start, stop), "right") - 1
+            shown = values[:, 0] >= 0
+            values[shown, 1] -= self._excerpts(name)[episode[shown], 1].astype(np.int32)
+            values[shown, 0] = episode[shown]
+        for last in self.last_rows(start, start + len(values)).tolist() if name in self._last_row else ():
+            before = values[last - start - 1] if last > start else self.video_rows(name, last - 1, last)[0]
+            values[last - start] = -1 if self._last_row[name] == "zeros" else before
+        return values
+
+    def _stored_video_rows(self, name: str, start: int, stop: int) -> Array:
         stored = self._stored_as[name]
         pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
-        values = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
-        return self._without_finals_of_videos(name, values, start) if "final" in self._kinds else values
-
-    def _without_finals_of_videos(self, name: str, values: Array, start: int) -> Array:
-        if self.fields[name].placement != "both":
-            return values
-        for last in self.last_rows(start, start + len(values)).tolist():
-            before = values[last - start - 1] if last > start else self.video_rows(name, last - 1, last)[0]
-            values[last - start] = before
+        values: Array = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
         return values
+
+    def _excerpts(self, name: str) -> IntArray:
+        """Return the video that each episode uses, its first frame and its last, int64 [episodes, 3]."""
+        if name not in self._found_excerpts:
+            found = np.full((len(self.table), 3), -1, np.int64)
+            for k, length in enumerate(self.table.length.tolist()):
+                rows = self._stored_video_rows(name, int(self.starts[k]), int(self.starts[k]) + length + 1)
+                if len(rows := rows[rows[:, 0] >= 0]):
+                    found[k] = rows[0, 0], rows[:, 1].min(), rows[:, 1].max()
+            self._found_excerpts[name] = found
+        return self._found_excerpts[name]
+
+    def video(self, name: str, number: int) -> Excerpt:
+        """Return the file with a number of `video_rows`: as it was published, or the one that is cut for an episode."""
+        if name not in self._cut:
+            extent = self.videos(name).extent(number)
+            return Excerpt(extent.file, b"", ((extent.start, extent.size),))
+        video, first, last = self._excerpts(name)[number].tolist()
+        extent = self.videos(name).extent(video)
+        return mp4_cut.cut(extent.file, extent.start, extent.size, first, last)
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""
@@ -234,12 +406,92 @@ class Content:
 
     def row_bytes(self, name: str) -> int:
         """Return the bytes of a row of a field as it is stored, on average."""
+        if name not in self._stored_as or self._is_decoded(name):
+            return self.fields[name].row_bytes
         stored = self._store.fields[self._stored_as[name]]
         if stored.kind == "array":
             return stored.row_bytes
+        if stored.codec == VIDEO and self._store.manifest.counts.rows:
+            return 8 + int(self.videos(name).offsets[-1]) // self._store.manifest.counts.rows
         if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
             return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
         return 8
+
+    def _is_decoded(self, name: str) -> bool:
+        return self._store.fields[self._stored_as[name]].kind == "frames" and self.fields[name].kind == "array"
+
+    @cached_property
+    def flags_inside(self) -> tuple[int, int]:
+        """Number of steps inside episodes that are terminated, and truncated."""
+        found = [0, 0]
+        for start in range(0, self.num_rows, PIECE):
+            stop = min(start + PIECE, self.num_rows)
+            last = self.last_rows(start + 1, stop + 1) - 1 - start
+            for i, name in enumerate(FLAGS):
+                values = self.rows(name, start, stop)
+                found[i] += int(np.count_nonzero(values)) - int(np.count_nonzero(values[last]))
+        return found[0], found[1]
+
+    def flag_at_ends(self, name: str) -> BoolArray:
+        """Return a flag at the last step of each episode."""
+        steps = self._last - 1
+        values = [self.rows(name, s, s + 1) for s in steps.tolist()] if len(steps) < 1 << 12 else []
+        if values or not len(steps):
+            return np.concatenate([np.zeros(0, bool), *values])
+        found = np.zeros(len(steps), bool)
+        for start in range(0, self.num_rows, PIECE):
+            stop = min(start + PIECE, self.num_rows)
+            a, b = np.searchsorted(steps, [start, stop])
+            found[a:b] = self.rows(name, start, stop)[steps[a:b] - start]
+        return found
+
+    def missing_texts(self, name: str) -> int:
+        """Count the texts that are missing where a row has one."""
+        stored, missing, at = self._stored_as[name], 0, 0
+        for a, b in self.places(0, self.num_rows):
+            for first in range(a, b, PIECE // 4):
+                codes = self._store.between(stored, first, min(first + PIECE // 4, b))
+                missing += int(np.count_nonzero(codes < 0))
+                if self.fields[name].placement != "both":
+                    last = self.last_rows(at, at + len(codes)) - at
+                    missing -= int(np.count_nonzero(codes[last] < 0))
+                at += len(codes)
+        return missing
+
+    def frame_sizes(self, name: str, start: int, stop: int) -> IntArray:
+        """Return the bytes of the encoded images of rows; 0 for rows without one."""
+        stored = self._stored_as[name]
+        pieces = [self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(start, stop)]
+        sizes: IntArray = np.concatenate([np.zeros(0, np.int64), *pieces])
+        for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
+            before = sizes[last - start - 1] if last > start else self.frame_sizes(name, last - 1, last)[0]
+            sizes[last - start] = 0 if self._last_row[name] == "zeros" else before
+        return sizes
+
+    def missing_frames(self, name: str) -> int:
+        """Count the rows of a field of encoded images that have none."""
+        blocks = ((a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows))
+        return sum(int(np.count_nonzero(self.frame_sizes(name, a, b) == 0)) for a, b in blocks)
+
+    def strings(self, name: str) -> list[str]:
+        """Return the different texts of a field; those of the whole dataset, for a selection."""
+        return [s for s in self._store.strings(self._stored_as[name]).tolist() if s is not None]
+
+    def metadata(self) -> Iterator[tuple[str, Array | str]]:
+        """Yield the data of the dataset that are not per row, by name; none after their loss."""
+        if "metadata" in self.kinds:
+            return
+        for name in self.dataset.manifest.metadata:
+            directory = self._store.path.joinpath("metadata", *components(name))
+            texts = (directory / "offsets").exists()
+            yield name, arrays.read_string(directory) if texts else compression.open_column(directory)
+
+    def metadata_text(self, name: str) -> str:
+        """Return a text of the dataset that is not per row; empty if there is none of this name."""
+        if name not in self.dataset.manifest.metadata:
+            return ""
+        found = arrays.read_strings(self._store.path.joinpath("metadata", *components(name)))
+        return found[0] if found else ""
 
     # -- fingerprint
 
@@ -250,14 +502,28 @@ class Content:
 
     def fingerprint(self, threads: int = 2) -> str:
         """Return the fingerprint of the content: the dataset's own where nothing was left out or selected."""
-        ds = self.dataset
-        plain = not ds.is_selection and ds.generation is None
-        if plain and not self._kinds - {"columns", "metadata"}:
-            return ds.fingerprint
+        if self._is_plain() and not self.kinds - {"columns", "metadata"}:
+            return self.dataset.fingerprint
         return statistics.fingerprint(self.digests(threads), statistics.table_digests(self.table))
+
+    def _is_plain(self) -> bool:
+        """Return whether the rows are all those of a dataset, which has hashes of their blocks."""
+        return not self.dataset.is_selection and self.dataset.generation is None
+
+    def _as_stored(self, name: str) -> bool:
+        """Return whether the rows of a field are those that are stored, whatever its name and placement are."""
+        changed = self._last_row.keys() | self._filled | self._cut | ({FLAGS[1]} if self._flags else set())
+        if name not in self._stored_as or name in changed:
+            return False
+        f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
+        return (f.dtype, f.shape, f.kind) == (stored.dtype, stored.shape, stored.kind)
 
     def _digest(self, name: str) -> str:
         f = self.fields[name]
+        if self._is_plain() and self._as_stored(name):
+            path = next(x.path for x in self._store.manifest.fields if x.name == self._stored_as[name])
+            known = compression.open_column(self._store.path / "digests" / path)
+            return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, known)
         hashes = [
             self._block(f, a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows)
         ]
@@ -292,12 +558,10 @@ class Content:
         number = np.full(max(order, default=-1) + 2, -1, np.int32)
         number[order] = np.arange(len(order))
         yield from statistics.array_blocks(np.stack([number[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
-        videos = self.videos(f.name)
         for k in order:
             h = hashlib.sha256()
-            data = videos.published(k)
-            for at in range(0, len(data), PIECE):
-                h.update(arrays.raw(data[at : at + PIECE]))
+            for piece in self.video(f.name, k).pieces():
+                h.update(piece)
             yield h.digest()
 
 

@@ -1,43 +1,49 @@
-"""Export a dataset: plan, write in processes, finish, prove by importing it again, and move into place.
+"""Export a dataset: plan, write in processes, finish, prove by reading the files again, and move into place.
 
 ::
 
     <parent>/.<name>.rlds-export/
         lock  journal       the export that is at work; its key, and a line for each finished unit
         files/              becomes <parent>/<name>
-        home/               where the files are imported again
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import settings
+from rlds_cli import __version__, settings, text
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken
+from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit
 from rlds_cli.files import disk, trees
 from rlds_cli.files.disk import sync_directory
-from rlds_cli.files.hashing import short
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import statistics
 from rlds_cli.store.workers import WorkerDied, work_through
 
 FORMATS = {  # name on the command line: (module, class)
+    "minari": ("rlds_cli.exports.minari", "Minari"),
     "d4rl": ("rlds_cli.exports.d4rl", "D4RL"),
+    "lerobot": ("rlds_cli.exports.lerobot", "LeRobot3"),
+    "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
+    "tfds": ("rlds_cli.exports.tfds", "Tfds"),
+    "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
+    "tensordict": ("rlds_cli.exports.tensordict", "TensorDict"),
 }
-_CHECK = "local/export"
+_PUBLISHED = "#published"  # a line of the journal; units have other names
+_THREADS = 4  # that hash
 _ALONE = 1  # units that are written in this process: starting others takes longer
 
 
@@ -73,6 +79,7 @@ class Exported:
     losses: tuple[Loss, ...]
     fingerprint: str
     proved: bool
+    notes: tuple[str, ...] = ()
 
 
 def plan_export(
@@ -120,7 +127,7 @@ def export(
     lossy : bool
         Accept that the format cannot say everything.
     verify : bool
-        Import the files again, and compare the fingerprint. It takes as long as an import, and space for a copy.
+        Read the files as an import does, and compare the fingerprint.
     force : bool
         Replace ``directory`` if it exists.
     jobs : int, optional
@@ -144,23 +151,66 @@ def export(
             f"{to} cannot say all of {ds.id}. Lost would be: {'; '.join(loss.text for loss in losses)}.",
             hint="--lossy accepts this",
         ).of(losses)
-    _check_target(target, force)
     with _workplace(target) as place:
-        files = place / "files"
-        disk.check_space(made.size(), place)
-        _write(made, place, jobs, tell)
-        expected = made.content.fingerprint(jobs or settings.cores())
+        done = _Journal(place / "journal", _key(made)).published(place / "files", target)
+        if done is None:
+            _check_target(target, force)
+            done = _made_in(place, made, jobs, verify, force, tell)
+        trees.discard(place)
+    tell(Event(ds.id, "ready", "", note=str(target)))
+    amount = ds.num_episodes, ds.num_steps, done["files"], done["bytes"]
+    told = losses, done["fingerprint"], done["proved"], tuple(made.notes())
+    return Exported(ds.id, to, made.form, target, *amount, *told)
+
+
+def _made_in(place: Path, made: Format, jobs: int | None, verify: bool, force: bool, tell: Progress) -> dict[str, Any]:
+    """Write, prove and publish, and return what the result says of it."""
+    files = place / "files"
+    try:
+        _check_space(made, place)
+        journal = _write(made, place, jobs, tell)
+        expected = made.content.fingerprint(min(jobs or settings.cores(), _THREADS))
         if verify:
             _prove(made, place, expected, jobs, tell)
         written = trees.files(files)
-        size = sum(f.stat().st_size for f in written)
         for folder in {f.parent for f in written} | {files}:
             sync_directory(folder)
-        _publish(files, target, force)
-        trees.remove(place)
-    tell(Event(ds.id, "ready", "", note=str(target)))
-    return Exported(
-        ds.id, to, made.form, target, ds.num_episodes, ds.num_steps, len(written), size, losses, expected, verify
+        size = sum(f.stat().st_size for f in written)
+        done = {"files": len(written), "bytes": size, "fingerprint": expected, "proved": verify}
+        journal.add(_PUBLISHED, done)
+        _publish(files, place / "replaced", made.target, force)
+    except OSError as e:
+        raise _unwritten(e, made, place) from e
+    return done
+
+
+def _check_space(made: Format, place: Path) -> None:
+    """Raise NoSpace if the files cannot fit; those of an export that goes on have their space already."""
+    here = sum(f.stat().st_blocks * 512 for f in trees.files(place / "files"))
+    needed, free = made.size() - here, disk.free(place)
+    if needed > free:
+        begun = here > 0
+        if not begun:
+            trees.discard(place)
+        raise NoSpace(
+            f"{text.size_of(needed)} are needed for {made.target}, {text.size_of(free)} are free there."
+            f" {'What is written is kept.' if begun else 'Nothing was written.'}",
+            hint="free some space, or name a directory on another disk",
+        )
+
+
+def _unwritten(exc: OSError, made: Format, place: Path) -> RldsError:
+    """Return the error for a failed read or write, which says what is kept."""
+    if disk.is_full(exc):
+        return NoSpace(
+            f"The disk is full: {made.target} could not be written. What is finished is kept in {place}.",
+            hint="free some space and run the same command again: it goes on; or delete that directory",
+        )
+    if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NoPermission(f"{exc.filename or made.target} may not be written: {exc.strerror}.")
+    return ExportError(
+        f"{made.content.id} could not be exported: {exc.strerror or exc}. What is finished is kept in {place}.",
+        hint="run the same command again: it goes on",
     )
 
 
@@ -192,21 +242,25 @@ def _check_target(target: Path, force: bool) -> None:
 
 @contextmanager
 def _workplace(target: Path) -> Iterator[Path]:
-    """Hold the lock of the hidden directory beside the target."""
+    """Hold the lock of the hidden directory beside the target; one without an export that was begun is removed."""
     place = target.with_name(f".{target.name}.rlds-export")
-    place.mkdir(parents=True, exist_ok=True)
     lock = FileLock(place / "lock")
     try:
+        place.mkdir(parents=True, exist_ok=True)
         lock.acquire(0)
-    except LockHeld:
+    except (LockHeld, FileNotFoundError):  # the other one has finished meanwhile, and removes the directory
         raise NameTaken(f"Another export writes to {target}.", hint="wait for it, or name another directory") from None
+    except OSError as e:
+        raise NoPermission(f"{place} cannot be made: {e.strerror}.", hint="name another directory") from e
     try:
         yield place
     finally:
+        if place.exists() and not (place / "journal").exists():
+            trees.discard(place)
         lock.release()
 
 
-def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
+def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Journal:
     """Write all units that the journal does not have, then finish."""
     files, journal = place / "files", _Journal(place / "journal", _key(made))
     if not journal.open():
@@ -216,7 +270,10 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
         journal.begin()
     units = {unit.name: unit for unit in made.units()}
     left = [unit for name, unit in units.items() if name not in journal.results]
-    done, total = sum(_steps(made, units[name]) for name in journal.results), int(made.content.table.length.sum())
+    done, total = (
+        sum(_steps(made, unit) for name, unit in units.items() if name in journal.results),
+        int(made.content.table.length.sum()),
+    )
 
     def finished(unit: Unit, result: Any) -> None:
         nonlocal done
@@ -231,12 +288,14 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> None:
     else:
         _in_processes(made, left, files, workers, finished)
     made.finish(files, {name: journal.results[name] for name in units})
+    return journal
 
 
 def _in_processes(
     made: Format, left: list[Unit], files: Path, workers: int, finished: Callable[[Unit, Any], None]
 ) -> None:
-    items = {i: (made, unit, files) for i, unit in enumerate(left)}
+    packed = pickle.dumps(made)
+    items = {i: (packed, unit, files) for i, unit in enumerate(left)}
     try:
         for i, result in work_through(_write_unit, items, workers, lambda i, how: None):
             finished(left[i], result)
@@ -247,8 +306,15 @@ def _in_processes(
         ) from e
 
 
-def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
-    return made.write(unit, files)
+def _write_unit(packed: bytes, unit: Unit, files: Path) -> Any:
+    return _unpacked(packed).write(unit, files)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Format:
+    """Open the content once in a process, not for each unit."""
+    made: Format = pickle.loads(packed)
+    return made
 
 
 def _steps(made: Format, unit: Unit) -> int:
@@ -257,8 +323,9 @@ def _steps(made: Format, unit: Unit) -> int:
 
 def _key(made: Format) -> str:
     """Return what tells this export from others: one with another key does not go on with its files."""
-    losses = [loss.kind + loss.field for loss in made.content.losses]
-    return json.dumps([made.name, made.form, made.content.dataset.fingerprint, losses, str(made.target)])
+    losses = [[loss.kind, loss.field, loss.becomes] for loss in made.content.losses]
+    ds = made.content.dataset
+    return json.dumps([__version__, made.name, made.form, ds.id, ds.fingerprint, losses, str(made.target)])
 
 
 class _Journal:
@@ -282,6 +349,11 @@ class _Journal:
             self._append("".join(whole), "w")
         return True
 
+    def published(self, files: Path, target: Path) -> dict[str, Any] | None:
+        """Return the result of an export that was killed after its files were moved into place; else None."""
+        done = self.results.get(_PUBLISHED) if self.open() else None
+        return done if done is not None and target.is_dir() and not files.exists() else None
+
     def begin(self) -> None:
         """Begin a new journal."""
         self.results = {}
@@ -300,59 +372,25 @@ class _Journal:
 
 
 def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Progress) -> None:
-    """Import the files again, and compare their fingerprint with that of the content."""
-    from rlds_cli import importing
+    """Prove the files; those that hold something else do not stay."""
+    from rlds_cli.exports.proof import prove
 
-    home = place / "home"
-    trees.discard(home)
     try:
-        files = made.files(place / "files")
-        there = importing.import_archive(
-            files,
-            _CHECK,
-            format=made.reader,
-            cache_dir=home,
-            jobs=jobs,
-            progress=_as_check(made.content.id, tell),
-            **made.import_options(),
-        )
-        if there.fingerprint != expected:
-            raise ExportError(
-                f"{made.content.id} as {made.name}: importing the files again gives {short(there.fingerprint)}"
-                f" instead of {short(expected)}. {_differences(made.content, there)}",
-                hint=f"rlds verify {made.content.id} checks the dataset; nothing was written to {made.target}",
-            )
-    finally:
-        trees.discard(home)
+        prove(made, place / "files", expected, jobs or settings.cores(), tell)
+    except ExportError:
+        trees.discard(place)
+        raise
 
 
-def _as_check(id: str, tell: Progress) -> Progress:
-    def told(event: Event) -> None:
-        if event.stage == "convert":
-            tell(Event(id, "check", "imported again", event.done, event.total, event.unit))
-
-    return told
-
-
-def _differences(content: Content, there: Dataset) -> str:
-    """Name the fields and columns that differ."""
-    mine, theirs = content.digests(), {f.name: f.digest for f in there.manifest.fields}
-    odd = [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
-    columns, again = statistics.table_digests(content.table), statistics.table_digests(there.store.table())
-    odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
-    return f"These differ: {', '.join(odd[:8])}{', ...' * (len(odd) > 8)}."
-
-
-def _publish(files: Path, target: Path, force: bool) -> None:
+def _publish(files: Path, old: Path, target: Path, force: bool) -> None:
     """Move the finished directory into place, in one step where nothing is there."""
     if target.exists() and any(target.iterdir()):
         if not force:
             raise NameTaken(f"{target} was made meanwhile.", hint="another directory, or --force to replace it")
-        old = files.with_name("replaced")
+        trees.discard(old)
         target.rename(old)
         files.rename(target)
         sync_directory(target.parent)
-        shutil.rmtree(old)
         return
     if target.exists():
         target.rmdir()

@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -100,6 +101,10 @@ class Format(ABC):
         """Write what needs all units; ``results`` are those of `write` by the unit's name, in the order of `units`."""
         return
 
+    def notes(self) -> Sequence[str]:
+        """Return what the user should know of the files: how their library finds them."""
+        return ()
+
     def files(self, directory: Path) -> Sequence[Path]:
         """Return the files or directories to import again."""
         return [directory]
@@ -109,15 +114,28 @@ class Format(ABC):
         return {}
 
 
-def units_of(content: Content, row_bytes: int, size: int = UNIT_BYTES) -> list[Unit]:
-    """Divide the episodes into ranges of about ``size`` bytes."""
-    length = content.table.length
+def units_of(
+    content: Content, row_bytes: int, size: int = UNIT_BYTES, *, first: int = 0, stop: int | None = None
+) -> list[Unit]:
+    """Divide the episodes, or those from ``first`` to ``stop``, into ranges of about ``size`` bytes."""
+    length = content.table.length[first:stop]
     if not len(length):
         return []
     ends = np.cumsum((length + 1) * row_bytes)
     wanted = np.arange(size, int(ends[-1]) + size, size)
     stops = np.unique(np.minimum(np.searchsorted(ends, wanted) + 1, len(length))).tolist()
-    return [Unit(f"{a}-{b}", a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
+    bounds = [first, *(first + n for n in stops)]
+    return [Unit(f"{a}-{b}", a, b) for a, b in pairwise(bounds)]
+
+
+def absent_images(content: Content, name: str) -> int:
+    """Count the steps that have no image."""
+    count = 0
+    for a, b in content.pieces(name):
+        steps = np.ones(b - a, bool)
+        steps[content.last_rows(a, b) - a] = False
+        count += int((content.frame_sizes(name, a, b)[steps] == 0).sum())
+    return count
 
 
 def sync(path: Path) -> None:

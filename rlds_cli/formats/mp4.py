@@ -119,6 +119,18 @@ def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
         raise CorruptArchive(f"{file}: the tables of the video are damaged: {e}", hint="fetch it again") from e
 
 
+def sample_entries(file: Path, *, start: int = 0, size: int | None = None) -> bytes:
+    """Return the content of the box ``stsd`` of a video that `read` reads: its codec, and data for the decoder."""
+    size = file.stat().st_size - start if size is None else size
+    with file.open("rb") as f:
+        moov = _children(_tables(f, start, size, file))
+    for trak in map(_children, moov.get("trak", [])):
+        media = _children(trak["mdia"][0])
+        if bytes(media["hdlr"][0][8:12]) == b"vide":
+            return bytes(_children(_children(media["minf"][0])["stbl"][0])["stsd"][0])
+    raise UnknownLayout(f"{file} holds no video.")
+
+
 def bits(track: Track) -> int | None:
     """Return the bits of one brightness value, for codecs whose decoder data state them: HEVC and AV1.
 

@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from rlds_cli.interop import d4rl as d4rl
     from rlds_cli.interop import minari as minari
     from rlds_cli.interop import record as record
+    from rlds_cli.interop import torchrl as torchrl
 
-__all__ = ["d3rlpy", "d4rl", "minari", "record"]
+__all__ = ["d3rlpy", "d4rl", "minari", "record", "torchrl"]
 
 
 def __getattr__(name: str) -> Any:

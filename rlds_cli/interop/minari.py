@@ -435,9 +435,9 @@ def _shape_of(value: Any) -> str:
 
 
 def _id(name: str) -> str:
-    """Return an id of rlds for a name as users of Minari write it; paths are unchanged."""
+    """Return an id of rlds for a name as users of Minari write it; paths and addresses are unchanged."""
     family = name.partition("/")[0]
-    if name.startswith((".", "~", os.sep)) or registry.listed(name) is not None:
+    if name.startswith((".", "~", os.sep)) or "://" in name or registry.listed(name) is not None:
         return name
     ours = {registry.LOCAL, *(f.name for f in registry.families())}
     return name if family in ours else f"{_FAMILY}/{name}"

@@ -524,6 +524,16 @@ class Plan:
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.pointers = lru_cache(partial(_pointers, len(outputs)))
 
+    def write(self, episode: IntArray, number: IntArray, places: int) -> None:
+        """Write the outputs of windows of single steps, int64 [n] each, for a plan that is given nothing else.
+
+        ``places`` is the address of an array of the addresses to write to, one for each output.
+        """
+        samples = _Samples(address(episode), address(number), None, 0)
+        bad = _gather(self.at, byref(samples), 0, len(episode), 1, places)
+        if bad >= 0:
+            _checked(bad)
+
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
         self._kept.append(kept)

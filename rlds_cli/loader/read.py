@@ -264,6 +264,11 @@ class CompiledColumns:
             values[name] = c.finish(memo, *made[i : i + len(c.outputs)])
         return {name: values[name] for name in self._names}, {name: made[i] for name, i in self._inside}
 
+    @property
+    def of_steps(self) -> Plan | None:
+        """The plan, if each column is an output that depends on a step alone; else None."""
+        return self._plan if self._plain and not self._plan.givens else None
+
     def _bound(self, located: Located) -> Bound:
         given = [located.once(make, partial(make, located)) for make in self._plan.givens]
         return Bound(self._plan, located.drawn.episode, located.drawn.number, given, located.length)

@@ -34,6 +34,11 @@ _HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account that may do it",
 }
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "json": "application/json",
+}
 _NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
 
 
@@ -51,6 +56,7 @@ class BucketObjects(Objects):
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         super().__init__(address, where, policy=policy)
         self._obstore = _import_obstore()
+        self._version = "version" if address.scheme == "gs" else "e_tag"  # by which the store compares
 
     @cached_property
     def _store(self) -> Any:
@@ -75,8 +81,8 @@ class BucketObjects(Objects):
             },
         }
         if self.address.scheme == "gs":
-            key = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
-            return self._obstore.store.GCSStore(self.address.root, **key, **common)
+            key: dict[str, Any] = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
+            return self._obstore.store.GCSStore(self.address.root, base_url=where.gcs, **key, **common)
         options: dict[str, Any] = {"region": where.region or self._region(), **where.aws}
         if "access_key_id" not in where.aws:
             options["skip_signature"] = True
@@ -122,7 +128,7 @@ class BucketObjects(Objects):
             data = bytes(found.bytes())
             if len(data) != found.meta["size"]:
                 raise Retryable("the connection closed early")
-            return Document(data, found.meta["e_tag"] or "")
+            return Document(data, found.meta[self._version] or "")
         except (Permanent, Retryable):
             raise
         except FileNotFoundError:
@@ -182,7 +188,7 @@ class BucketObjects(Objects):
         try:
             with body.open() as content:
                 if body.size <= PART:
-                    self._obstore.put(self._store, key, content.read(), use_multipart=False)
+                    self._obstore.put(self._store, key, content.read(), attributes=_kind(name), use_multipart=False)
                 else:
                     part = max(PART, -(-body.size // _PARTS))
                     self._obstore.put(self._store, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
@@ -195,10 +201,10 @@ class BucketObjects(Objects):
 
     def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         key, errors = self._key(name), self._obstore.exceptions
-        mode: Any = "create" if seen is None else {"e_tag": seen}
+        mode: Any = "create" if seen is None else {self._version: seen}
         if self.compares:
             try:
-                self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+                self._obstore.put(self._store, key, data, attributes=_kind(name), mode=mode, use_multipart=False)
                 return
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 raise Overtaken from None
@@ -213,7 +219,7 @@ class BucketObjects(Objects):
         if (None if there is None else there.tag) != seen:
             raise Overtaken
         try:
-            self._obstore.put(self._store, key, data, use_multipart=False)
+            self._obstore.put(self._store, key, data, attributes=_kind(name), use_multipart=False)
         except Exception as e:
             raise self._failed(e) from None
         now = self._read(name, LONGEST)
@@ -274,6 +280,12 @@ class SignedObjects(WebObjects):
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
         return self._bucket.signed(name)
+
+
+def _kind(name: str) -> dict[str, str]:
+    """Return the content type of a page, which a bucket that serves pages tells browsers."""
+    kind = _KINDS.get(name.rpartition(".")[2])
+    return {"Content-Type": kind} if kind else {}
 
 
 def _import_obstore() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlds_cli.errors import DownloadFailed, Offline
+from rlds_cli.errors import Offline
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.objects import Objects
@@ -33,7 +33,9 @@ def open_objects(address: Address, where: Settings, *, policy: RetryPolicy | Non
 
         return (SignedObjects if was_forked() else BucketObjects)(address, where, policy=policy)
     if address.scheme == "hf":
-        raise DownloadFailed(f"{address}: the hub is not among the stores of this version.")
+        from rlds_cli.remote.hub import HubObjects
+
+        return HubObjects(address, where, policy=policy)
     from rlds_cli.remote.web import WebObjects
 
     return WebObjects(address, where, policy=policy)

@@ -25,7 +25,7 @@ from rlds_cli.text import is_below, natural
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.manifest import Stats
+    from rlds_cli.store.manifest import Stats, StoredField
 
 _ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
 SAMPLE_STEPS = 1 << 16
@@ -39,7 +39,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ASCII = " .:-=+*%#"
 
 
-def rank(f: Field) -> tuple[Any, ...]:
+def rank(f: Field | StoredField) -> tuple[Any, ...]:
     """Sort key of fields on a page."""
     known = [i for i, name in enumerate(_ORDER) if name and is_below(f.name, name)]
     return max(known, default=_ORDER.index("")), natural(f.name)

@@ -226,6 +226,7 @@ def _rest(wanted: Sequence[ListedEpisode], there: Sequence[ListedEpisode]) -> Su
 def _plan(archive: Archive, info: Info) -> Plan:
     """Make the plan of the dataset that ``info`` describes."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
+    before = description.before(info)
     listed = description.episodes(info, archive.files, cameras)
     cameras, without = _there(info, archive, listed, cameras)
     bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
@@ -239,9 +240,14 @@ def _plan(archive: Archive, info: Info) -> Plan:
     columns = description.schema(info.root / kept[0].data)
     if cameras and "timestamp" not in columns.names:
         raise UnknownLayout(f"{info.root}: rows without a timestamp have no frames in videos.")
-    chosen = {k: f for k, f in info.features.items() if f["dtype"] != "video" or k in cameras}
-    found, strange = description.read_features(chosen, columns, archive.fields)
+    chosen = {
+        k: f for k, f in info.features.items() if (f["dtype"] != "video" or k in cameras) and k not in before.added
+    }
+    named = {n: key for n, key in before.names(archive.fields).items() if key in chosen or n in archive.fields}
+    found, strange = description.read_features(chosen, columns, named)
+    strange = [key for key in strange if key not in before.added]
     found, depths, shallow = _framed(found, info, kept[0])
+    found = [replace(f, field=before.columns[f.key].of(f.field)) if f.key in before.columns else f for f in found]
     left_out = {
         ("no-videos", "cameras whose videos are not here were left out"): without,
         ("strange-columns", "columns that no feature describes were left out"): strange,
@@ -413,7 +419,8 @@ def _parts(archive: Archive, info: Info, kept: Sequence[ListedEpisode]) -> Itera
 def _episode_args(e: ListedEpisode, info: Info, root: Path, data: int) -> dict[str, Any]:
     videos = {k: [(info.root / name).relative_to(root).as_posix(), at] for k, (name, at) in e.videos.items()}
     splits = description.splits(info, e.number)
-    return {"number": e.number, "length": e.length, "file": data, "videos": videos, "splits": list(splits)}
+    args = {"number": e.number, "length": e.length, "file": data, "videos": videos, "splits": list(splits)}
+    return args | ({"about": dict(e.about)} if e.about else {})
 
 
 def settle(

@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.archives import exported
+from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats import image_header, parquet
@@ -71,12 +73,16 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class ListedEpisode:
-    """An episode as ``meta/`` lists it; ``videos`` are (file, start in seconds) by feature."""
+    """An episode as ``meta/`` lists it; ``videos`` are (file, start in seconds) by feature.
+
+    ``about`` are its ``seed``, its ``options`` and the user's own columns, ``own``, of exported datasets.
+    """
 
     number: int
     length: int
     data: str
     videos: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def candidates(paths: Sequence[Path]) -> list[Path]:
@@ -164,15 +170,36 @@ def episodes(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> list[
     return found
 
 
+def before(info: Info) -> ExportedFile:
+    """Return what an export says of the columns, if the dataset is one of rlds that was exported."""
+    return exported.read(info.root / "meta" / exported.FILE)
+
+
+def _about(said: ExportedFile, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return seed, options and own columns of an episode, from its row in ``meta/``."""
+    seed, options = (None if key is None else row.get(key) for key in (said.seed, said.options))
+    if seed is not None and not (type(seed) is int and 0 <= seed < 1 << 64):
+        raise ValueError(f"the seed {seed!r}")
+    if options is not None and not isinstance(options, str):
+        raise ValueError(f"the options {options!r}")
+    own = {name: row.get(key) for name, key in said.own.items()}
+    odd = next((v for v in own.values() if not (v is None or isinstance(v, bool | int | float | str))), None)
+    if odd is not None:
+        raise ValueError(f"{odd!r} in a column of episodes")
+    about = {"seed": seed, "options": options, "own": own}
+    return {key: value for key, value in about.items() if value is not None and value != {}}
+
+
 def _v2(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[ListedEpisode]:
+    said = before(info)
     for line in json_lines(_only(info, files, "meta/episodes.jsonl")):
         try:
-            number, length = int(line["episode_index"]), int(line["length"])
+            number, length, about = int(line["episode_index"]), int(line["length"]), _about(said, line)
         except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise CorruptArchive(f"meta/episodes.jsonl: {e!r} in a line.") from e
         slots = {"episode_chunk": number // info.chunks_size, "episode_index": number}
         videos = {key: (fill(info.video_path, slots | {"video_key": key}), 0.0) for key in cameras}
-        yield ListedEpisode(number, length, fill(info.data_path, slots), videos)
+        yield ListedEpisode(number, length, fill(info.data_path, slots), videos, about)
 
 
 def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[ListedEpisode]:
@@ -182,12 +209,15 @@ def _v3(info: Info, files: Sequence[Path], cameras: Sequence[str]) -> Iterator[L
     per_camera = ("chunk_index", "file_index", "from_timestamp")
     wanted = ["episode_index", "length", "data/chunk_index", "data/file_index"]
     wanted += [f"videos/{key}/{name}" for key in cameras for name in per_camera]
+    said = before(info)
+    wanted += [key for key in (said.seed, said.options, *said.own.values()) if key]
     for path in lists:
         for row in read_table(path, wanted).to_pylist():
             try:
                 slots = {"chunk_index": int(row["data/chunk_index"]), "file_index": int(row["data/file_index"])}
                 videos = {key: _v3_video(info, row, key) for key in cameras}
-                yield ListedEpisode(int(row["episode_index"]), int(row["length"]), fill(info.data_path, slots), videos)
+                number, length = int(row["episode_index"]), int(row["length"])
+                yield ListedEpisode(number, length, fill(info.data_path, slots), videos, _about(said, row))
             except (KeyError, TypeError, ValueError, OverflowError) as e:
                 raise CorruptArchive(f"{path}: {e!r} in a row.") from e
 

@@ -323,6 +323,8 @@ def _repeated(images: EncodedFrames, rows: _BlockRows, f: Field) -> EncodedFrame
 
 def _table(ended: Sequence[_Segment], end: Array) -> EpisodeTable:
     names = dict.fromkeys(name for s in ended for name in s.episode["splits"])
+    about = [s.episode.get("about", {}) for s in ended]
+    own = dict.fromkeys(name for a in about for name in a.get("own", {}))
     return EpisodeTable(
         np.array([s.episode["length"] for s in ended], np.int64),
         end,
@@ -330,6 +332,9 @@ def _table(ended: Sequence[_Segment], end: Array) -> EpisodeTable:
         np.array([s.episode["file"] for s in ended], np.int32),
         np.array([s.row for s in ended], np.int64),
         group=[f"episode_{s.episode['number']}" for s in ended],
+        seed=[a.get("seed") for a in about],
+        options=[a.get("options") for a in about],
+        extra={n: [a.get("own", {}).get(n) for a in about] for n in own},
         splits={n: np.array([n in s.episode["splits"] for s in ended], bool) for n in names},
     )
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
+from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, exported
+from rlds_cli.archives.exported import ExportedFile
 from rlds_cli.archives.openx import directory, steps
 from rlds_cli.archives.openx.directory import INFO, SHARD, FeatureLeaf, Features, TfdsDirectory, TfdsShard
 from rlds_cli.archives.openx.steps import LastStep, OtherImages, RecordLayout, RecordOrigin
@@ -73,15 +74,18 @@ def plan(archive: Archive) -> Plan:
             hint="leave it out",
         )
     found = directory.load(located.features)
-    columns = steps.columns(found, archive.fields)
+    before = _before(located)
+    columns = steps.columns(found, _names(found, before, archive.fields))
     seen = _look(archive, located, found)
-    rule, decided, doubts = _rule(archive.last_step, seen)
+    rule, decided, doubts = _rule(archive.last_step or before.last_step, seen)
     schema = {name: steps.field(leaf, name, rule) for name, leaf in columns.items()}
     notes = [*directory.notes(located), *doubts, *steps.left_out([*found.steps.values(), *found.episode.values()])]
     for name, f in schema.items():
         if f.kind == "frames":
             schema[name], odd = _frames(f, columns[name], seen.headers[columns[name].key])
             notes += odd
+        if (key := columns[name].key) in before.columns:
+            schema[name] = before.columns[key].of(schema[name])
     schema |= {flag: Field(flag, "bool", (), "next") for flag in FLAGS}
     return Plan(
         reader="openx",
@@ -108,9 +112,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     assert located is not None
     found = directory.load(located.features)
     fields = {f.name: f for f in plan.schema}
-    layout = RecordLayout(
-        fields, steps.columns(found, plan.archive.fields), found.steps, found.episode, plan.facts["last_step"]
-    )
+    before = _before(located)
+    columns = steps.columns(found, _names(found, before, plan.archive.fields))
+    layout = RecordLayout(fields, columns, found.steps, found.episode, plan.facts["last_step"], before)
     notes: list[Note] = []
     episodes = _episodes(plan.archive, part, layout, notes)
     try:
@@ -131,6 +135,16 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
         path = located.features.with_name(name)
         if path.is_file():
             yield f"tfds/{name}", path.read_text(encoding="utf-8", errors="replace")
+
+
+def _before(located: TfdsDirectory) -> ExportedFile:
+    """Return what an export says of the columns, if the dataset is one of rlds that was exported."""
+    return exported.read(located.features.with_name(exported.FILE))
+
+
+def _names(found: Features, before: ExportedFile, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return keys by field name: those that the user chose, and those of an export."""
+    return {n: key for n, key in before.names(chosen).items() if key in found.steps or n in chosen}
 
 
 def _facts(located: TfdsDirectory) -> dict[str, Any]:
@@ -294,7 +308,8 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     found = directory.load(place.file.with_name(directory.FEATURES))
     lists = example_of(place.file, place.group)
     final = place.facts["last_step"] == "observation"
-    for name, leaf in steps.columns(found, place.fields).items():
+    names = _names(found, exported.read(place.file.with_name(exported.FILE)), place.fields)
+    for name, leaf in steps.columns(found, names).items():
         if leaf.key not in lists or leaf.packed_image or leaf.encoding != "none":
             continue
         scalar = name in ("next/reward", "next/discount")

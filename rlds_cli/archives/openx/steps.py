@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
@@ -42,6 +43,7 @@ from rlds_cli.ted import (
     LazyColumn,
     Note,
     Placement,
+    Scalar,
     Text,
 )
 from rlds_cli.text import is_below
@@ -104,7 +106,7 @@ def field_name(leaf: FeatureLeaf) -> str:
 
 def field(leaf: FeatureLeaf, name: str, rule: LastStep) -> Field:
     """Return the field of a leaf."""
-    if name in _SCALARS.values():
+    if name in _SCALARS.values() and math.prod(leaf.shape) == 1:
         return Field(name, leaf.dtype, (), "next")
     kind = "array" if leaf.packed_image else leaf.kind
     codec = "jpeg" if kind == "frames" else None
@@ -138,13 +140,17 @@ def last_action_is_filler(
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The layout of the records of an archive: ``columns`` maps fields to leaves of the steps."""
+    """The layout of the records of an archive: ``columns`` maps fields to leaves of the steps.
+
+    ``before`` is what an export says of them.
+    """
 
     schema: Mapping[str, Field]
     columns: Mapping[str, FeatureLeaf]
     steps: Mapping[str, FeatureLeaf]
     episode: Mapping[str, FeatureLeaf]
     rule: LastStep
+    before: ExportedFile = NOTHING
 
     def read(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> EpisodeData | None:
         """Read one episode; None if it has no steps.
@@ -170,7 +176,8 @@ class RecordLayout:
         end = TERMINATED if terminated[-1] else TRUNCATED if ended else CUT
         columns = {name: self._shortened(name, column, length) for name, column in found.items()}
         columns[FLAGS[0]] = terminated
-        columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
+        if FLAGS[1] not in columns:
+            columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
         if inside := int(terminated[:-1].sum()):
             notes.append(Note("terminated-inside", "steps are terminated inside an episode", inside, str(origin)))
         return EpisodeData(
@@ -180,10 +187,35 @@ class RecordLayout:
             observed=self.rule == "observation",
             source=origin.source,
             group=f"record_{origin.record}",
-            options=self._options(example, origin),
-            splits=(origin.split,),
+            splits=() if self.before.unsplit else (origin.split,),
             notes=tuple(notes),
+            **self._about(example, origin),
         )
+
+    def _about(self, example: Mapping[str, ExampleFeature], origin: RecordOrigin) -> dict[str, Any]:
+        """Return seed, options and the user's own columns; all values of the episode as options, if no export says."""
+        if not self.before.found:
+            return {"options": self._options(example, origin)}
+        seed, options = (self._value(example, key, origin) for key in (self.before.seed, self.before.options))
+        has = self._value(example, f"has_{self.before.seed}", origin)
+        own = {name: self._value(example, key, origin) for name, key in self.before.own.items()}
+        missing = {n for n, key in self.before.own.items() if self._value(example, f"{key}_missing", origin)}
+        return {
+            "seed": int(seed) if has is not False and isinstance(seed, int) else None,
+            "options": options if isinstance(options, str) and options else None,
+            "extra": {name: None if name in missing else value for name, value in own.items()},
+        }
+
+    def _value(self, example: Mapping[str, ExampleFeature], key: str | None, origin: RecordOrigin) -> Scalar:
+        """Return the one value of the whole episode; None if there is none."""
+        leaf = self.episode.get(f"episode_metadata/{key}")
+        if leaf is None or leaf.problem or leaf.kind == "frames" or leaf.shape or leaf.key not in example:
+            return None
+        if leaf.kind == "text":
+            texts = text(leaf, example[leaf.key], str(origin))[0]
+            return texts[0] if texts else None
+        rows = array(leaf, example[leaf.key], str(origin))
+        return rows[0].item() if len(rows) else None
 
     def _column(
         self,

@@ -1,0 +1,339 @@
+"""Write HDF5 files in several processes: datasets are contiguous, so that rows are written at known offsets of a file.
+
+HDF5 lets one process at a time change a file. So the whole file is laid out first: groups, attributes, and datasets at
+their full size, with their places allocated. Then processes write rows there without HDF5. Texts and encoded images
+have no fixed size, and are written while the file is laid out.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+
+from rlds_cli.exports.content import PIECE, Content, Loss
+from rlds_cli.exports.format import Format, Unit
+from rlds_cli.store import arrays
+from rlds_cli.ted import Array, Field, Kind
+from rlds_cli.text import is_below, plural
+
+_TEXT, _IMAGE = h5py.string_dtype(), h5py.vlen_dtype(np.uint8)
+_DEEPEST = 24  # components of a name
+Rows = Literal["steps", "next", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A dataset of an episode: its path below the episode's group, and the rows of a field that it holds.
+
+    ``rows`` are the T steps, the T rows after them (``next``), or all T+1.
+    """
+
+    key: str
+    field: str
+    rows: Rows
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    kind: Kind = "array"
+
+    @classmethod
+    def of(cls, f: Field, key: str, rows: Rows = "steps", dtype: str = "") -> Column:
+        """Return the column of a field; numbers are stored in its dtype, or in ``dtype``."""
+        return cls(key, f.name, rows, np.dtype("O" if f.kind != "array" else dtype or f.dtype), f.shape, f.kind)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Hdf5Format(Format):
+    """A format with one HDF5 file."""
+
+    @abstractmethod
+    def file(self, directory: Path) -> Path:
+        """Return the file."""
+
+    @abstractmethod
+    def columns(self) -> list[Column]:
+        """Return the datasets of an episode."""
+
+    def values(self, column: Column, values: Array, start: int) -> Array:
+        """Return values of steps, from row ``start`` on, as they are stored."""
+        return values
+
+    def open(self, f: h5py.File) -> None:
+        """Make the groups above those of the episodes."""
+        return
+
+    def close(self, f: h5py.File) -> None:
+        """Write what the file holds beside its episodes."""
+        return
+
+    def read(self, column: Column, start: int, stop: int) -> Array:
+        """Return what a column holds of rows ``start`` to ``stop``: T+1 an episode, the last if it has ``all``."""
+        shift = int(column.rows == "next")
+        if column.kind == "frames":
+            found = np.empty(stop - start, object)
+            found[:] = [np.frombuffer(b, np.uint8) for b in self.content.frames(column.field, start, stop)]
+            return found
+        values = self.content.rows(column.field, start + shift, min(stop + shift, self.content.num_rows))
+        return self.values(column, values, start)
+
+    def pieces(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """Yield what a column holds between two rows, in pieces of bounded size, with their first and end rows."""
+        size = column.row_bytes if column.kind == "array" else max(256, self.content.row_bytes(column.field))
+        at_once = max(1, PIECE // max(1, size))
+        for a in range(start, stop, at_once):
+            b = min(a + at_once, stop)
+            yield a, b, self.read(column, a, b)
+
+
+class GroupedFormat(Hdf5Format):
+    """A format with a group for each episode."""
+
+    @abstractmethod
+    def group(self, episode: int) -> str:
+        """Return the path of the group of an episode."""
+
+    def describe(self, make: Layout, group: h5py.h5g.GroupID, episode: int) -> None:
+        """Write the attributes of an episode."""
+        return
+
+    def prepare(self, directory: Path) -> None:
+        """Lay the file out."""
+        path = self.file(directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns, table = self.columns(), self.content.table
+        with h5py.File(path, "w", libver=("earliest", "v110")) as f:
+            make = Layout()
+            self.open(f)
+            for k, length in enumerate(table.length.tolist()):
+                group = make.group(f.id, self.group(k))
+                self.describe(make, group, k)
+                groups: dict[str, h5py.h5g.GroupID] = {"": group}
+                for c in columns:
+                    above, _, name = c.key.rpartition("/")
+                    parent = make.below(groups, above)
+                    make.dataset(parent, name, c, length + (c.rows == "all"))
+            for c in columns:
+                if c.kind != "array":
+                    self._write_ragged(f, c)
+            self.close(f)
+
+    def _write_ragged(self, f: h5py.File, column: Column) -> None:
+        for a, b, values in self.pieces(column, 0, self.content.num_rows):
+            for k, first, lo, hi in self._within(column, a, b):
+                write_ragged(f[f"{self.group(k)}/{column.key}"], lo - first, values[lo - a : hi - a])
+
+    def _within(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the episodes between two rows: number, first row, and the first and end row that are there."""
+        table = self.content.table
+        k = int(np.searchsorted(self.content.starts, start, "right")) - 1
+        while k < len(table) and (first := int(self.content.starts[k])) < stop:
+            lo, hi = max(start, first), min(stop, first + int(table.length[k]) + (column.rows == "all"))
+            if lo < hi:
+                yield k, first, lo, hi
+            k += 1
+
+    def write(self, unit: Unit, directory: Path) -> Any:
+        """Write the rows of some episodes at their places in the file."""
+        table, path = self.content.table, self.file(directory)
+        start = int(self.content.starts[unit.first])
+        stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
+        columns = [c for c in self.columns() if c.kind == "array" and c.row_bytes]
+        with h5py.File(path, "r") as f:
+            groups = [h5py.h5g.open(f.id, self.group(k).encode()) for k in range(unit.first, unit.stop)]
+            places = [[h5py.h5d.open(g, c.key.encode()).get_offset() for g in groups] for c in columns]
+            del groups
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            for c, offsets in zip(columns, places, strict=True):
+                for a, b, values in self.pieces(c, start, stop):
+                    values = values.astype(c.dtype, copy=False)
+                    for k, first, lo, hi in self._within(c, a, b):
+                        at = offsets[k - unit.first] + (lo - first) * c.row_bytes
+                        arrays.write_at(descriptor, at, values[lo - a : hi - a])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return None
+
+
+def write_ragged(d: h5py.Dataset, at: int, values: Array) -> None:
+    """Write texts or encoded images [n] at a row: h5py itself would take images of equal size for a matrix."""
+    found = np.empty(len(values), d.dtype)
+    found[:] = values
+    if len(found):
+        place = d.id.get_space()
+        place.select_hyperslab((at,), (len(found),))
+        d.id.write(h5py.h5s.create_simple(found.shape), place, found)
+
+
+class Layout:
+    """Makes groups and datasets by HDF5's own functions: an object of h5py for each would take ten times as long."""
+
+    def __init__(self) -> None:
+        self._how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._how.set_layout(h5py.h5d.CONTIGUOUS)
+        self._how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        self._how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        self._types: dict[Any, h5py.h5t.TypeID] = {}
+        self._one = h5py.h5s.create(h5py.h5s.SCALAR)
+
+    def group(self, parent: Any, path: str) -> h5py.h5g.GroupID:
+        """Make a group below others that are there."""
+        return h5py.h5g.create(parent, path.encode())
+
+    def below(self, groups: dict[str, h5py.h5g.GroupID], path: str) -> h5py.h5g.GroupID:
+        """Return a group below the first of ``groups``, which has those that were made."""
+        if path not in groups:
+            above, _, name = path.rpartition("/")
+            groups[path] = self.group(self.below(groups, above), name)
+        return groups[path]
+
+    def dataset(self, parent: Any, name: str, column: Column, rows: int) -> None:
+        """Make a dataset; texts and encoded images have their places allocated as they are written."""
+        kind = column.kind if column.kind != "array" else column.dtype
+        if kind not in self._types:
+            dtype = {"text": _TEXT, "frames": _IMAGE}.get(column.kind, column.dtype)
+            self._types[kind] = h5py.h5t.py_create(dtype, logical=True)
+        shape = (rows, *(column.shape if column.kind == "array" else ()))
+        space = h5py.h5s.create_simple(shape)
+        if column.kind == "array":
+            h5py.h5d.create(parent, name.encode(), self._types[kind], space, self._how)
+        else:
+            h5py.h5d.create(parent, name.encode(), self._types[kind], space)
+
+    def number(self, group: h5py.h5g.GroupID, name: str, value: int, dtype: str = "int64") -> None:
+        """Write a number as an attribute."""
+        if dtype not in self._types:
+            self._types[dtype] = h5py.h5t.py_create(np.dtype(dtype))
+        h5py.h5a.create(group, name.encode(), self._types[dtype], self._one).write(np.array(value, dtype))
+
+
+# -- losses that all of these formats have
+
+
+def fitting(name: str, taken: Collection[str]) -> str:
+    """Return a name that HDF5 takes, as similar as it goes, and that is not taken."""
+    parts = [_part(p) for p in name.split("/")]
+    if len(parts) > _DEEPEST:
+        parts = [*parts[: _DEEPEST - 1], "_".join(parts[_DEEPEST - 1 :])]
+    found, number = list(parts), 1
+    while clash := next((t for t in taken if is_below("/".join(found), t) or is_below(t, "/".join(found))), None):
+        number += 1
+        at = min(len(parts), clash.count("/") + 1) - 1  # the part that the other name ends with
+        found = [*parts[:at], f"{parts[at]}_{number}", *parts[at + 1 :]]
+    return "/".join(found)
+
+
+def _part(part: str) -> str:
+    plain = "".join(c if c.isprintable() else "_" for c in part)
+    return plain.replace(".", "_") if plain in (".", "..") else plain
+
+
+def losses_of_values(content: Content, f: Field, *, widest: int = 8, kinds: str = "biuf") -> Iterator[Loss]:
+    """Yield the losses of a field whose values HDF5 or a reader cannot hold, whatever its name is."""
+    dtype = np.dtype(f.dtype) if f.kind == "array" else None
+    if dtype is not None and (dtype.kind not in kinds or dtype.itemsize > widest):
+        yield Loss("field", f"{f.name}: values of {f.dtype}", f.name)
+    elif f.kind == "frames" and 0 in f.shape:
+        yield Loss("field", f"{f.name}: images of different sizes", f.name)
+    elif f.kind == "text":
+        odd = sum(not _is_plain(s) for s in content.strings(f.name))
+        if odd:
+            yield Loss("field", f"the texts {f.name}, of which {odd:,} hold NUL or bytes that are not UTF-8", f.name)
+        elif missing := content.missing_texts(f.name):
+            yield Loss("missing", f"{missing:,} missing texts of {f.name}: will be empty", f.name)
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def losses_of_finals(content: Content) -> Iterator[Loss]:
+    """Yield the loss of a format that holds the final observations of all episodes, or of none."""
+    count, known = len(content.table), int(content.table.observed.sum())
+    if 0 < known < count:
+        yield Loss("final", f"final observations of {known:,} of {plural(count, 'episode')}")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNext:
+    """Next observations that are fields of their own.
+
+    ``whole`` says that every observation has one, of its shape, ``alike`` that they have the same dtypes. ``finals``
+    says that they end with the final observations, and ``differ`` in which part of the other steps one is not the
+    observation of the row after.
+    """
+
+    whole: bool
+    alike: bool
+    finals: bool = False
+    differ: float = 0.0
+
+    @classmethod
+    def of(cls, content: Content) -> OwnNext | None:
+        """Compare the next observations of a dataset; None if there are none."""
+        fields = content.fields
+        own = {n.removeprefix("next/"): f for n, f in fields.items() if is_below(n, "next/observation")}
+        if not own:
+            return None
+        observed = {n: f for n, f in fields.items() if is_below(n, "observation")}
+        whole = {n: f.shape for n, f in own.items()} == {n: f.shape for n, f in observed.items()}
+        whole = whole and all(f.kind == "array" for f in (*own.values(), *observed.values()))
+        alike = whole and all(f.dtype == own[n].dtype for n, f in observed.items())
+        return cls(whole, alike, *_compared(content, list(own))) if whole else cls(False, False)
+
+
+def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
+    finals, differ, pairs = True, 0, 0
+    size = sum(content.row_bytes(n) for n in names)
+    step = max(1, PIECE // max(1, 2 * size))
+    for a in range(0, content.num_rows - 1, step):
+        b = min(a + step, content.num_rows - 1)
+        odd = np.zeros(b - a, bool)
+        for name in names:
+            now, after = (
+                content.rows(name, a + 1, b + 1),
+                content.rows(f"next/{name}", a, b).astype(content.fields[name].dtype),
+            )
+            unequal = (now != after) & ~((now != now) & (after != after))
+            odd |= unequal.reshape(b - a, -1).any(axis=1)
+        last, ends = content.last_rows(a, b) - a, content.last_rows(a + 1, b + 1) - 1 - a
+        finals &= not odd[ends].any()
+        odd[last] = odd[ends] = False
+        differ, pairs = differ + int(odd.sum()), pairs + (b - a) - len(last) - len(ends)
+    return finals, differ / max(1, pairs)
+
+
+def placed(f: Field, placement: Literal["both", "root"]) -> Iterator[Loss]:
+    """Yield the loss of a field with another placement than the one it has to have."""
+    if f.placement != placement and f.placement != "next":
+        if placement == "both":
+            text = f"{f.name} has no value at the final observation: the one before will be repeated"
+        else:
+            text = f"the values of {f.name} at final observations"
+        yield Loss("placement", text, f.name, placement)
+
+
+def renamed(name: str, becomes: str) -> Iterator[Loss]:
+    """Yield the loss of a name."""
+    if name != becomes:
+        yield Loss("name", f"the name of {name}: will be {becomes}", name, becomes)
+
+
+def decoded(f: Field) -> Loss:
+    """Return the loss of encoded images."""
+    return Loss("encoding", f"{f.name} stored as {f.codec}: will be decoded", f.name)

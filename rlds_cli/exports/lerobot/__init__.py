@@ -1,0 +1,525 @@
+"""LeRobot's dataset format: v3.0, many episodes to a file, and v2.1, one.
+
+::
+
+    meta/info.json  rlds.json                  see ``features``
+         stats.json  tasks.parquet             v3
+         episodes/chunk-000/file-000.parquet   v3: an episode in a row, with its places and statistics
+         tasks.jsonl  episodes.jsonl  episodes_stats.jsonl      v2.1
+    data/chunk-000/file-000.parquet            v3: a row group for each episode; v2.1: episode_000000.parquet
+    videos/KEY/chunk-000/file-000.mp4          v3: the files as published; v2.1: chunk-000/KEY/episode_000000.mp4
+
+LeRobot has a row for each step: observations after the last one are not said. Seeds, reset options and the user's own
+columns are columns of episodes.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from rlds_cli.archives import exported
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.exports.content import Content, Loss
+from rlds_cli.exports.format import Format, Unit, absent_images, sync
+from rlds_cli.exports.lerobot import features, statistics
+from rlds_cli.exports.lerobot.features import DONE, FACTS, TIME, ExportColumn, Layout
+from rlds_cli.exports.lerobot.statistics import Statistics
+from rlds_cli.exports.lerobot.videos import Camera
+from rlds_cli.files import trees
+from rlds_cli.formats import parquet
+from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
+
+FILES = 1000  # in a chunk, as lerobot has it
+ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
+_IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
+_DECODED = 16  # episodes of which a frame is decoded for statistics
+_DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
+_STEPS_A_SECOND = 1.0  # where nothing is known of time
+_STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
+_PANDAS = {  # so that pandas finds the texts as the index
+    "index_columns": ["__index_level_0__"],
+    "column_indexes": [
+        {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
+         "metadata": {"encoding": "UTF-8"}},
+    ],
+    "columns": [
+        {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64",
+         "metadata": None},
+        {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object",
+         "metadata": None},
+    ],
+    "creator": {"library": "pyarrow", "version": "18.0.0"},
+    "pandas_version": "2.2.3",
+}  # fmt: skip
+
+
+class _LeRobot(Format):
+    """What both versions have in common."""
+
+    reader = "lerobot"
+    can = frozenset({"unknown-final", "cut", "seeds", "options", "columns"})
+    version: str
+
+    def __init__(self, content: Content, target: Path, form: str | None = None) -> None:
+        super().__init__(content, target, form)
+        self.layout = Layout(content)
+        steps = content.table.length
+        self._first = np.cumsum(steps) - steps  # step with which an episode begins
+
+    # -- losses
+
+    def losses(self) -> list[Loss]:
+        """Return what LeRobot cannot say."""
+        found = [loss for loss in super().losses() if loss.kind not in ("splits", "metadata")]
+        ranges = _ranges(self.content)
+        if odd := [name for name, found_range in ranges.items() if found_range is None]:
+            text = f"named splits, of which some are no range of episodes: {', '.join(odd)}"
+            found.append(Loss("splits", text))
+        names = [n for n in self.content.dataset.manifest.metadata if n != FACTS]
+        if names:
+            text = f"data that are not per row: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
+            found.append(Loss("metadata", text))
+        return found
+
+    def losses_of_fields(self) -> Iterator[Loss]:
+        """Yield fields that the files cannot hold."""
+        for name, f in self.content.fields.items():
+            if why := features.problem(f):
+                yield Loss("field", f"{name}: {why}", name)
+            elif f.codec == VIDEO:
+                yield from self._losses_of_videos(Camera(self.content, name, self._times, self.fps))
+            elif f.kind == "frames" and f.codec in ("png", "jpeg") and (count := absent_images(self.content, name)):
+                yield Loss("field", f"{name}: {count:,} steps have no image", name)
+
+    def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
+        """Yield a loss if no times find the frames."""
+        if not camera.is_readable():
+            text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
+            yield Loss("encoding", text, camera.name)
+
+    def check(self) -> None:
+        """Refuse a dataset without episodes."""
+        if not len(self.content.table):
+            raise InvalidArgument(f"{self.content.id}: there are no episodes to export.", hint="select some episodes")
+
+    # -- work
+
+    def units(self) -> Sequence[Unit]:
+        """Divide the episodes into ranges of about 64 MiB; in v3 each is a file."""
+        return super().units()
+
+    def prepare(self, directory: Path) -> None:
+        """Make the directories."""
+        (directory / "meta").mkdir()
+
+    def write(self, unit: Unit, directory: Path) -> Any:
+        """Write the rows of some episodes, and what ``meta/`` says of them; return statistics of all."""
+        number = self._number(unit)
+        found: dict[str, list[Statistics]] = {}
+        rows, every = [], max(1, _IMAGES // (unit.stop - unit.first))
+        for camera in self.cameras.values():
+            self._write_videos(camera, unit, directory)
+        with self._files(unit, number, directory) as files:
+            for episode in range(unit.first, unit.stop):
+                files.begin(episode)
+                of = self._write_episode(episode, files, every) | self._statistics_of_videos(episode)
+                for key, s in of.items():
+                    found.setdefault(key, []).append(s)
+                rows.append((self._listed(episode), of))
+        self._describe(unit, number, rows, directory)
+        return statistics.plain({key: statistics.joined(parts) for key, parts in found.items()})
+
+    def _number(self, unit: Unit) -> int:
+        return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
+
+    def _write_episode(self, episode: int, files: _Files, images: int) -> dict[str, Statistics]:
+        """Write the rows of an episode, and return its statistics."""
+        pa = parquet.pyarrow()
+        steps, start = int(self.content.table.length[episode]), int(self.content.table.start[episode])
+        columns = self.layout.in_parquet
+        row = max(1, sum(self.content.row_bytes(c.field.name) for c in columns if c.field))
+        at_once = max(1, ROW_GROUP // row)
+        pieces: dict[str, list[Statistics]] = {}
+        for a in range(0, steps, at_once):
+            b = min(a + at_once, steps)
+            made = []
+            for c in columns:
+                column, values = self._column(c, episode, start, a, b)
+                made.append(column)
+                found = self._statistics(c, values, start + a, start + b, images)
+                if found is not None:
+                    pieces.setdefault(c.key, []).append(found)
+            files.add(pa.Table.from_arrays(made, schema=files.schema))
+        return {key: statistics.joined(parts) for key, parts in pieces.items()}
+
+    def _statistics(
+        self, c: ExportColumn, values: Array | None, start: int, stop: int, images: int
+    ) -> Statistics | None:
+        if c.kind == "image" and c.field is not None:
+            some = np.unique(np.linspace(start, stop - 1, min(images, stop - start)).astype(np.int64))
+            return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
+        if values is None:
+            return None
+        return statistics.of_rows(values, by_last_axis=self.version == "v3.0")
+
+    def _column(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> tuple[Any, Array | None]:
+        """Return steps ``a`` to ``b`` of an episode as a column of Arrow, and as an array if they are numbers."""
+        pa = parquet.pyarrow()
+        if c.field is not None and c.kind == "text":
+            return pa.array(self.content.rows(c.field.name, start + a, start + b).tolist(), pa.string()), None
+        if c.field is not None and c.kind == "image":
+            return features.images_of(*self.content.encoded(c.field.name, start + a, start + b)), None
+        values = self._numbers(c, episode, start, a, b)
+        return features.array_of(values, c.shape), values
+
+    def _numbers(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> Array:
+        if c.kind == "task":
+            return self.layout.task_numbers(episode, start + a, start + b)
+        if c.field is not None:
+            values = self.content.rows(c.field.name, start + a, start + b)
+            return self._as_recorded(values, episode, b) if c.field.name == FLAGS[1] else values
+        steps: Array = np.arange(a, b)
+        if c.key == TIME:
+            return (steps / self.fps).astype(np.float32)
+        if c.key == DONE:
+            steps = steps == self.content.table.length[episode] - 1
+        elif c.key == "index":
+            steps = steps + self._first[episode]
+        return np.full(b - a, episode, np.int64) if c.key == "episode_index" else steps
+
+    def _as_recorded(self, truncated: Array, episode: int, stop: int) -> Array:
+        """Return flags without the one that says that the recording was cut: no flag says so here."""
+        table = self.content.table
+        if table.end[episode] != CUT or stop < table.length[episode]:
+            return truncated
+        truncated = truncated.copy()
+        truncated[-1] = False
+        return truncated
+
+    # -- time and videos
+
+    @cached_property
+    def fps(self) -> float:
+        """Steps in a second: as the dataset says, else as its first video shows them, else 1."""
+        said = self.content.dataset.manifest.env.get("fps") or self.layout.former.get("fps")
+        if isinstance(said, int | float) and said > 0:
+            return float(said)
+        for c in self.layout.cameras:
+            if c.field is not None and len(self.content.videos(c.field.name)):
+                seconds = self.content.videos(c.field.name).video(0).track.seconds
+                if len(seconds) > 1 and seconds[-1] > seconds[0]:
+                    return round((len(seconds) - 1) / float(seconds[-1] - seconds[0]), 3)
+        return _STEPS_A_SECOND
+
+    @cached_property
+    def cameras(self) -> dict[str, Camera]:
+        """Fields in videos, by key."""
+        fields = {c.key: c.field for c in self.layout.cameras}
+        return {key: Camera(self.content, f.name, self._times, self.fps) for key, f in fields.items() if f}
+
+    def _times(self, episode: int) -> Array:
+        """Return the seconds of the rows of an episode, as they are read."""
+        start, length = int(self.content.table.start[episode]), int(self.content.table.length[episode])
+        return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
+
+    def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
+        """Return the statistics of the first frame of some episodes, if the package that decodes it is there."""
+        if episode % max(1, len(self.content.table) // _DECODED) or not self.cameras or not find_spec("av"):
+            return {}
+        found: dict[str, Statistics] = {}
+        for key, camera in self.cameras.items():
+            row = int(self.content.table.start[episode])
+            pixels = self.content.rows(camera.name, row, row + 1)[0]
+            if pixels.dtype == np.uint8:
+                found[key] = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+        return found
+
+    def _key_of(self, camera: Camera) -> str:
+        return next(key for key, c in self.cameras.items() if c is camera)
+
+    @abstractmethod
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        """Write the video files that the episodes of a unit begin with."""
+
+    # -- descriptions
+
+    def _listed(self, episode: int) -> dict[str, Any]:
+        """Return what ``meta/`` says of an episode in both versions."""
+        table = self.content.table
+        steps, start = int(table.length[episode]), int(table.start[episode])
+        numbers = np.unique(self.layout.task_numbers(episode, start, start + steps)).tolist()
+        own = {key: table.extra[name][episode] for name, key in self._own_keys().items()}
+        own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
+        own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
+        return {"episode_index": episode, "tasks": [self.layout.tasks[n] for n in numbers], "length": steps, **own}
+
+    def _own_keys(self) -> dict[str, str]:
+        """Return the keys of the user's own episode columns by their names."""
+        odd = {*_STANDARD, "seed", "options"}
+        return {n: f"own.{n.replace('/', '.')}" if n in odd or "/" in n else n for n in self.content.table.extra}
+
+    def _info(self, **more: Any) -> dict[str, Any]:
+        """Return ``info.json``; what LeRobot knew of the dataset before stays."""
+        former, table, fps = self.layout.former, self.content.table, self.fps
+        robot = former.get("robot_type") or self.content.dataset.manifest.env.get("robot")
+        return {
+            "codebase_version": self.version,
+            "robot_type": robot,
+            "total_episodes": len(table),
+            "total_frames": int(table.length.sum()),
+            "total_tasks": len(self.layout.tasks),
+            "chunks_size": FILES,
+            "fps": int(fps) if fps == int(fps) else fps,
+            "splits": {name: f"{r[0]}:{r[1]}" for name, r in _ranges(self.content).items() if r},
+            **more,
+            "features": self.layout.features(),
+        }
+
+    def _write_descriptions(self, directory: Path, info: Mapping[str, Any]) -> None:
+        table, said = self.content.table, self.layout.said()
+        episodes: dict[str, Any] = {} if isinstance(table.seed, Repeated) else {"seed": "seed"}
+        episodes |= {} if isinstance(table.options, Repeated) else {"options": "options"}
+        episodes |= {"columns": self._own_keys()} if table.extra else {}
+        _write_json(directory / "meta" / "info.json", info)
+        _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
+
+    @abstractmethod
+    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
+        """Return the data files of a unit."""
+
+    @abstractmethod
+    def _describe(
+        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
+    ) -> None:
+        """Write what ``meta/`` says of the episodes of a unit."""
+
+
+class LeRobot3(_LeRobot):
+    """Version 3.0, which lerobot 0.4 reads."""
+
+    name = "lerobot"
+    version = "v3.0"
+
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        for video, episode in camera.introduces.items():
+            if unit.first <= episode < unit.stop:
+                camera.write(video, directory / "videos" / self._key_of(camera) / _place(camera.number[video], "mp4"))
+
+    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
+        return _OneFile(self.layout, directory / "data" / _place(number))
+
+    def _describe(
+        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
+    ) -> None:
+        """Write the list of the unit's episodes, a file of its own."""
+        pa = parquet.pyarrow()
+        path = directory / "meta" / "episodes" / _place(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        listed = []
+        for row, found in rows:
+            first = int(self._first[row["episode_index"]])
+            places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
+            places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
+            places |= {"meta/episodes/chunk_index": number // FILES, "meta/episodes/file_index": number % FILES}
+            for key, camera in self.cameras.items():
+                video, begin = camera.begin(row["episode_index"]) or (0, 0.0)
+                file = camera.number[video]
+                places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
+                places |= {f"videos/{key}/from_timestamp": begin}
+                places |= {f"videos/{key}/to_timestamp": begin + row["length"] / self.fps}
+            of = {f"stats/{k}/{name}": v for k, s in statistics.plain(found).items() for name, v in s.items()}
+            listed.append(row | places | of)
+        names = dict.fromkeys(name for row in listed for name in row)
+        table = pa.table({n: _listed_column(n, [row.get(n) for row in listed]) for n in names})
+        pa.parquet.write_table(table, path)
+        sync(path)
+
+    def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
+        """Write tasks, statistics and descriptions."""
+        pa = parquet.pyarrow()
+        found: dict[str, list[Statistics]] = {}
+        for of_unit in results.values():
+            for key, s in statistics.of_json(of_unit).items():
+                found.setdefault(key, []).append(s)
+        total = statistics.plain({key: statistics.joined(parts) for key, parts in found.items()})
+        _write_json(directory / "meta" / "stats.json", total)
+        texts = self.layout.tasks
+        tasks = pa.table({"task_index": pa.array(range(len(texts)), pa.int64()), "__index_level_0__": texts})
+        tasks = tasks.replace_schema_metadata({"pandas": json.dumps(_PANDAS)})
+        pa.parquet.write_table(tasks, directory / "meta" / "tasks.parquet")
+        sync(directory / "meta" / "tasks.parquet")
+        self._write_descriptions(
+            directory,
+            self._info(
+                data_files_size_in_mb=_DATA_MB,
+                video_files_size_in_mb=_VIDEO_MB,
+                data_path="data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+                video_path="videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+                if self.layout.cameras
+                else None,
+            ),
+        )
+
+
+class LeRobot21(_LeRobot):
+    """Version 2.1, which lerobot 0.1 to 0.3, GR00T and openpi read."""
+
+    name = "lerobot2.1"
+    version = "v2.1"
+
+    def _losses_of_videos(self, camera: Camera) -> Iterator[Loss]:
+        """Yield a loss if episodes share videos, or begin inside them."""
+        if camera.is_apart():
+            return
+        if camera.can_be_cut():
+            text = f"{camera.name}: videos of several episodes: one will be cut out for each episode"
+            yield Loss("videos", text, camera.name)
+        else:
+            yield from super()._losses_of_videos(camera)
+
+    def _write_videos(self, camera: Camera, unit: Unit, directory: Path) -> None:
+        for episode in range(unit.first, unit.stop):
+            place = Path(f"chunk-{episode // FILES:03d}", self._key_of(camera), f"episode_{episode:06d}.mp4")
+            camera.write(int(camera.rows(episode)[0, 0]), directory / "videos" / place)
+
+    def _files(self, unit: Unit, number: int, directory: Path) -> _Files:
+        return _FilePerEpisode(self.layout, directory / "data")
+
+    def _describe(
+        self, unit: Unit, number: int, rows: list[tuple[dict[str, Any], dict[str, Statistics]]], directory: Path
+    ) -> None:
+        """Write the unit's lines of both lists; `finish` joins them."""
+        pieces = directory / "meta" / "pieces"
+        pieces.mkdir(exist_ok=True)
+        lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
+        for row, found in rows:
+            lists["episodes"].append(row)
+            lists["stats"].append({"episode_index": row["episode_index"], "stats": statistics.plain(found)})
+        for name, lines in lists.items():
+            path = pieces / f"{number}.{name}"
+            path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+            sync(path)
+
+    def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
+        """Write tasks and descriptions, and join the lists of episodes."""
+        meta = directory / "meta"
+        pieces, joined = meta / "pieces", meta / "pieces-joined"
+        if pieces.exists():
+            for name, target in (("episodes", "episodes.jsonl"), ("stats", "episodes_stats.jsonl")):
+                with (meta / target).open("wb") as whole:
+                    for number in range(len(results)):
+                        whole.write((pieces / f"{number}.{name}").read_bytes())
+                sync(meta / target)
+            pieces.rename(joined)  # after a kill, they are all there or not needed
+        trees.discard(joined)
+        lines = [{"task_index": k, "task": text} for k, text in enumerate(self.layout.tasks)]
+        path = meta / "tasks.jsonl"
+        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        sync(path)
+        episodes, cameras = len(self.content.table), len(self.layout.cameras)
+        self._write_descriptions(
+            directory,
+            self._info(
+                total_videos=episodes * cameras,
+                total_chunks=-(-episodes // FILES),
+                data_path="data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+                video_path="videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+                if cameras
+                else None,
+            ),
+        )
+
+
+class _Files(ABC):
+    """Data files of a unit: `begin` is called before each episode, `add` with its rows."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.schema = layout.schema()
+        self._writer: Any = None
+        self._path = Path()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    @abstractmethod
+    def begin(self, episode: int) -> None:
+        """Begin an episode."""
+
+    def add(self, rows: Any) -> None:
+        """Add rows as a row group."""
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def _open(self, path: Path) -> None:
+        self._close()
+        pa = parquet.pyarrow()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._writer = pa.parquet.ParquetWriter(path, self.schema, compression="none", **_encoding(self.schema))
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            sync(self._path)
+            self._writer = None
+
+
+class _OneFile(_Files):
+    def __init__(self, layout: Layout, path: Path) -> None:
+        super().__init__(layout)
+        self._open(path)
+
+    def begin(self, episode: int) -> None:
+        """Go on with the file."""
+
+
+class _FilePerEpisode(_Files):
+    def __init__(self, layout: Layout, directory: Path) -> None:
+        super().__init__(layout)
+        self._directory = directory
+
+    def begin(self, episode: int) -> None:
+        """Begin the file of an episode."""
+        self._open(self._directory / f"chunk-{episode // FILES:03d}" / f"episode_{episode:06d}.parquet")
+
+
+def _encoding(schema: Any) -> dict[str, Any]:
+    """Return options of the writer: dictionaries only for texts, and no bounds of long values."""
+    texts = [f.name for f in schema if str(f.type) == "string"]
+    return {"use_dictionary": texts or False, "write_statistics": False, "write_batch_size": 1 << 16}
+
+
+def _place(number: int, suffix: str = "parquet") -> Path:
+    return Path(f"chunk-{number // FILES:03d}") / f"file-{number % FILES:03d}.{suffix}"
+
+
+def _listed_column(name: str, values: list[Any]) -> Any:
+    pa = parquet.pyarrow()
+    if name == "seed":
+        return pa.array(values, pa.uint64())
+    return pa.array(values, pa.string()) if name == "options" else pa.array(values)
+
+
+def _ranges(content: Content) -> dict[str, tuple[int, int] | None]:
+    """Return the named splits as ranges of episodes; None for a split that is none."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for name, mask in content.table.splits.items():
+        inside = np.flatnonzero(mask)
+        whole = len(inside) and int(inside[-1] - inside[0]) == len(inside) - 1
+        found[name] = (int(inside[0]), int(inside[-1]) + 1) if whole else None
+    return found
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    sync(path)

@@ -1,0 +1,371 @@
+"""A dataset as TorchRL's own datasets are: a replay buffer of offline data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import torch
+from tensordict import TensorDict
+from torchrl.data.datasets.common import BaseDatasetExperienceReplay
+from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler
+from torchrl.data.replay_buffers.samplers import SliceSamplerWithoutReplacement as EpochsOfSlices
+from torchrl.data.replay_buffers.storages import TensorStorage
+from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
+
+from rlds_cli import registry
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.interop.torchrl import mapping, specs
+from rlds_cli.interop.torchrl.contents import read_only
+from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
+from rlds_cli.loader.fields.fields import Names
+from rlds_cli.loader.windows.windows import Anchors
+from rlds_cli.maintenance import remove
+from rlds_cli.settings import StrPath
+
+_PLAIN_DRAWS = (RandomSampler, SamplerWithoutReplacement)  # they give an index and nothing else
+# Arguments of TorchRL's datasets, and the values under which they ask for what is done here anyway.
+_ALIKE: dict[str, tuple[Any, ...]] = {
+    "direct_download": (None, True, False),
+    "from_env": (False, True),
+    "use_truncated_as_done": (True,),
+    "terminate_on_end": (None, True),
+    "load_from_local_minari": (False,),
+    "num_workers": (0, 1),
+    "num_procs": (0, 1),
+}
+
+
+class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  # untyped
+    """A dataset of rlds, as a dataset of TorchRL: ``load_dataset("rlds:d4rl/hopper-medium-v2", batch_size=256)``.
+
+    Transitions are read from the dataset's own files; there is no second copy, and nothing can be written. Every
+    transition has the dataset's fields, ``done``, ``terminated`` and ``truncated`` at the root, all False,
+    ``("next", "done")``, and ``episode``. A step whose next observation is not known is no transition, and the one
+    before it has ``("next", "done")``. Where a step terminates and no final observation is recorded,
+    ``("next", "observed")`` is there, and False at this step.
+
+    Parameters
+    ----------
+    dataset_id : str, path or Dataset
+        An id, an alias, the directory of a dataset, or a dataset that is open, such as a selection.
+    batch_size : int, optional
+        Of `sample` and of iteration.
+    sampler, writer, collate_fn, pin_memory, prefetch, transform
+        As of TorchRL's datasets.
+    split_trajs : bool
+        Whole trajectories: batch size [B, L], padded with zeros, with ``mask`` and ``traj_ids``.
+    root : path, optional
+        A home beside ``RLDS_HOME``, which downloads go to.
+    download : bool or "force"
+        Download the dataset if it is not here; ``"force"`` does so in any case.
+    fields : sequence of str or tuple, optional
+        Names of fields; all of them without it.
+    anchors : {"transitions", "steps"}
+        ``steps``: all steps, without any next observations.
+    root_reward : bool
+        Add ``reward`` at the root, which TorchRL's D4RL datasets have: the reward of the step before, zero at the first
+        step of an episode.
+    next_info : bool
+        Add ``("next", "info")``, which they have as well, where infos are floats: NaN at the last step of an episode,
+        after which none are known.
+    num_slices, slice_len : int, optional
+        Sample slices of trajectories, as TorchRL's datasets of images do.
+    replacement : bool
+        False: every transition, or slice, once before one comes again.
+    index : bool
+        False leaves out ``index``, the numbers of the samples: a buffer that is filled by a collector has none, and
+        ``OfflineToOnlineReplayBuffer`` needs the same keys from both.
+    **more
+        Arguments of ``ReplayBuffer`` (``generator``, ``sample_unit``, ``checkpointer``), and those of TorchRL's other
+        datasets whose values ask for what is done here anyway, such as ``direct_download=True``.
+
+    Raises
+    ------
+    InvalidArgument
+        An argument of another dataset that asks for something else.
+    DatasetNotFound, UnknownDataset, DownloadFailed
+        The dataset is not here, and cannot or may not be downloaded.
+    """
+
+    def __init__(
+        self,
+        dataset_id: StrPath | Dataset,
+        batch_size: int | None = None,
+        sampler: Any = None,
+        writer: Any = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Any = None,
+        split_trajs: bool = False,
+        *,
+        root: StrPath | None = None,
+        download: bool | Literal["force"] = True,
+        fields: Names | None = None,
+        anchors: Anchors = "transitions",
+        root_reward: bool = False,
+        next_info: bool = False,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        replacement: bool = True,
+        index: bool = True,
+        **more: Any,
+    ) -> None:
+        for name in _ALIKE.keys() & more.keys():
+            value = more.pop(name)
+            if value not in _ALIKE[name]:
+                raise InvalidArgument(
+                    f"{name}={value!r} is not possible: datasets of rlds are read from their archives in one way.",
+                    hint="docs/ted.md describes the values",
+                )
+        self.root = root
+        if isinstance(dataset_id, Dataset):
+            dataset = dataset_id
+        else:
+            dataset = opened(dataset_id, fetch=download, root=root)
+        self.dataset_id = dataset.id
+        storage = DatasetStorage(
+            dataset,
+            fields=fields,
+            anchors=anchors,
+            root_reward=root_reward,
+            next_info=next_info,
+            split_trajs=split_trajs,
+        )
+        if sampler is None and (num_slices is not None or slice_len is not None):
+            slices = SliceSampler if replacement else EpochsOfSlices
+            kept = {"cache_values": True} if replacement else {}
+            sampler = slices(num_slices=num_slices, slice_len=slice_len, **kept)
+        elif sampler is None and not replacement:
+            sampler = SamplerWithoutReplacement()
+        super().__init__(
+            storage=storage,
+            batch_size=batch_size,
+            sampler=sampler,
+            writer=ImmutableDatasetWriter() if writer is None else writer,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            **more,
+        )
+        self._source = storage.source
+        self._as_read, self._lead, self._index = collate_fn is None, storage.source.size[1:], index
+
+    # -- the dataset
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset, for all that rlds can do with it."""
+        return self._source.dataset
+
+    @property
+    def data_path(self) -> Path:
+        """Directory of the dataset."""
+        return self.dataset.path
+
+    @property
+    def data_path_root(self) -> Path:
+        """Directory of the dataset, too: a selection of episodes has none of its own."""
+        return self.dataset.path
+
+    def _is_downloaded(self) -> bool:
+        return self.dataset.path.is_dir()
+
+    @classmethod
+    def available_datasets(cls) -> list[str]:
+        """Return the ids of all datasets that can be downloaded."""
+        return [entry.id for entry in registry.search()]
+
+    def delete(self) -> None:
+        """Remove the dataset from the disk; its archive stays, as with ``rlds remove``.
+
+        Raises
+        ------
+        RldsError
+            It could not be made again, or this is a selection; nothing is removed.
+        """
+        if self.dataset.is_selection:
+            raise RldsError(f"{self.dataset.id}: a selection has no files of its own. Nothing was removed.")
+        home = self.dataset.path.parents[2]
+        lost = remove.obstacle(self.dataset.path, cache_dir=home)
+        if lost:
+            raise RldsError(
+                f"{self.dataset.id} could not be made again: {lost}. Nothing was removed.",
+                hint=f"rlds remove {self.dataset.id} --yes removes it all the same",
+            )
+        remove.remove([self.dataset.id], cache_dir=home)
+
+    # -- specs
+
+    @property
+    def observation_spec(self) -> Any:
+        """Spec of the fields observed at t and at t+1, a Composite."""
+        return specs.observation_spec(self.dataset, self._source.names)
+
+    @property
+    def action_spec(self) -> Any:
+        """Spec of actions."""
+        return specs.action_spec(self.dataset, self._source.names)
+
+    @property
+    def reward_spec(self) -> Any:
+        """Spec of rewards."""
+        return specs.reward_spec(self.dataset, self._source.names)
+
+    @property
+    def done_spec(self) -> Any:
+        """Spec of the flags, a Composite."""
+        return specs.done_spec()
+
+    @property
+    def specs(self) -> Any:
+        """All specs, as ``env.specs`` has them."""
+        return specs.specs(self.observation_spec, self.action_spec, self.reward_spec)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Specs of observations and actions under the names that TorchRL's Minari datasets give them."""
+        seen = self.observation_spec
+        return {
+            "observation_space": seen["observation"] if "observation" in seen.keys() else None,  # noqa: SIM118
+            "action_space": self.action_spec,
+        }
+
+    # -- samples
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+        """Sample a batch, see ``TensorDictReplayBuffer.sample``."""
+        size = self._batch_size if batch_size is None else batch_size
+        if (
+            type(self._sampler) not in _PLAIN_DRAWS
+            or not self._plain_read
+            or include_info is not None
+            or size is None
+            or size != (self._batch_size or size)
+        ):
+            made = super().sample(batch_size, return_info, include_info)
+            if not self._index:
+                (made[0] if return_info else made).pop("index", None)
+            return made
+        # The same draw, without what other samplers, prefetching and writers need: a third of the time of a batch.
+        with self._replay_lock:
+            index, info = self._sampler.sample(self._storage, size)
+        lead = self._lead
+        beside = index.view(-1, *(1,) * len(lead)).expand(-1, *lead) if lead else index
+        data = self._source.tensordict(index.numpy(), {"index": beside} if self._index else None)
+        if len(self._transform):
+            data = self._transform(data)
+        return (data, {**info, "index": index}) if return_info else data
+
+    @property
+    def _plain_read(self) -> bool:
+        return (
+            self._as_read
+            and not self._prefetch
+            and not self._pin_memory
+            and self._sample_unit is None
+            and not self._service_shutdown
+            and getattr(self._storage, "source", None) is self._source
+        )
+
+    # -- nothing is written
+
+    def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    def add(self, data: Any) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    def empty(self, empty_write_count: bool = True) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise read_only(self.dataset)
+
+    def set_(self, key: Any, value: Any) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    def set_at_(self, key: Any, value: Any, index: Any) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    def update_(self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Any = None) -> NoReturn:
+        """Refuse: datasets are read-only."""
+        raise read_only(self.dataset)
+
+    # -- preprocess
+
+    def preprocess(
+        self,
+        fn: Callable[[TensorDict], TensorDict],
+        dim: int = 0,
+        num_workers: int | None = None,
+        *,
+        chunksize: int | None = None,
+        num_chunks: int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = False,
+        pbar: bool = False,
+        mp_start_method: str | None = None,
+        num_frames: int | None = None,
+        dest: StrPath,
+    ) -> TensorStorage:
+        """Apply a function to all transitions, and write the results to ``dest``, as TorchRL's datasets do.
+
+        ``fn`` gets TensorDicts of its own, so that it may change them in place. ``dest`` appears when all is done; if
+        ``fn`` fails, nothing is left. ``rlds_cli.preprocess.run`` makes a dataset instead, and resumes.
+
+        Parameters
+        ----------
+        fn : callable
+            From a TensorDict to another with the same batch size: of one transition, with batch size [], and of chunks.
+        dim : int
+            0.
+        num_workers : int, optional
+            Processes; None and below 2 for this one.
+        chunksize, num_chunks : int, optional
+            Transitions in a call of ``fn``, 0 for one without an axis; or number of calls. By default a call gets
+            at most 65,536 transitions and about 64 MiB.
+        pool : multiprocessing.Pool, optional
+            Processes to use instead.
+        max_tasks_per_child, worker_threads, mp_start_method
+            Of these processes.
+        pbar : bool
+            Show progress.
+        num_frames : int, optional
+            Only so many transitions, from the first one on.
+        dest : path
+            Directory to make: a memory-mapped TensorDict.
+
+        Returns
+        -------
+        TensorStorage
+            For ``ReplayBuffer(storage=...)``.
+
+        Raises
+        ------
+        InvalidArgument
+            ``dest`` is there already, or an argument that is not possible.
+        PreprocessError
+            Results differ in their keys or their batch size.
+        """
+        if dim != 0 or generator is not None or index_with_generator:
+            raise InvalidArgument(
+                "preprocess takes dim=0, and neither generator= nor index_with_generator=.",
+                hint="seed a function that draws in itself, by the values that it gets",
+            )
+        job = mapping.Job(self._source, fn, len(self._source) if num_frames is None else num_frames)
+        workers = mapping.Workers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
+        written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
+        return TensorStorage(written)

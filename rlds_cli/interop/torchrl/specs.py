@@ -1,0 +1,122 @@
+"""TorchRL's specs of a dataset, from its spaces and fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, NonTensor, Unbounded
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.ted import REWARD, Field, spaces
+from rlds_cli.text import is_below
+
+Json = Mapping[str, Any]
+
+
+def observation_spec(dataset: Dataset, names: Sequence[str]) -> Composite:
+    """Return the spec of all fields that are observed at t and at t+1, of those among ``names``."""
+    seen = [f for f in dataset.schema.values() if f.placement == "both" and f.name in names]
+    return _composite(dataset, seen, 0)
+
+
+def action_spec(dataset: Dataset, names: Sequence[str]) -> Any:
+    """Return the spec of actions: a Composite where they have several parts, None where there are none."""
+    return _below(dataset, "action", names)
+
+
+def reward_spec(dataset: Dataset, names: Sequence[str]) -> Any:
+    """Return the spec of rewards, unbounded: a Composite where there are several, None where there are none."""
+    return _below(dataset, REWARD, names)
+
+
+def done_spec() -> Composite:
+    """Return the spec of the flags ``done``, ``terminated`` and ``truncated``."""
+    return Composite({flag: Categorical(2, (1,), dtype=torch.bool) for flag in ("done", "terminated", "truncated")})
+
+
+def specs(observation: Composite, action: Any, reward: Any) -> Composite:
+    """Return all of them as ``env.specs`` has them."""
+    full = {"full_observation_spec": observation, "full_done_spec": done_spec()}
+    if reward is not None:
+        full["full_reward_spec"] = Composite(reward=reward)
+    inputs = {} if action is None else {"full_action_spec": Composite(action=action)}
+    return Composite(output_spec=Composite(full), input_spec=Composite(inputs))
+
+
+def _below(dataset: Dataset, root: str, names: Sequence[str]) -> Any:
+    fields = [f for f in dataset.schema.values() if is_below(f.name, root) and f.name in names]
+    if not fields:
+        return None
+    if fields[0].name == root:
+        return _leaf(dataset, fields[0])
+    return _composite(dataset, fields, root.count("/") + 1)
+
+
+def _composite(dataset: Dataset, fields: Sequence[Field], depth: int) -> Composite:
+    tree: dict[str, Any] = {}
+    for f in fields:
+        *path, leaf = f.name.split("/")[depth:]
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = _leaf(dataset, f)
+    return _of(tree)
+
+
+def _of(tree: Mapping[str, Any]) -> Composite:
+    return Composite({key: _of(x) if isinstance(x, dict) else x for key, x in tree.items()})
+
+
+def _leaf(dataset: Dataset, f: Field) -> Any:
+    """Return the spec of one value of a field as batches hold it: its shape and dtype, its space's bounds."""
+    if f.kind == "text":
+        return NonTensor(shape=())
+    dtype = torch.from_numpy(np.empty(0, f.dtype)).dtype
+    shape = (1,) if f.name == REWARD and f.shape == () else f.shape
+    root, *path = f.name.split("/")
+    space = spaces.subspace(dataset.manifest.spaces.get(root), path)
+    if space is not None and spaces.row_shape(space) == f.shape and space["type"] in _MADE:
+        return _MADE[space["type"]](space, shape, dtype)
+    return Categorical(2, shape, dtype=dtype) if dtype == torch.bool else Unbounded(shape, dtype=dtype)
+
+
+def _box(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    low, high = (np.broadcast_to(np.array(space[bound], object).astype(float), shape) for bound in ("low", "high"))
+    if np.isneginf(low).all() and np.isposinf(high).all():
+        return Unbounded(shape, dtype=dtype)
+    if not dtype.is_floating_point:
+        whole = spaces.from_json(space)  # bounds of 64 bits are no floats
+        low, high = whole.low, whole.high
+    return Bounded(
+        torch.as_tensor(low.copy(), dtype=dtype), torch.as_tensor(high.copy(), dtype=dtype), shape, dtype=dtype
+    )
+
+
+def _discrete(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    start = space.get("start", 0)
+    if start == 0:
+        return Categorical(space["n"], shape, dtype=dtype)
+    return Bounded(start, start + space["n"] - 1, shape, dtype=dtype)
+
+
+def _multi_discrete(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    most, start = np.array(space["nvec"]), np.array(space.get("start") or 0)
+    if not start.any() and most.ndim == 1:
+        return MultiCategorical(most.tolist(), shape, dtype=dtype)
+    low, high = np.broadcast_to(start, shape), start + most - 1
+    return Bounded(torch.as_tensor(low.copy()), torch.as_tensor(high), shape, dtype=dtype)
+
+
+def _multi_binary(space: Json, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    return Binary(shape=shape, dtype=dtype)
+
+
+_MADE: Mapping[str, Callable[[Json, tuple[int, ...], torch.dtype], Any]] = {
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": _multi_binary,
+}

@@ -1,0 +1,318 @@
+"""The transitions of a dataset as TensorDicts, read by number from the dataset's own files.
+
+::
+
+    number        0    1    2  | 3        two episodes: one of 3 steps, and one of 2 whose final observation is not
+    row           0    1    2  | 4        recorded. Rows 3 and 6 hold final observations; the step in row 5 is no
+    next/done               x  | x        transition, so its episode ends before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorStack, TensorDict
+
+from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.batch import ROOT_FLAGS
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.loader.build import pool
+from rlds_cli.loader.fields import columns
+from rlds_cli.loader.fields.columns import BatchColumn
+from rlds_cli.loader.fields.fields import DONE, Fields, Names
+from rlds_cli.loader.index import Located, SampledWindows, WindowIndex
+from rlds_cli.loader.kernel import Plan, address
+from rlds_cli.loader.order import Order
+from rlds_cli.loader.read import CompiledColumns
+from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.memory import ColumnRows
+from rlds_cli.loader.windows.windows import Anchors, Transition
+from rlds_cli.ted import FLAGS, Array, IntArray
+
+EPISODE, ROOT_REWARD = "episode", "reward"
+CPU = torch.device("cpu")
+_KEPT = (*ROOT_FLAGS, *FLAGS, DONE, EPISODE)  # columns that samplers ask for at every draw
+_ORDER, _NO_CHANCE = Order(0), np.empty(0)  # numbers are given, not drawn
+
+
+class Transitions:
+    """The transitions of a dataset, numbered from 0 on as ``ds[...]`` numbers them.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        A selection, or one that grows, too; the latter stays at its generation.
+    fields : sequence of str or tuple, optional
+        Names of fields; all fields of the dataset, the flags at the root and ``episode`` without it.
+    anchors : {"transitions", "steps"}
+        ``steps``: number all steps, and leave out the fields that need a next observation.
+    root_reward : bool
+        Add ``reward`` at the root: that of the step before, zero at the first step of an episode.
+    next_info : bool
+        Add those of the next step to infos that are floats: NaN at the last step of an episode, where none are known.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Full names of the fields.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fields: Names | None = None,
+        anchors: Anchors = "transitions",
+        root_reward: bool = False,
+        next_info: bool = False,
+    ) -> None:
+        if anchors not in ("transitions", "steps"):
+            raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
+        self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info)
+        self._windows = pool(dataset, Transition(), anchors)
+        self._find = self._windows.prefix.find
+        offered = Fields(self._windows, Transition(), (), anchors)
+        chosen = _chosen(offered, fields)
+        memory.check_decoded(dataset, offered.stored(chosen), None)
+        self._columns = {name: _column(offered, self._windows, name) for name in chosen}
+        if root_reward:
+            self._columns.setdefault(ROOT_REWARD, offered.column(offered.expand(f"previous/{ROOT_REWARD}")[0], None))
+        if next_info:
+            infos = [n for n in chosen if n.startswith("info/") and f"next/{n}" not in chosen]
+            self._columns |= {f"next/{n}": _following(offered, n) for n in infos if _is_float(dataset, n)}
+        self.tree = Tree(tuple(self._columns))
+        self.names = self.tree.names
+        self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
+        self._whole: dict[str, torch.Tensor] = {}
+        self._spare: dict[tuple[int, int], list[_Memory]] = {}
+        self._all = self._compile(self.names)
+
+    def __len__(self) -> int:
+        return self._windows.prefix.total
+
+    @property
+    def size(self) -> torch.Size:
+        """Batch size of all of it: [N]."""
+        return torch.Size((len(self),))
+
+    @property
+    def counts(self) -> IntArray:
+        """Number of transitions of each episode that has some, int64 [episodes]."""
+        return self._windows.prefix.counts
+
+    @property
+    def first(self) -> IntArray:
+        """Number of the first transition of each of these episodes, int64 [episodes]."""
+        return self._windows.prefix.starts
+
+    def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of one value of a field; text has the dtype of objects."""
+        column = self._columns[name]
+        if column.finish is None or len(column.outputs) > 1:
+            return column.outputs[0].shape, column.outputs[0].dtype
+        f = self.dataset.schema[name if name in self.dataset.schema else name.removeprefix("next/")]
+        return (), np.dtype(object) if f.kind == "text" else np.dtype(f.dtype)
+
+    def read(self, numbers: IntArray, names: tuple[str, ...] | None = None) -> list[Any]:
+        """Return the values of transitions ``numbers`` [n] for each name: a tensor [n, ...], or text in a stack [n].
+
+        Raises
+        ------
+        IndexError
+            There is no transition of such a number.
+        """
+        compiled = self._all if names is None else self._compile(names)
+        episode, number = self._find(numbers)
+        plan = compiled.of_steps
+        if plan is not None and len(numbers):
+            memory = self._memory(plan, len(numbers))
+            plan.write(episode, number, memory.places)
+            return memory.tensors
+        drawn = SampledWindows(_ORDER, range(len(numbers)), episode, number, lambda: _NO_CHANCE)
+        values, _ = compiled.read(Located(self._windows.table, drawn, 0), 0, len(numbers))
+        return [as_leaf(x) for x in values.values()]
+
+    def tensordict(self, numbers: IntArray, more: Mapping[str, Any] | None = None) -> TensorDict:
+        """Return transitions ``numbers`` [n] as a TensorDict with batch size [n]; ``more`` [n, ...] is added to it."""
+        return self.tree.tensordict(self.read(numbers), torch.Size((len(numbers),)), more)
+
+    def column(self, name: str) -> Any:
+        """Return a field of all transitions [N, ...], in new memory; flags and ``episode`` are kept for the next time.
+
+        Text is a ``NonTensorStack``.
+        """
+        if name in self._whole:
+            return self._whole[name]
+        (values,) = self.read(np.arange(len(self)), (name,))
+        if name in _KEPT:
+            self._whole[name] = values
+        return values
+
+    def _memory(self, plan: Plan, n: int) -> _Memory:
+        """Return memory for the outputs of a plan [n, ...] that nothing else uses."""
+        spare = self._spare.get((id(plan), n))
+        if spare is None:
+            if len(self._spare) >= _SIZES:
+                self._spare.clear()
+            spare = self._spare[id(plan), n] = []
+        try:
+            return spare.pop()
+        except IndexError:
+            first, *rest = _memories(plan, n)
+            spare += rest
+            return first
+
+    def _compile(self, names: tuple[str, ...]) -> CompiledColumns:
+        if names not in self._compiled:
+            self._compiled[names] = CompiledColumns(self._windows, {n: self._columns[n] for n in names}, (), None)
+        return self._compiled[names]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self.dataset, *self._made_with)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Tensors, and the address of the array of their addresses, which ``kept`` is."""
+
+    tensors: list[torch.Tensor]
+    places: int
+    kept: Array
+
+
+_SIZES = 8  # of batches, of which memory is kept ready
+_AHEAD, _AHEAD_BYTES = 32, 1 << 20
+
+
+def _memories(plan: Plan, n: int) -> list[_Memory]:
+    """Make the memory of small batches for several of them at a time: this takes a third of the time of one by one.
+
+    Batches that are kept keep that of the others, 1 MiB at most. Autograd does not take them for views of one tensor.
+    """
+    size = n * sum(dtype.itemsize * prod(shape) for dtype, shape in plan.made)
+    count = max(1, min(_AHEAD, _AHEAD_BYTES // max(size, 1)))
+    arrays = [np.empty((count * n, *shape), dtype) for dtype, shape in plan.made]
+    places = np.array([address(x) for x in arrays]) + np.arange(count)[:, None] * [x.nbytes // count for x in arrays]
+    parts = zip(*(torch.unsafe_split(torch.from_numpy(x), n) for x in arrays), strict=True)
+    return [
+        _Memory(list(tensors), int(places.ctypes.data) + i * places.strides[0], places)
+        for i, tensors in enumerate(parts)
+    ]
+
+
+def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool) -> Transitions:
+    root_reward, next_info = added
+    return Transitions(dataset, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info)
+
+
+def _chosen(offered: Fields, fields: Names | None) -> list[str]:
+    if fields is not None:
+        return offered.choose(fields, ())
+    return offered.choose("all", [*ROOT_FLAGS, EPISODE])
+
+
+def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
+    """Return the column of a name: ``next/done`` also ends the episodes whose last step is no transition."""
+    table = windows.table
+    short = table.transitions < table.steps
+    if name != DONE or offered.anchors == "steps" or not short.any():
+        return offered.column(name, None)
+    terminated, truncated = (np.array(windows.dataset.column(flag)) for flag in FLAGS)
+    truncated[(table.start + table.transitions - 1)[short]] = True
+    return columns.done(ColumnRows(terminated), ColumnRows(truncated), None, late=False, mask=0)
+
+
+def _is_float(dataset: Dataset, name: str) -> bool:
+    f = dataset.schema[name]
+    return f.kind == "array" and np.dtype(f.dtype).kind == "f"
+
+
+def _following(offered: Fields, name: str) -> BatchColumn:
+    """Return the column of a field at the next step of the episode, NaN where there is none."""
+    beside = columns.neighbour(offered.rows(name), None, 1, flag=False, zeroed=False, like=name)
+
+    def mark(memo: columns.Memo, values: Array, inside: Array) -> Array:
+        values[~inside] = np.nan
+        return values
+
+    output = replace(beside.outputs[0], mask=beside.mask, blank=True)
+    return BatchColumn((output, beside.inside()), beside.row_bytes, mark, rows=beside.rows)
+
+
+# -- nesting
+
+
+class Tree:
+    """Names, nested by the ``/`` in them.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Ordered so that the leaves of one level lie side by side, those of the root first.
+    leaves : tuple of str
+        Keys of the leaves of the root.
+    below : mapping of str to Tree
+        The others.
+    """
+
+    def __init__(self, names: Sequence[str], path: str = "") -> None:
+        own = [n for n in names if "/" not in n]
+        heads = dict.fromkeys(n.partition("/")[0] for n in names if "/" in n)
+        self.leaves = tuple(own)
+        self.below = {
+            head: Tree([n.partition("/")[2] for n in names if n.startswith(f"{head}/")], f"{path}{head}/")
+            for head in heads
+        }
+        inner = (f"{head}/{n}" for head, tree in self.below.items() for n in tree.names)
+        self.names: tuple[str, ...] = (*own, *inner)
+
+    def tensordict(self, values: Sequence[Any], size: torch.Size, more: Mapping[str, Any] | None = None) -> TensorDict:
+        """Build a TensorDict of values [*size, ...] in the order of `names`; ``more`` goes to its root."""
+        source = dict(zip(self.leaves, values, strict=False))
+        at = len(self.leaves)
+        for head, tree in self.below.items():
+            source[head] = tree.tensordict(values[at : at + len(tree.names)], size)
+            at += len(tree.names)
+        if more:
+            source |= more
+        # Without checks of shapes and devices, which take longer than reading: a tenth of the time of TensorDict(...).
+        return TensorDict._new_unsafe(source=source, batch_size=size, device=CPU, nested=False)
+
+
+def as_leaf(values: Array) -> Any:
+    """Return an array as a tensor, and text as a ``NonTensorStack``."""
+    return NonTensorStack.from_list(values.tolist()) if values.dtype == object else torch.from_numpy(values)
+
+
+def as_numbers(index: Any, length: int) -> tuple[IntArray, bool]:
+    """Return the numbers [n] that an index of one axis of ``length`` means, and whether it is a single number.
+
+    Raises
+    ------
+    IndexError
+        A number is out of range, or the index is not of one axis.
+    """
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length)), False
+    if isinstance(index, torch.Tensor):
+        index = index.detach().cpu().numpy()
+    given: Array = np.asarray(index)
+    if given.dtype == bool:
+        if given.shape != (length,):
+            raise IndexError(f"a mask of shape {list(given.shape)} for {length:,} transitions")
+        return np.flatnonzero(given), False
+    if given.size == 0:
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu" or given.ndim > 1:
+        raise IndexError(f"transitions are indexed by integers of one axis, not by {given.dtype}{list(given.shape)}")
+    numbers = given.reshape(-1).astype(np.int64, copy=False)
+    if numbers.size and numbers.min() < 0:
+        numbers = np.where(numbers < 0, numbers + length, numbers)
+        if numbers.min() < 0:
+            raise IndexError(f"number {int(given.min())} of {length:,}")
+    return numbers, given.ndim == 0
