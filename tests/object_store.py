@@ -17,6 +17,7 @@ other      the answer has the right size, and another byte in the middle
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import socket
 import struct
@@ -78,6 +79,7 @@ class ObjectStore:
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.generations: dict[tuple[str, str], int] = {}  # as Google counts them
         self.aborted = 0
         self.lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"store": self})
@@ -99,13 +101,18 @@ class ObjectStore:
 
     def environ(self, home: Path) -> dict[str, str]:
         """The environment of a user of this store."""
+        key = home.with_name(f"{home.name}-google.json")
+        account = {"gcs_base_url": self.url, "disable_oauth": True}  # as obstore talks to other servers than Google's
+        key.write_text(json.dumps(account | dict.fromkeys(("client_email", "private_key", "private_key_id"), "")))
         return {
+            "GOOGLE_APPLICATION_CREDENTIALS": str(key),
             "HOME": str(home),
             "RLDS_HOME": str(home),
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1",
+            "RLDS_GCS_ENDPOINT": self.url,
             "NO_PROXY": "*",
         }
 
@@ -174,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
         if bucket in self.store.private and f"Credential={KEY}/" not in self.headers.get("Authorization", ""):
             return self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
-        self.objects = self.store.buckets[bucket]
+        self.bucket, self.objects = bucket, self.store.buckets[bucket]
         getattr(self, f"_{self.command.lower()}")(body)
         return None
 
@@ -220,7 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.objects.get(self.key)
         if data is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        head = {"ETag": etag(data), "Last-Modified": "Sun, 22 Nov 2026 12:00:00 GMT", "Accept-Ranges": "bytes"}
+        head = {"ETag": etag(data), "x-goog-generation": str(self._generation()), "Accept-Ranges": "bytes"}
+        head["Last-Modified"] = "Sun, 22 Nov 2026 12:00:00 GMT"
         wanted = self.headers.get("If-Match")
         if wanted is not None and wanted != etag(data):
             return self._answer(412)
@@ -262,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             with self.store.lock:
                 self.store.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = body
             return self._answer(200, b"", {"ETag": etag(body)})
-        if source := self.headers.get("x-amz-copy-source"):
+        if source := self.headers.get("x-amz-copy-source") or self.headers.get("x-goog-copy-source"):
             bucket, _, key = unquote(source).lstrip("/").partition("/")
             data = self.store.buckets.get(bucket, {}).get(key)
             if data is None:
@@ -271,13 +279,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self._xml(f"<CopyObjectResult><ETag>{etag(data)}</ETag></CopyObjectResult>")
         with self.store.lock:
             there = self.objects.get(self.key)
+            wanted = self.headers.get("x-goog-if-generation-match")
+            if wanted is not None and int(wanted) != (self._generation() if there is not None else 0):
+                return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             absent, same = self.headers.get("If-None-Match"), self.headers.get("If-Match")
             if (absent or same) and not self.store.conditional:
                 return self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
             if (absent == "*" and there is not None) or (same and (there is None or same != etag(there))):
                 return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             self.objects[self.key] = body
-        return self._answer(200, b"", {"ETag": etag(body)})
+            number = self.store.generations[self.bucket, self.key] = self._generation() + 1
+        return self._answer(200, b"", {"ETag": etag(body), "x-goog-generation": str(number)})
+
+    def _generation(self) -> int:
+        return self.store.generations.get((self.bucket, self.key), 1)
 
     def _post(self, body: bytes) -> None:
         if "uploads" in self.query:

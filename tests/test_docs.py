@@ -498,6 +498,7 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
         np.testing.assert_array_equal(ran["fast"].column("speed")[:3], np.abs(f["Trial0/actions"][:3, 0]))
     assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
     read = run_code("docs/torchrl_directories.md")
+    assert read["again"].fingerprint == read["ds"].fingerprint and read["td"].batch_size == (80,)
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 

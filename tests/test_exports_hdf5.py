@@ -118,7 +118,9 @@ def test_minari_keeps_seeds_options_and_the_description(home: Path, tmp_path: Pa
     for name in ("author", "algorithm_name", "description"):
         assert after.storage.metadata.get(name) == before.storage.metadata.get(name)
     numbers = range(before.total_episodes)
-    for a, b in zip(before.storage.get_episode_metadata(numbers), after.storage.get_episode_metadata(numbers), strict=True):
+    for a, b in zip(
+        before.storage.get_episode_metadata(numbers), after.storage.get_episode_metadata(numbers), strict=True
+    ):
         assert a.get("seed") == b.get("seed") and str(a.get("options")) == str(b.get("options"))
     for a, b in zip(before, after, strict=True):
         assert (a.observations == b.observations).all() and (a.infos["upright"] == b.infos["upright"]).all()
@@ -140,9 +142,7 @@ def test_what_minari_cannot_say_is_listed(home: Path, tmp_path: Path) -> None:
         assert f["episode_0/infos/words"].asstr()[:].tolist() == ["a", "", "c", "c"]
 
 
-def test_the_id_of_minari_is_that_of_the_directory(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_id_of_minari_is_that_of_the_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = rlds_cli.create("local/one", [episode(2)])
     done = rlds_cli.export(ds, "minari", tmp_path / "my data")
     about = json.loads((tmp_path / "my data" / "data" / "metadata.json").read_text())

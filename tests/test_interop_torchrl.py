@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import frames_data
 import numpy as np
 import pytest
 
@@ -276,6 +277,22 @@ def test_every_kind_of_dataset(kind: str) -> None:
     td = rb.sample()
     assert torch.equal(td["next", "observation", "pixels"], rb[td["index"]]["next", "observation", "pixels"])
     assert rb.observation_spec["observation", "on"].dtype == torch.bool
+
+
+def test_encoded_images_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rb = RldsExperienceReplay(frames_data.film([3, 2]), 4, sampler=samplers.SliceSampler(slice_len=2))
+    places, after = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)), ((0, 1), (0, 2), (0, 3), (1, 1), (1, 2))
+    for key, of in ((("observation",), places), (("next", "observation"), after)):
+        np.testing.assert_array_equal(rb[:][key], [frames_data.decoded(*place) for place in of])
+        assert rb.sample()[key].shape == (4, *frames_data.SHAPE)
+    assert rb.observation_spec["observation"].dtype == torch.uint8
+    decode, seen = type(rb.dataset).gather, list[int]()
+    monkeypatch.setattr(type(rb.dataset), "gather", lambda ds, k, rows: seen.append(len(rows)) or decode(ds, k, rows))
+    rb.sample()
+    assert sum(seen) <= 8  # four observations and four next ones, and not for the sampler as well
+    padded = RldsExperienceReplay(frames_data.film([3, 2]), split_trajs=True)[[1]]
+    np.testing.assert_array_equal(padded["next", "observation"][0, 1], frames_data.decoded(1, 2))
+    assert not padded["observation"][0, 2].any()
 
 
 def test_buffers_of_torchrl_over_the_storage(ds: rlds_cli.Dataset, here: None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_d4rl
+from hub_server import Hub
 from object_store import Fault, ObjectStore
 from server import Server
 from server_pages import Page
@@ -223,6 +224,25 @@ def test_a_bucket_is_a_mirror(lab: Lab, tmp_path: Path, monkeypatch: pytest.Monk
         assert not [r for r in requests if r.method == "PUT"]
         lab.server.pages.clear()
         monkeypatch.setenv("RLDS_MIRROR", "s3://lab/copies")
+        assert rlds_cli.download("lab/one").num_steps == LENGTHS[0]
+
+
+def test_a_repository_of_the_hub_is_a_mirror(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub() as hub:
+        for name in ("HF_ENDPOINT", "HF_TOKEN"):
+            monkeypatch.setenv(name, hub.environ(tmp_path)[name])
+        place = "hf://datasets/lab/copies/archives"
+        rlds_cli.mirror(["lab/one", "lab/two"], place)
+        content = hub.content("lab/copies")
+        names = [name for name in lab.places if name.startswith(lab.server.host)]
+        assert {name: content[f"archives/{name}"] for name in names} == {name: lab.places[name] for name in names}
+        assert "archives/SHA256SUMS" in content
+        commits = len(hub.repositories["lab/copies"].commits)
+        found = rlds_cli.mirror(["lab/one", "lab/two"], place)
+        assert all(f.there for a in found.archives for f in a.files)
+        assert len(hub.repositories["lab/copies"].commits) == commits
+        lab.server.pages.clear()
+        monkeypatch.setenv("RLDS_MIRROR", place)
         assert rlds_cli.download("lab/one").num_steps == LENGTHS[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,23 +11,38 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
+    from rlds_cli.sharing.catalogue import Catalogued
     from rlds_cli.sharing.pushing import Pushed
 
 
 @app.command("push")
 def push(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+        str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ] = None,
     to: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TO", help="hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH or a directory."
         ),
-    ],
+    ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove objects there that only older pushes of this dataset need.")
     ] = False,
+    pages: Annotated[
+        bool | None,
+        typer.Option(
+            "--pages/--no-pages",
+            help="Write card, Croissant metadata and report; by default no report if little is sent.",
+            show_default=False,
+        ),
+    ] = None,
+    catalogue: Annotated[
+        str | None,
+        typer.Option(
+            "--catalogue", metavar="STORE", help="Write a page of all datasets below this address.", show_default=False
+        ),
+    ] = None,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -36,14 +51,35 @@ def push(
 ) -> None:
     """Push a dataset to a store, from which rlds download ADDRESS fetches it. Only what is missing there is sent.
 
-    Example: rlds push local/arm s3://our-bucket/arm
+    Example: rlds push local/arm s3://our-bucket/arm --catalogue s3://our-bucket
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.sharing import pushing
+    if (id is None) != (to is None) or (id is None and catalogue is None):
+        raise typer.BadParameter("give ID and TO, or --catalogue STORE, or both")
+    found: dict[str, Any] = {}
+    lines = []
+    if id is not None and to is not None:
+        from rlds_cli.sharing import pushing
 
-    with out.progress() as progress, resumable():
-        done = pushing.push(id, to, dry_run=dry_run, prune=prune, cache_dir=cache_dir, progress=progress)
-    out.result(done, _told(done))
+        common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
+        with out.progress() as progress, resumable():
+            done = pushing.push(id, to, prune=prune, pages=pages, progress=progress, **common)
+        found["push"] = done
+        lines.append(_told(done))
+    if catalogue is not None:
+        from rlds_cli.sharing import catalogue as catalogues
+
+        page = catalogues.catalogue(catalogue, dry_run=dry_run, cache_dir=cache_dir)
+        found["catalogue"] = page
+        lines.append(_listed(page, dry_run=dry_run))
+    out.result(found if len(found) > 1 else next(iter(found.values())), visible.Lines("\n".join(lines)))
+
+
+def _listed(page: Catalogued, *, dry_run: bool) -> str:
+    """The page, and the datasets on it that cannot be read."""
+    lines = [f"{page.address}{' would list' if dry_run else ' lists'} {text.plural(len(page.datasets), 'dataset')}"]
+    lines += [f"{d.name}: {d.problem}" for d in page.datasets if d.problem is not None]
+    return visible.lines(lines)
 
 
 def _told(done: Pushed) -> str:

@@ -27,7 +27,19 @@ from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import CUT, FLAGS, TRUNCATED, VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Placement, Scalar
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TRUNCATED,
+    VIDEO,
+    Array,
+    BoolArray,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Placement,
+    Scalar,
+)
 
 T = TypeVar("T")
 _LIBC = ctypes.CDLL(None)
@@ -56,7 +68,7 @@ class Loss:
         ============= ================================================================================
         field         the field is left out
         name          the field gets the name ``becomes``
-        placement     the field is placed ``becomes``: ``both`` repeats the row before in last rows, ``root`` empties them
+        placement     the field is placed ``becomes``; last rows repeat the row before (``both``), or are empty
         shape         its rows get the shape ``becomes``, as in ``2,3``
         type          its values are converted to the dtype ``becomes``
         encoding      its images are stored decoded
@@ -156,7 +168,9 @@ class Content:
         changes |= {"seed": ()} if "seeds" in self.kinds else {}
         changes |= {"options": ()} if "options" in self.kinds else {}
         gone = {loss.field for loss in self.losses if loss.kind == "splits"}
-        changes |= {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
+        changes |= (
+            {"splits": {n: v for n, v in whole.splits.items() if n not in gone}} if gone and "" not in gone else {}
+        )
         changes |= {"splits": {}} if "" in gone else {}
         changes |= {"extra": {}} if "columns" in self.kinds else {}
         return replace(whole, **changes)  # type: ignore[arg-type]
@@ -182,7 +196,7 @@ class Content:
         def becomes(kind: Kind) -> dict[str, str]:
             return {loss.field: loss.becomes for loss in self.losses if loss.kind == kind}
 
-        names, types, shapes, placements = map(becomes, ("name", "type", "shape", "placement"))
+        names, types, shapes, placements = becomes("name"), becomes("type"), becomes("shape"), becomes("placement")
         left_out, decoded, filled = becomes("field"), becomes("encoding"), becomes("missing")
         for f in self._store.fields.values():
             if f.name in left_out:

@@ -40,6 +40,7 @@ FORMATS = {  # name on the command line: (module, class)
     "lerobot2.1": ("rlds_cli.exports.lerobot", "LeRobot21"),
     "tfds": ("rlds_cli.exports.tfds", "Tfds"),
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
+    "tensordict": ("rlds_cli.exports.tensordict", "TensorDict"),
 }
 _PUBLISHED = "#published"  # a line of the journal; units have other names
 _THREADS = 4  # that hash
@@ -162,9 +163,7 @@ def export(
     return Exported(ds.id, to, made.form, target, *amount, *told)
 
 
-def _made_in(
-    place: Path, made: Format, jobs: int | None, verify: bool, force: bool, tell: Progress
-) -> dict[str, Any]:
+def _made_in(place: Path, made: Format, jobs: int | None, verify: bool, force: bool, tell: Progress) -> dict[str, Any]:
     """Write, prove and publish, and return what the result says of it."""
     files = place / "files"
     try:
@@ -271,7 +270,10 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Jour
         journal.begin()
     units = {unit.name: unit for unit in made.units()}
     left = [unit for name, unit in units.items() if name not in journal.results]
-    done, total = sum(_steps(made, unit) for name, unit in units.items() if name in journal.results), int(made.content.table.length.sum())
+    done, total = (
+        sum(_steps(made, unit) for name, unit in units.items() if name in journal.results),
+        int(made.content.table.length.sum()),
+    )
 
     def finished(unit: Unit, result: Any) -> None:
         nonlocal done

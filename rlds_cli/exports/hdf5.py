@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +77,7 @@ class Hdf5Format(Format):
         return
 
     def read(self, column: Column, start: int, stop: int) -> Array:
-        """Return what a column holds of rows ``start`` to ``stop``: T+1 rows an episode, the last of steps without meaning."""
+        """Return what a column holds of rows ``start`` to ``stop``: T+1 an episode, the last if it has ``all``."""
         shift = int(column.rows == "next")
         if column.kind == "frames":
             found = np.empty(stop - start, object)
@@ -133,7 +133,7 @@ class GroupedFormat(Hdf5Format):
                 write_ragged(f[f"{self.group(k)}/{column.key}"], lo - first, values[lo - a : hi - a])
 
     def _within(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield episodes between two rows: number, first row, and the rows of the column from and to which they are there."""
+        """Yield the episodes between two rows: number, first row, and the first and end row that are there."""
         table = self.content.table
         k = int(np.searchsorted(self.content.starts, start, "right")) - 1
         while k < len(table) and (first := int(self.content.starts[k])) < stop:
@@ -305,7 +305,10 @@ def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
         b = min(a + step, content.num_rows - 1)
         odd = np.zeros(b - a, bool)
         for name in names:
-            now, after = content.rows(name, a + 1, b + 1), content.rows(f"next/{name}", a, b).astype(content.fields[name].dtype)
+            now, after = (
+                content.rows(name, a + 1, b + 1),
+                content.rows(f"next/{name}", a, b).astype(content.fields[name].dtype),
+            )
             unequal = (now != after) & ~((now != now) & (after != after))
             odd |= unequal.reshape(b - a, -1).any(axis=1)
         last, ends = content.last_rows(a, b) - a, content.last_rows(a + 1, b + 1) - 1 - a
@@ -334,5 +337,3 @@ def renamed(name: str, becomes: str) -> Iterator[Loss]:
 def decoded(f: Field) -> Loss:
     """Return the loss of encoded images."""
     return Loss("encoding", f"{f.name} stored as {f.codec}: will be decoded", f.name)
-
-

@@ -130,7 +130,7 @@ class Minari(GroupedFormat):
         root, _, key = name.partition("/")
         if root not in ("observation", "action") or not key:
             return _key(name)
-        space = self._space(root)
+        space: Mapping[str, Any] = self._space(root)
         parts = []
         for part in key.split("/"):
             parts.append(f"_index_{part}" if space.get("type") == "Tuple" else part)
@@ -175,7 +175,9 @@ class Minari(GroupedFormat):
     def _description(self, size: int) -> dict[str, Any]:
         m, table = self.content.dataset.manifest, self.content.table
         facts = {"algorithm_name" if k == "algorithm" else k: v for k, v in m.facts.items()}
-        about = {k: [v] if kind is list and isinstance(v, str) else v for k, kind in _KNOWN.items() if (v := facts.get(k))}
+        about = {
+            k: [v] if kind is list and isinstance(v, str) else v for k, kind in _KNOWN.items() if (v := facts.get(k))
+        }
         scores = ("ref_min_score", "ref_max_score", "num_episodes_average_score")
         specs = {key: m.env.get(name) for key, name in (("env_spec", "spec"), ("eval_env_spec", "eval_spec"))}
         encoded = any(c.kind == "frames" for c in self.columns())
@@ -206,12 +208,8 @@ class Minari(GroupedFormat):
 def _wanted(name: str) -> str:
     """Return the name of the field that Minari holds the field ``name`` as."""
     after, plain = name.startswith("next/"), name.removeprefix("next/")
-    if name in _STEPS or (not after and name.split("/")[0] in ("observation", "action")):
-        wanted = name
-    elif plain.startswith("info/"):
-        wanted = name
-    else:
-        wanted = f"{'next/' * after}info/{plain}"
+    own = name in _STEPS or (not after and name.split("/")[0] in ("observation", "action"))
+    wanted = name if own or plain.startswith("info/") else f"{'next/' * after}info/{plain}"
     return "/".join(p.replace("_index_", "index_") if _OF_TUPLE.fullmatch(p) else p for p in wanted.split("/"))
 
 
@@ -310,7 +308,7 @@ def _fitted(space: Any, fields: Sequence[Field], root: str) -> dict[str, Any]:
 
 
 def _leaf(space: Any, f: Field) -> dict[str, Any]:
-    """Return the space of a field: the dataset's own, complete, if it is one of its values, or else one of all values."""
+    """Return the space of a field: the dataset's own if it is one of such values, or else that of all values."""
     of_text = (space or {}).get("type") == "Text"
     if f.kind == "frames" or spaces.row_shape(space) != f.shape or of_text != (f.kind == "text"):
         space = spaces.infer([f], f.name)

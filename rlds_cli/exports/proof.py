@@ -1,8 +1,8 @@
 """Prove an export: read its files as an import does, and hash the rows without writing them.
 
-The rows of the reader's chunks are hashed in the blocks of `store.statistics`, so the fingerprint is that of the dataset
-that an import would make. Several processes share the work where the reader says how many rows each part has: each
-hashes some blocks, and reads the parts that they lie in.
+The rows of the reader's chunks are hashed in the blocks of `store.statistics`, so the fingerprint is that of the
+dataset that an import would make. Several processes share the work where the reader says how many rows each part has:
+each hashes some blocks, and reads the parts that they lie in.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rlds_cli.progress import Event, Progress
 from rlds_cli.store import arrays, statistics
 from rlds_cli.store.statistics import BLOCK_ROWS
 from rlds_cli.store.workers import WorkerDied, work_through
-from rlds_cli.ted import Chunk, Column, EncodedFrames, EpisodeTable, Field, IntArray, Part, VideoFrames
+from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, Part, VideoFrames
 
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
@@ -112,7 +113,7 @@ class _Blocks:
 
     hashes: dict[str, list[bytes]]
     tables: list[EpisodeTable] = field(default_factory=list)
-    videos: dict[str, list[tuple[tuple[str, ...], IntArray]]] = field(default_factory=dict)
+    videos: dict[str, list[tuple[tuple[str, ...], Array]]] = field(default_factory=dict)
     rows: int = 0
 
 
@@ -138,7 +139,7 @@ def _in_processes(work: _Work, workers: int, told: Any) -> _Blocks:
     """Divide the blocks evenly, and join what the processes return."""
     count = -(-work.content.num_rows // BLOCK_ROWS)
     edges = [count * i // (4 * workers) for i in range(4 * workers + 1)]
-    ranges = [(a * BLOCK_ROWS, b * BLOCK_ROWS) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    ranges = [(a * BLOCK_ROWS, b * BLOCK_ROWS) for a, b in pairwise(edges) if a < b]
     packed = pickle.dumps(work)
     items = {i: (packed, a, b) for i, (a, b) in enumerate(ranges)}
     found: dict[int, _Blocks] = {}
@@ -180,9 +181,7 @@ def _read_parts(work: _Work, start: int, stop: int | None, told: Any) -> _Blocks
             first, end = max(start - at, 0), len(chunk) if stop is None else min(len(chunk), stop - at)
             for future in pending:
                 future.result()
-            pending = [
-                pool.submit(h.add, chunk.columns[name], first, end) for name, h in hashes.items() if first < end
-            ]
+            pending = [pool.submit(h.add, chunk.columns[name], first, end) for name, h in hashes.items() if first < end]
             found.rows += max(0, end - first)
             told(at + len(chunk))
         for future in pending:
@@ -193,7 +192,7 @@ def _read_parts(work: _Work, start: int, stop: int | None, told: Any) -> _Blocks
 
 
 def _chunks(work: _Work, start: int, stop: int | None, found: _Blocks) -> Iterator[tuple[int, Chunk]]:
-    """Yield the chunks of the parts that rows lie in, with their first rows; keep the episodes of parts that begin there."""
+    """Yield the chunks of the parts that rows lie in, with their first rows; keep the episodes of parts."""
     starts, module = work.starts, reader(work.plan.reader)
     at = 0
     for k, part in enumerate(work.plan.parts):
@@ -241,7 +240,9 @@ class _Rows:
     def _update(self, column: Column, start: int, stop: int) -> None:
         f = self.field
         if not isinstance(column, np.ndarray) or column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:
-            raise ExportError(f"{f.name} is read as {getattr(column, 'dtype', type(column).__name__)}, not as {f.dtype}.")
+            raise ExportError(
+                f"{f.name} is read as {getattr(column, 'dtype', type(column).__name__)}, not as {f.dtype}."
+            )
         self._block.update(arrays.raw(arrays.little_endian(column[start:stop])))
 
     def _end(self) -> None:
@@ -286,7 +287,8 @@ class _Frames(_Rows):
 
     def _begin(self) -> None:
         super()._begin()
-        self._sizes, self._odd = None, False
+        self._sizes: Array | None = None
+        self._odd = False
 
     def _update(self, column: Column, start: int, stop: int) -> None:
         assert isinstance(column, EncodedFrames)
@@ -314,7 +316,7 @@ class _Videos(_Rows):
 
     def __init__(self, f: Field) -> None:
         super().__init__(f)
-        self.seen: list[tuple[tuple[str, ...], IntArray]] = []
+        self.seen: list[tuple[tuple[str, ...], Array]] = []
 
     def add(self, column: Column, start: int, stop: int) -> None:
         """Keep rows ``start`` to ``stop`` of a column."""
@@ -337,7 +339,7 @@ def _digest(plan: Plan, f: Field, found: _Blocks) -> str:
     return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array(hashes))
 
 
-def _video_blocks(plan: Plan, seen: Sequence[tuple[tuple[str, ...], IntArray]]) -> Iterator[bytes]:
+def _video_blocks(plan: Plan, seen: Sequence[tuple[tuple[str, ...], Array]]) -> Iterator[bytes]:
     """Yield the hashes of rows (video, frame), and of the videos in the order in which rows refer to them."""
     number: dict[str, int] = {}
     index = []

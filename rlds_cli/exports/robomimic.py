@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -84,7 +85,9 @@ class Robomimic(GroupedFormat):
             found.append(Loss("flags", text, FLAGS[1], UNTERMINATED))
         for split in content.table.splits:
             if not content.table.splits[split].any() or fitting(split, ()) != split:
-                found.append(Loss("splits", f"the split {split}, which has no episodes or a name that HDF5 lacks", split))
+                found.append(
+                    Loss("splits", f"the split {split}, which has no episodes or a name that HDF5 lacks", split)
+                )
         return found
 
     def losses_of_fields(self) -> Iterator[Loss]:
@@ -155,9 +158,12 @@ class Robomimic(GroupedFormat):
         """Make the group of all demonstrations, with robomimic's description of the environment."""
         data, env = f.create_group("data"), self.content.dataset.manifest.env
         known = env.get("args")
-        args = known if isinstance(known, dict) else {"env_name": env.get("id") or "", "env_type": _GYM, "env_kwargs": {}}
+        made: dict[str, Any] = {"env_name": env.get("id") or "", "env_type": _GYM, "env_kwargs": {}}
         data.attrs["total"] = int(self.content.table.length.sum())
-        data.attrs["env_args"] = json.dumps(args)
+        about = json.dumps(known if isinstance(known, dict) else made)
+        data.attrs["env_args"] = np.bytes_(
+            about
+        )  # of fixed length: others lie in a heap, for which readers search files
 
     def describe(self, make: Layout, group: h5py.h5g.GroupID, episode: int) -> None:
         """Write the number of steps."""

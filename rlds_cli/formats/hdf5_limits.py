@@ -43,6 +43,7 @@ MAX_ATTRIBUTE = 16 << 20  # bytes; most versions of HDF5 write 64 KiB at most, a
 MAX_UNMEASURED = 256 << 20  # of attributes, and other values whose lengths are known roughly
 BLOCK = 4 << 20
 MAX_SEARCHED = 4 << 30  # bytes of a file whose heap is looked through
+_WINDOW = 16 << 20  # bytes that are searched at a time, whole pages
 _COLLECTION = b"GCOL\x01"
 _OBJECT = 16  # bytes of the header of an object, and of a collection
 
@@ -330,11 +331,20 @@ def _largest(path: str, size: int, changed: int) -> int:
     """Return the bytes of the largest collection of the heap, which bound the size of every object."""
     found = 0
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        at = content.find(_COLLECTION)
-        while at >= 0:
+        for at in _places(content, _COLLECTION):
             found = max(found, min(int.from_bytes(content[at + 8 : at + 16], "little"), size - at))
-            at = content.find(_COLLECTION, at + 1)
     return found
+
+
+def _places(content: mmap.mmap, what: bytes) -> Iterator[int]:
+    """Yield the places of some bytes in a mapped file; pages that were searched do not stay in memory."""
+    for window in range(0, len(content), _WINDOW):
+        end = min(window + _WINDOW, len(content))
+        at = content.find(what, window, end + len(what) - 1)
+        while at >= 0:
+            yield at
+            at = content.find(what, at + 1, end + len(what) - 1)
+        content.madvise(mmap.MADV_DONTNEED, window, end - window)
 
 
 def _check_heap(item: h5py.h5g.GroupID | h5py.h5d.DatasetID, path: Path) -> None:
@@ -350,8 +360,7 @@ def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
     """Return whether a collection has free space of size 0, or collections overlap; lengths have ``width`` bytes."""
     left = size // _OBJECT  # objects that fit into the file
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = content.find(_COLLECTION + bytes(3))
-        while start >= 0:
+        for start in _places(content, _COLLECTION + bytes(3)):
             at = start + _OBJECT
             end = min(start + int.from_bytes(content[start + 8 : start + 8 + width], "little"), size)
             while at + _OBJECT <= end:
@@ -361,7 +370,6 @@ def _is_endless(path: str, size: int, changed: int, width: int) -> bool:
                 if left < 0 or not (number or length):
                     return True
                 at += _OBJECT + (length + 7 & ~7) if number else length
-            start = content.find(_COLLECTION + bytes(3), start + 1)
     return False
 
 

@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import requests
 import urllib3
@@ -268,6 +268,60 @@ class Client:
                 raise Retryable(reason(exc)) from exc
             raise Permanent(reason(exc)) from exc
 
+    def send(
+        self,
+        method: str,
+        url: str,
+        body: bytes | BinaryIO = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        size: int | None = None,
+        told: Callable[[int], None] = lambda sent: None,
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Send a body, once, and return the body and the headers of the answer.
+
+        The only credentials that are sent are the hub's token, to the hub. Redirects are not followed. While the server
+        takes bytes, the request may last.
+
+        Parameters
+        ----------
+        method : str
+            ``POST`` or ``PUT``.
+        body : bytes or binary stream
+            A stream is read from its position on.
+        size : int, optional
+            Bytes of a stream.
+        told : callable, optional
+            Receives the number of bytes of a stream whenever some are sent.
+
+        Raises
+        ------
+        Retryable, Permanent
+            For any answer that is not a success, and any failure.
+        """
+        self.check()
+        with self._watch.exchange(self.policy.answer) as exchange:
+            self.check()
+            seconds = self.policy.answer
+            stream: Any = body if isinstance(body, bytes) else _Outgoing(body, size or 0, exchange, seconds, told)
+            timeout = (self.policy.connect, self.policy.read)
+            with self._failing(exchange), during(exchange):
+                response = self._session.request(
+                    method, url, data=stream if len(stream) else b"", headers=dict(headers or {}), stream=True,
+                    timeout=timeout, auth=connections.HubToken(url, self.where), allow_redirects=False,
+                )  # fmt: skip
+            with closing(response):
+                if exchange.ended:
+                    self.check()
+                    raise self._late(exchange)
+                if response.status_code not in (200, 201, 202, 204):
+                    raise self._failure(response)
+                self._open[response] = exchange
+                try:
+                    return self.whole(response), response.headers
+                finally:
+                    del self._open[response]
+
     def _late(self, exchange: Exchange) -> Retryable:
         if exchange.late:
             return Retryable("timed out before the end of its headers", late=True)
@@ -405,6 +459,30 @@ class Client:
         following = response.links.get("next", {}).get("url")
         page = connections.following(response.url, following) if following else None
         return JsonPage(value, response.headers.get("X-Repo-Commit"), page)
+
+
+class _Outgoing:
+    """The body of a request as it is sent. Each read says that the server has taken what was read before."""
+
+    def __init__(
+        self, stream: BinaryIO, size: int, exchange: Exchange, seconds: float, told: Callable[[int], None]
+    ) -> None:
+        self._stream, self._size, self._left = stream, size, size
+        self._exchange, self._seconds, self._told = exchange, seconds, told
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        while chunk := self.read(BLOCK):
+            yield chunk
+
+    def read(self, size: int = -1) -> bytes:
+        self._exchange.allow(self._seconds)
+        chunk = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(chunk)
+        self._told(len(chunk))
+        return chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -492,6 +492,18 @@ class ServerCredentials(AuthBase):
         return request if self._header is None else self._header(request)
 
 
+class HubToken(AuthBase):
+    """The hub's token, sent to the hub only, and no credentials of another kind."""
+
+    def __init__(self, url: str, where: Settings) -> None:
+        to_hub = origin(url) == origin(where.hub) and is_private(url)
+        self._header = _known(url, where) if to_hub and where.hub_token else None
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add the token to a request to the hub."""
+        return request if self._header is None else self._header(request)
+
+
 class _Bearer(AuthBase):
     """The hub's token as an Authorization header."""
 

@@ -5,24 +5,28 @@ Credentials are those of `settings`. Without any, requests are not signed, which
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable, quoted
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
+from rlds_cli.remote.web import WebObjects
 from rlds_cli.settings import Settings
 
 PART = 8 << 20  # bytes of a part of a large upload
 _PARTS = 9_000  # S3 takes 10,000
 _AT_ONCE = 8  # parts
 _CHUNK = 1 << 20
+_SIGNED = timedelta(hours=1)
 _MOST_SIBLINGS = 100
 _DEFAULT_REGION = "us-east-1"
 _RETRIES = 4  # of one request, by obstore; `Client.persist` begins anew after them
@@ -30,7 +34,20 @@ _HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE of ~/.aws/credentials, must allow it",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS names the key file of a service account that may do it",
 }
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "json": "application/json",
+}
 _NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
+
+
+_begun: list[int] = []  # the process that has used obstore, whose threads do not survive a fork
+
+
+def was_forked() -> bool:
+    """Return whether obstore was used by a parent of this process, and cannot be used here."""
+    return bool(_begun) and _begun[0] != os.getpid()
 
 
 class BucketObjects(Objects):
@@ -39,10 +56,13 @@ class BucketObjects(Objects):
     def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
         super().__init__(address, where, policy=policy)
         self._obstore = _import_obstore()
+        self._version = "version" if address.scheme == "gs" else "e_tag"  # by which the store compares
 
     @cached_property
     def _store(self) -> Any:
         """The bucket as obstore has it; made with the first request, which asks S3 for the bucket's region."""
+        if not _begun:
+            _begun.append(os.getpid())
         where, policy = self.where, self.client.policy
         common: dict[str, Any] = {
             "retry_config": {
@@ -61,8 +81,8 @@ class BucketObjects(Objects):
             },
         }
         if self.address.scheme == "gs":
-            key = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
-            return self._obstore.store.GCSStore(self.address.root, **key, **common)
+            key: dict[str, Any] = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
+            return self._obstore.store.GCSStore(self.address.root, base_url=where.gcs, **key, **common)
         options: dict[str, Any] = {"region": where.region or self._region(), **where.aws}
         if "access_key_id" not in where.aws:
             options["skip_signature"] = True
@@ -86,6 +106,18 @@ class BucketObjects(Objects):
         found = headers.get("x-amz-bucket-region", "")
         return found if re.fullmatch(r"[a-z0-9-]{1,40}", found) else _DEFAULT_REGION
 
+    def signed(self, name: str) -> str:
+        """Return a URL by which a file can be read for a while, without further credentials; nothing is asked for."""
+        where, key = self.where, self._key(name)
+        if self.address.scheme == "gs":
+            if where.google is None:
+                return f"{where.gcs}/{self.address.root}/{quote(key)}"
+        elif "access_key_id" not in where.aws:
+            host = where.s3 or f"https://s3.{where.region or self._region()}.amazonaws.com"
+            return f"{host}/{self.address.root}/{quote(key)}"
+        url: str = self._obstore.sign(self._store, "GET", key, _SIGNED)
+        return url
+
     # -- reading
 
     def _read(self, name: str, longest: int) -> Document | None:
@@ -96,7 +128,7 @@ class BucketObjects(Objects):
             data = bytes(found.bytes())
             if len(data) != found.meta["size"]:
                 raise Retryable("the connection closed early")
-            return Document(data, found.meta["e_tag"] or "")
+            return Document(data, found.meta[self._version] or "")
         except (Permanent, Retryable):
             raise
         except FileNotFoundError:
@@ -156,7 +188,7 @@ class BucketObjects(Objects):
         try:
             with body.open() as content:
                 if body.size <= PART:
-                    self._obstore.put(self._store, key, content.read(), use_multipart=False)
+                    self._obstore.put(self._store, key, content.read(), attributes=_kind(name), use_multipart=False)
                 else:
                     part = max(PART, -(-body.size // _PARTS))
                     self._obstore.put(self._store, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
@@ -169,10 +201,10 @@ class BucketObjects(Objects):
 
     def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
         key, errors = self._key(name), self._obstore.exceptions
-        mode: Any = "create" if seen is None else {"e_tag": seen}
+        mode: Any = "create" if seen is None else {self._version: seen}
         if self.compares:
             try:
-                self._obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+                self._obstore.put(self._store, key, data, attributes=_kind(name), mode=mode, use_multipart=False)
                 return
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 raise Overtaken from None
@@ -187,7 +219,7 @@ class BucketObjects(Objects):
         if (None if there is None else there.tag) != seen:
             raise Overtaken
         try:
-            self._obstore.put(self._store, key, data, use_multipart=False)
+            self._obstore.put(self._store, key, data, attributes=_kind(name), use_multipart=False)
         except Exception as e:
             raise self._failed(e) from None
         now = self._read(name, LONGEST)
@@ -236,6 +268,24 @@ class BucketObjects(Objects):
 
     def _hint(self, exc: Permanent) -> str | None:
         return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
+
+
+class SignedObjects(WebObjects):
+    """A bucket in a process that was forked after its parent had used obstore: read by plain requests."""
+
+    def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
+        super().__init__(address, where, policy=policy)
+        self._bucket = BucketObjects(address, where, policy=policy)
+
+    def url(self, name: str) -> str:
+        """Return the URL that a file is requested at."""
+        return self._bucket.signed(name)
+
+
+def _kind(name: str) -> dict[str, str]:
+    """Return the content type of a page, which a bucket that serves pages tells browsers."""
+    kind = _KINDS.get(name.rpartition(".")[2])
+    return {"Content-Type": kind} if kind else {}
 
 
 def _import_obstore() -> Any:

@@ -123,6 +123,17 @@ class DirectoryObjects(Objects):
             return False
         return True
 
+    def tidy(self) -> None:
+        """Remove hidden files in which nobody writes any more."""
+        for file in self.address.directory.glob("*/.*.part"):
+            with suppress(OSError, NoPermission):
+                descriptor = safe_files.open_own(file, os.O_WRONLY)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    file.unlink()
+                finally:
+                    os.close(descriptor)
+
     def _delete(self, name: str) -> None:
         try:
             self._path(name).unlink(missing_ok=True)

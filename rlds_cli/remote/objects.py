@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -195,6 +195,15 @@ class Objects(ABC):
     def delete(self, name: str) -> None:
         """Remove a file; nothing happens if there is none. Raises UploadFailed."""
         self._writing(name, lambda: self._delete(name))
+
+    def tidy(self) -> None:
+        """Remove what pushes left that were killed, where the store shows it."""
+        return
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Remove files, in one step where the store can; raises UploadFailed."""
+        for name in names:
+            self.delete(name)
 
     # -- one attempt each
 

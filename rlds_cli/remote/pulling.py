@@ -31,6 +31,7 @@ from rlds_cli.growing.verification import verify_directory as verify_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.http.client import RetryPolicy
+from rlds_cli.http.connections import is_private
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import LOCAL
@@ -50,6 +51,7 @@ from rlds_cli.store.integrity import verify_directory
 _AT_ONCE = 8  # requests
 _RANGE = 8  # blocks of a request
 _SYNCED = 512 << 20  # bytes after which what came is written to the disk, and noted as safe
+_PIN = "ADDRESS#rlds1:... says what it must be"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -90,7 +92,8 @@ def pull(
     expect : str, optional
         The fingerprint that it must have.
     force : bool
-        Replace a dataset of this id with other content. A copy of an earlier generation is replaced without it.
+        Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
+        generation is replaced without it.
 
     Raises
     ------
@@ -111,9 +114,11 @@ def pull(
             raise WrongFingerprint(f"{address} has {index.fingerprint}; {expect} was asked for. Nothing was written.")
         id = _id(index, as_, address)
         place = Home(where.home)
+        if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
+            progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
         with exclusive(place, id, progress):
             here = home.find(id, where)
-            if here is not None and _has(here, index):
+            if here is not None and _has(here, index) and not force:
                 origins.record(place, id, _origin(address, index))
                 return here
             if here is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlds_cli.errors import DownloadFailed, Offline
+from rlds_cli.errors import Offline
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.objects import Objects
@@ -29,11 +29,13 @@ def open_objects(address: Address, where: Settings, *, policy: RetryPolicy | Non
             hint="an address that is a directory works without",
         )
     if address.scheme in ("s3", "gs"):
-        from rlds_cli.remote.buckets import BucketObjects
+        from rlds_cli.remote.buckets import BucketObjects, SignedObjects, was_forked
 
-        return BucketObjects(address, where, policy=policy)
+        return (SignedObjects if was_forked() else BucketObjects)(address, where, policy=policy)
     if address.scheme == "hf":
-        raise DownloadFailed(f"{address}: the hub is not among the stores of this version.")
+        from rlds_cli.remote.hub import HubObjects
+
+        return HubObjects(address, where, policy=policy)
     from rlds_cli.remote.web import WebObjects
 
     return WebObjects(address, where, policy=policy)

@@ -34,19 +34,10 @@ class WebObjects(Objects):
 
     def _read(self, name: str, longest: int) -> Document | None:
         try:
-            with self.client.open(self.url(name)) as response:
-                if response.status_code != 200:
-                    raise Permanent(f"HTTP {response.status_code} to a request for all of it", response.status_code)
-                parts, total = list[bytes](), 0
-                for block in self.client.blocks(response):
-                    parts.append(bytes(block))
-                    total += len(block)
-                    if total > longest:
-                        raise Permanent(f"it has more than {longest:,} bytes")
-                said = _length(response)
-                if said is not None and total < said:
-                    raise Retryable("the connection closed early")
-                return Document(b"".join(parts), response.headers.get("ETag", ""))
+            data, response = self.client.document(self.url(name))
+            if len(data) > longest:
+                raise Permanent(f"it has more than {longest:,} bytes")
+            return Document(data, response.headers.get("ETag", ""))
         except Permanent as exc:
             if exc.status in (404, 410):
                 return None

@@ -48,6 +48,7 @@ _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _MEANT = re.compile(r"[&<>\\`*_\[\]|~$#!{}\"]")  # characters with a meaning inside a line
 _BEGINS = re.compile(r"\d+[.)]|[-+=:]")  # and those that begin a list, a heading or a rule
 _TAME = re.compile(r"[\w./:@+,= ()-]+", re.ASCII)
+MARK = "<!-- rlds push writes this page again, unless this line is removed -->"
 _LONGEST = 2000  # characters of a description
 _MOST_FIELDS, _MOST_NOTES, _MOST_STEPS = 200, 20, 50
 
@@ -65,7 +66,7 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         Bytes at the address; those on this disk unless given.
     """
     parts = [
-        f"---\n{_metadata(s)}---",
+        f"---\n{_metadata(s)}---\n\n{MARK}",
         f"# {plain(_name(s.id))}",
         _lead(s, size),
         _description(s.about.description),
@@ -76,8 +77,8 @@ def card(s: Summary, *, address: str | None = None, size: int | None = None) -> 
         _provenance(s.provenance),
         _notes(s),
         _licence(s),
-        "rlds wrote this page. Beside it, `report.html` shows the content of the "
-        "dataset, and `croissant.json` describes it for programs.",
+        "rlds wrote this page. Beside it, `croissant.json` describes the dataset for programs, and `report.html`, if "
+        "it is there, shows its content.",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -247,7 +248,7 @@ def _origin(s: Summary) -> str | None:
         facts.append(("Archive", code(str(first.get("file"))) + (f" and {more:,} more" if more > 0 else "")))
     if archive.get("sha256"):
         facts.append(("SHA-256", code(str(archive["sha256"]))))
-    if a.source:
+    if a.source and not a.source.startswith(("file:", "/")):  # a path of somebody's machine
         facts.append(("Source", _linked(visible.shown(a.source))))
     if a.author:
         facts.append(("Author", plain(a.author)))

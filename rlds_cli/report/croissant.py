@@ -108,7 +108,7 @@ def croissant(s: Summary, files: Iterable[StoredFile], *, url: str | None = None
         described["citeAs"] = _words(cited)
     described["distribution"] = [*map(_file, files), _objects()]
     described["recordSet"] = [_steps(s)]
-    encoded = json.dumps(described, indent=1, allow_nan=False) + "\n"
+    encoded = json.dumps(described, separators=(",", ":"), allow_nan=False) + "\n"
     return re.sub("[<>&]", lambda found: _IN_SCRIPT[found[0]], encoded)
 
 

@@ -312,12 +312,16 @@ def _send(
         size = path.stat().st_size
         target.objects.put(name, Body(size, partial(_opened, path)))
         sent[name] = sum
-        tell(Event(str(id), "publish", name, size, size))
+        tell(Event(str(id), "send", name, size, size))
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rlds-mirror") as pool:
-            for done in [pool.submit(send, w.name) for w in group]:
-                done.result()
+            try:
+                for done in [pool.submit(send, w.name) for w in group]:
+                    done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     finally:
         target.add(sent)
     for w in missing:

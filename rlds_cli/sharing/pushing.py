@@ -26,6 +26,7 @@ from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import packing, snapshot
 from rlds_cli.sharing.packing import Known, Plan
+from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
 
 _MOST_SIBLINGS = 100
@@ -70,6 +71,7 @@ def push(
     *,
     dry_run: bool = False,
     prune: bool = False,
+    pages: bool | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
@@ -85,6 +87,9 @@ def push(
         Read everything and return the plan; nothing is written anywhere.
     prune : bool
         Remove objects that the new index does not name: those of older pushes, which readers of an older index need.
+    pages : bool, optional
+        Write the card, Croissant metadata and the HTML report, for which all rows are read. By default the report is
+        left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -110,7 +115,13 @@ def push(
     address, where, tell = addresses.parse(to), settings.read(cache_dir), shown(progress)
     path = locate.dataset(ref, cache_dir=cache_dir)
     taken = snapshot.take(path)
-    done = send(taken, address, where, dry_run=dry_run, prune=prune, progress=tell)
+
+    def beside(plan: Plan, objects: Objects) -> Mapping[str, bytes]:
+        if pages is False:
+            return {}
+        return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=tell)
+
+    done = send(taken, address, where, dry_run=dry_run, prune=prune, documents=beside, progress=tell)
     if not dry_run:
         _record(path, taken, address)
     return done
@@ -123,7 +134,7 @@ def send(
     *,
     dry_run: bool = False,
     prune: bool = False,
-    documents: Callable[[Index], Mapping[str, bytes]] = lambda index: {},
+    documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
     policy: RetryPolicy | None = None,
 ) -> Pushed:
@@ -142,12 +153,13 @@ def send(
             plan = _plan(taken, objects, found, there, refused, progress)
             if dry_run:
                 return _pushed(plan, taken, address, there, dry_run=True)
+            beside = documents(plan, objects)
             try:
                 _send_objects(plan, objects, there, taken.id, progress)
                 break
             except _NotCopied as e:
                 refused.add(e.place)
-        _write_index(plan, objects, found, documents)
+        _write_index(plan, objects, found, beside)
         if not objects.compares:
             progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
         removed = _prune(objects, plan.index, old) if prune else 0
@@ -277,10 +289,7 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
 
 
 def _write_index(
-    plan: Plan,
-    objects: Objects,
-    found: tuple[Index, Document] | None,
-    documents: Callable[[Index], Mapping[str, bytes]],
+    plan: Plan, objects: Objects, found: tuple[Index, Document] | None, beside: Mapping[str, bytes]
 ) -> None:
     """Write the hashes of blocks, and then the index, if it is still the one that was seen."""
     if not objects.commits:
@@ -293,9 +302,7 @@ def _write_index(
             )
     objects.put(plan.index.blocks_name, Body.of(plan.hashes))
     try:
-        objects.replace(
-            indexes.NAME, plan.index.to_bytes(), None if found is None else found[1].tag, documents(plan.index)
-        )
+        objects.replace(indexes.NAME, plan.index.to_bytes(), None if found is None else found[1].tag, beside)
     except Overtaken:
         raise UploadFailed(
             f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",
@@ -307,8 +314,8 @@ def _prune(objects: Objects, index: Index, old: Mapping[str, int]) -> int:
     """Remove what the index does not name and was there before this push began; return the bytes."""
     named = {o.name for o in index.objects} | {index.blocks_name}
     unnamed = {name: size for name, size in old.items() if name not in named}
-    for name in unnamed:
-        objects.delete(name)
+    objects.delete_all(unnamed)
+    objects.tidy()
     return sum(unnamed.values())
 
 

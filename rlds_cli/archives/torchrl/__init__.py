@@ -30,7 +30,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.names import differences, free_name, is_observation
-from rlds_cli.archives.torchrl import stores
+from rlds_cli.archives.torchrl import described, stores
 from rlds_cli.archives.torchrl.boundaries import (
     EpisodeReading,
     FoundEpisodes,
@@ -76,6 +76,8 @@ def recognise(paths: Sequence[Path]) -> str | None:
     """Describe files of TorchRL or TensorDict in one line; None for other files."""
     if any(p.name == stores.BUFFER for p in paths):
         return f"TorchRL's replay buffer: {_count(paths)}"
+    if any(p.name == described.FILE for p in paths):
+        return f"TensorDict that rlds exported: {_count(paths)}"
     if any(is_tensordict(p) for p in paths if p.name == META):
         return f"memory-mapped TensorDict: {_count(paths)}"
     if any(p.name == stores.STORAGE for p in paths):
@@ -122,6 +124,9 @@ def plan(archive: Archive) -> Plan:
         Pickles, links out of the directory, impossible shapes.
     """
     _refuse_pickles(archive)
+    file = described.described(archive)
+    if file is not None:
+        return described.plan(archive, file)
     own = {k for store in stores.find(archive) for k in _own(archive, store)}
     return _plan(archive, sorted(own))
 
@@ -162,6 +167,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     Replan
         Next values differ from the rows after at most steps.
     """
+    if "described" in plan.facts:
+        yield from described.read(plan, part)
+        return
     store = stores.again(plan.archive, int(part.args["source"]), int(part.args["buffer"]))
     first, stop = int(part.args["first"]), int(part.args["stop"])
     own = list(plan.facts["own_next"])
@@ -177,6 +185,9 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read values that JSON holds once for all rows, and descriptions of the environment."""
+    if "described" in plan.facts:
+        yield from described.metadata(plan)
+        return
     found = stores.find(plan.archive)
     for store in found:
         prefix = f"{store.name}/" if len(found) > 1 else ""

@@ -161,7 +161,7 @@ class Lanes:
         self.stored[name] = name
         self._arrays[name] = array
 
-    def add_texts(self, name: str, texts: list[str]) -> None:
+    def add_texts(self, name: str, texts: list[str | None]) -> None:
         """Add a column of texts."""
         self.keys[name] = Key("str", ())
         self.stored[name] = name

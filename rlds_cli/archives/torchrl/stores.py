@@ -41,7 +41,7 @@ from rlds_cli.text import natural
 
 BUFFER, STORAGE, WRITER = "buffer_metadata.json", "storage_metadata.json", "metadata.json"
 H5_MARKS = ("_storage_shape", "is_full")
-FLAT_MARKS = ("is_full", "shift", "_storage_shape")
+FLAT_MARKS = ("is_full", "_storage_shape")
 HDF5 = (".h5", ".hdf5")
 PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 META = "meta.json"
@@ -215,6 +215,7 @@ def _add_storage(store: TensorStore, directory: Path, root: Path) -> None:
     constants = store.tree.constants
     if all(mark in constants for mark in FLAT_MARKS):
         store.marks = {mark: constants.pop(mark) for mark in FLAT_MARKS}
+        store.marks["shift"] = constants.pop("shift", None)  # not there where the buffer is full and begins at row 0
     path = directory / STORAGE
     if path.exists():
         store.is_buffer = True
@@ -285,7 +286,7 @@ class TensorTree:
     directory: Path
     batch: tuple[int, ...]
     leaves: dict[str, TensorLeaf] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, list[str | None]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     padded: bool = False
@@ -416,7 +417,7 @@ def _non_tensor(tree: TensorTree, directory: Path, meta: Mapping[str, Any], name
     elif kind_of(meta) == "NonTensorData":
         tree.constants[name] = data
     elif isinstance(data, list) and len(tree.batch) == 1 and len(data) == tree.batch[0]:
-        tree.texts[name] = [x if isinstance(x, str) else json.dumps(x) for x in data]
+        tree.texts[name] = [x if isinstance(x, str) or x is None else json.dumps(x) for x in data]
     else:
         tree.constants[name] = data
 

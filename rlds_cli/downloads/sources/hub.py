@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -291,6 +291,16 @@ class _HubSource(FileSource):
 
     def is_repository(self, url: str) -> bool:
         return not parse(url).path
+
+    def mirror_urls(self, mirror: str, tails: Sequence[str]) -> Iterator[str]:
+        try:
+            place = parse(mirror)
+        except DownloadFailed:  # no address of the hub: the error of a file says so, if no source has it
+            yield from super().mirror_urls(mirror, tails)
+            return
+        below = f"/{place.path}" if place.path else ""
+        # addresses of this scheme are not quoted
+        yield from (f"hf://datasets/{place.repo}@{place.revision}{below}/{tail}" for tail in tails[:2])
 
 
 HUB = _HubSource()

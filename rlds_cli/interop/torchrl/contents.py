@@ -7,8 +7,10 @@ leaves in a dict; here it is one that holds the names, and reads the values. Not
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDict, is_non_tensor, is_tensor_collection
 
@@ -16,8 +18,48 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import CPU, Transitions, Tree, as_numbers
+from rlds_cli.ted import IntArray
 
-Source = Transitions | Trajectories
+
+@dataclass(frozen=True)
+class Selected:
+    """Transitions ``numbers`` [n] of ``transitions``, or trajectories."""
+
+    transitions: Transitions | Trajectories
+    numbers: IntArray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self.transitions.dataset
+
+    @property
+    def tree(self) -> Tree:
+        """Names of the fields."""
+        return self.transitions.tree
+
+    @property
+    def size(self) -> torch.Size:
+        """Batch size of all of it."""
+        return torch.Size((len(self), *self.transitions.size[1:]))
+
+    def row_of(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of one value of a field."""
+        return self.transitions.row_of(name)
+
+    def read(self, numbers: IntArray, names: tuple[str, ...] | None = None) -> list[Any]:
+        """Return the values of some of them for each name."""
+        return self.transitions.read(self.numbers[numbers], names)
+
+    def column(self, name: str) -> Any:
+        """Return a field of all of them."""
+        return self.transitions.read(self.numbers, (name,))[0]
+
+
+Source = Transitions | Trajectories | Selected
 
 
 class ReadOnly(RldsError, RuntimeError):

@@ -18,7 +18,8 @@ from tensordict import TensorDict
 from torchrl.data.utils import CloudpickleWrapper
 
 from rlds_cli.errors import InvalidArgument, PreprocessError
-from rlds_cli.interop.torchrl.contents import Source
+from rlds_cli.interop.torchrl.trajectories import Trajectories
+from rlds_cli.interop.torchrl.transitions import Transitions
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 
@@ -27,7 +28,7 @@ CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 class Job:
     """The transitions 0 to ``count`` of ``source``, and the function."""
 
-    source: Source
+    source: Transitions | Trajectories
     function: Callable[[TensorDict], TensorDict]
     count: int
 

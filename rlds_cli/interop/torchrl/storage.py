@@ -13,7 +13,7 @@ from torchrl.data.replay_buffers.storages import TensorStorage
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.downloads.download import download
 from rlds_cli.errors import DatasetNotFound, WrongFingerprint
-from rlds_cli.interop.torchrl.contents import Contents, read_only
+from rlds_cli.interop.torchrl.contents import Contents, Selected, read_only
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions, as_numbers
 from rlds_cli.loader.fields.fields import Names
@@ -132,6 +132,13 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         numbers, single = as_numbers(index, len(self))
         rows = self.source.tensordict(numbers)
         return rows[0] if single else rows
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, tuple) and len(item) == 1 and isinstance(item[0], torch.Tensor) and item[0].ndim == 1:
+            # A sampler of slices asks for rows to look at their flags, which would decode all their images.
+            numbers, _ = as_numbers(item[0], len(self))
+            return Contents.of(Selected(self.source, numbers))
+        return self.get(item)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
         """Refuse: datasets are read-only."""

@@ -97,14 +97,19 @@ def write_page(
     if path is not None:
         check_target(path, force=force)
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    ds = Dataset(ds.store).end_to_end()
-    content = gather(ds, summarise(ds), check(ds, progress=progress))
+    content = read_content(ds, progress=progress)
     page = render(content).encode("utf-8", "replace")
     if isinstance(to, str | os.PathLike):
         _write(Path(to).expanduser(), page)
     else:
         to.write(page)
     return _report(content, path, len(page))
+
+
+def read_content(ds: Dataset, *, share: float = 1.0, progress: Progress | bool | None = None) -> PageContent:
+    """Summarise, check and sample a dataset for `render`; ``share`` is that of `gather`."""
+    ds = Dataset(ds.store).end_to_end()
+    return gather(ds, summarise(ds), check(ds, progress=progress), share=share)
 
 
 def check_target(path: Path, *, force: bool = False) -> None:

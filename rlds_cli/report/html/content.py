@@ -68,8 +68,11 @@ class PageContent:
     viewing: Viewing
 
 
-def gather(ds: Dataset, summary: Summary, checked: CheckReport) -> PageContent:
-    """Gather the content of a page from a whole dataset, its summary and the report of its checks; rows are sampled."""
+def gather(ds: Dataset, summary: Summary, checked: CheckReport, *, share: float = 1.0) -> PageContent:
+    """Gather the content of a page from a whole dataset, its summary and the report of its checks; rows are sampled.
+
+    ``share`` of the usual numbers of episodes, values and pictures makes a smaller page.
+    """
     rows = DatasetRows(ds)
     fields = [f for f in sorted(ds.schema.values(), key=rank) if f.name not in FLAGS]
     spreads, room, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
@@ -80,7 +83,7 @@ def gather(ds: Dataset, summary: Summary, checked: CheckReport) -> PageContent:
             continue
         spreads.append(found)
         room -= len(found.elements)
-    chosen = viewed(ds, checked.findings)
+    chosen = viewed(ds, checked.findings, max(1, round(share * MOST_SHOWN)))
     returns = ds.episodes.get("total_reward")
     return PageContent(
         summary=summary,
@@ -90,8 +93,8 @@ def gather(ds: Dataset, summary: Summary, checked: CheckReport) -> PageContent:
         dots=_dots(ds),
         spreads=tuple(spreads),
         uncounted=tuple(uncounted),
-        listing=list_episodes(ds, checked.findings, chosen),
-        viewing=view(ds, rows, chosen, checked.findings),
+        listing=list_episodes(ds, checked.findings, chosen, max(MOST_SHOWN, round(share * MOST_LISTED))),
+        viewing=view(ds, rows, chosen, checked.findings, share=share),
     )
 
 
@@ -133,9 +136,9 @@ class Listing:
         return END_NAMES
 
 
-def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int]) -> Listing:
-    """List all episodes, or at most 10,000: the ``needed`` ones, and evenly spaced ones."""
-    e, k = ds.episodes, listed(ds, needed)
+def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int], most: int = MOST_LISTED) -> Listing:
+    """List all episodes, or at most ``most``: the ``needed`` ones, and evenly spaced ones."""
+    e, k = ds.episodes, listed(ds, needed, most)
     total = e.get("total_reward")
     score = None if total is None else _scores(ds, total)
     named = Counter(n for f in findings for n in {p.episode for p in f.places})
@@ -198,17 +201,17 @@ def cut(text: str, longest: int = _LONGEST) -> str:
 # -- the choice of episodes
 
 
-def viewed(ds: Dataset, findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:
+def viewed(ds: Dataset, findings: Iterable[Finding], most: int = MOST_SHOWN) -> dict[int, tuple[str, ...]]:
     """Choose the episodes of the viewer: (number -> reasons), in order.
 
-    Of more than 32: best and worst, median, longest and shortest, those with findings, and evenly spaced ones.
+    Of more than ``most``: best and worst, median, longest and shortest, those with findings, and evenly spaced ones.
     """
     reasons: dict[int, list[str]] = {}
     for number, why in _candidates(ds, findings):
         if number in reasons:
             if why and why not in reasons[number]:
                 reasons[number].append(why)
-        elif len(reasons) < MOST_SHOWN:
+        elif len(reasons) < most:
             reasons[number] = [why] if why else []
     return {k: tuple(reasons[k]) for k in sorted(reasons)}
 
@@ -230,11 +233,11 @@ def _candidates(ds: Dataset, findings: Iterable[Finding]) -> Iterator[tuple[int,
     yield from ((int(k), "") for k in evenly(ds.num_episodes, MOST_SHOWN))
 
 
-def listed(ds: Dataset, needed: Iterable[int]) -> IntArray:
+def listed(ds: Dataset, needed: Iterable[int], most: int = MOST_LISTED) -> IntArray:
     """Choose the episodes of the table, ascending: all of them, or the ``needed`` and evenly spaced ones."""
-    if ds.num_episodes <= MOST_LISTED:
+    if ds.num_episodes <= most:
         return np.arange(ds.num_episodes)
-    spaced = evenly(ds.num_episodes, MOST_LISTED - MOST_SHOWN)
+    spaced = evenly(ds.num_episodes, most - min(MOST_SHOWN, most // 2))
     return np.union1d(spaced, np.array(sorted(needed), np.int64))
 
 
@@ -293,7 +296,14 @@ class Viewing:
     left_out: tuple[str, ...]
 
 
-def view(ds: Dataset, rows: DatasetRows, chosen: Mapping[int, Sequence[str]], findings: Iterable[Finding]) -> Viewing:
+def view(
+    ds: Dataset,
+    rows: DatasetRows,
+    chosen: Mapping[int, Sequence[str]],
+    findings: Iterable[Finding],
+    *,
+    share: float = 1.0,
+) -> Viewing:
     """Read the ``chosen`` episodes (number -> reasons)."""
     schema = sorted(ds.schema.values(), key=rank)
     pictured = [f for f in schema if is_image(f)][:_MOST_IMAGES]
@@ -301,8 +311,8 @@ def view(ds: Dataset, rows: DatasetRows, chosen: Mapping[int, Sequence[str]], fi
     curves = _curves(numeric)
     kept = [f for f in numeric if f.name in {c.name for c in curves}]
     elements = max(1, sum(len(c.indices) for c in curves))
-    most = max(_FEWEST_STEPS, min(_MOST_STEPS, _VALUES // (elements * max(1, len(chosen)))))
-    film = _Film(rows, pictured, len(chosen))
+    most = max(_FEWEST_STEPS, min(_MOST_STEPS, int(share * _VALUES) // (elements * max(1, len(chosen)))))
+    film = _Film(rows, pictured, len(chosen), share * _PICTURE_BYTES)
     reader = _EpisodeReader(
         ds, rows, kept, curves, [f for f in schema if f.kind == "text"], film, most, ds.store.episode_strings("group")
     )
@@ -403,9 +413,9 @@ def _source(ds: Dataset, number: int, group: str) -> str:
 class _Film:
     """Reads film strips within a budget of bytes for all episodes."""
 
-    def __init__(self, rows: DatasetRows, fields: Sequence[Field], episodes: int) -> None:
+    def __init__(self, rows: DatasetRows, fields: Sequence[Field], episodes: int, room: float) -> None:
         self._rows, self._fields = rows, fields
-        self._room = _PICTURE_BYTES / max(1, len(fields) * episodes)  # of one field in one episode
+        self._room = room / max(1, len(fields) * episodes)  # of one field in one episode
 
     def frames(self, start: int, length: int, observed: int) -> dict[str, list[tuple[int, Picture]]]:
         """(step, picture) at evenly spaced steps, per image field."""
