@@ -68,7 +68,7 @@ def _convert_again(id: str) -> str:
 def _metadata_text(ds: Dataset, name: str) -> str:
     if name not in ds.manifest.metadata:
         return ""
-    found = arrays.read_strings(ds.path.joinpath("metadata", *map(component, name.split("/"))))
+    found = arrays.read_strings(ds.store.beside("metadata", *map(component, name.split("/"))))
     return found[0] if found else ""
 
 

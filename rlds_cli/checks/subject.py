@@ -15,7 +15,6 @@ from rlds_cli.checks.findings import MOST_PLACES, Place
 from rlds_cli.dataset import environments
 from rlds_cli.errors import RldsError
 from rlds_cli.registry import Entry, short
-from rlds_cli.store import arrays
 from rlds_cli.store.compression import read_range
 from rlds_cli.ted import VIDEO, Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
@@ -121,7 +120,7 @@ class Subject:
         """
         f, rows = self.ds.schema[name], self.ds.num_rows
         tile = max(1, TILE_BYTES // max(1, f.row_bytes))
-        at_once = tile if self.ds.encoding == "memmap" else max(tile, _DECODED_BYTES // max(1, f.row_bytes))
+        at_once = tile if self.ds.store.slices else max(tile, _DECODED_BYTES // max(1, f.row_bytes))
         for a in range(0, rows, at_once):
             values = self.between(name, a, min(a + at_once + more, rows))
             for b in range(0, min(at_once, rows - a), tile):
@@ -130,26 +129,21 @@ class Subject:
 
     def between(self, name: str, start: int, stop: int) -> Array:
         """The values of an array field, or the codes of a text field, at rows ``start`` to ``stop``."""
-        if self.ds.encoding == "memmap":
-            return self.ds.store.rows(name)[start:stop]
-        return read_range(self.ds.store.directory(name), start, stop)
+        return self.ds.store.between(name, start, stop)
 
     def at(self, name: str, rows: IntArray) -> Array:
         """The values of an array field, or the codes of a text field, at ``rows`` [n], in any order.
 
         For frames kept encoded, their lengths in bytes [n].
         """
-        directory = self.ds.store.directory(name)
-        if self.ds.schema[name].codec == VIDEO:
+        if self.ds.schema[name].codec == VIDEO or (self.ds.schema[name].kind == "frames" and self.ds.store.slices):
             return self.ds.store.frame_sizes(name, rows)
+        if self.ds.store.slices:
+            return self.ds.store.rows(name)[rows]
+        directory = self.ds.store.directory(name)
         if self.ds.schema[name].kind == "frames":
             offsets = directory / "offsets"
-            if self.ds.encoding == "memmap":
-                column = arrays.read(offsets)
-                return np.asarray(column[rows + 1] - column[rows])
             return np.asarray(self._decoded(offsets, rows + 1, 8) - self._decoded(offsets, rows, 8))
-        if self.ds.encoding == "memmap":
-            return self.ds.store.rows(name)[rows]
         return self._decoded(directory, rows, self.ds.schema[name].row_bytes)
 
     def _decoded(self, path: Path, rows: IntArray, row_bytes: int) -> Array:

@@ -164,7 +164,7 @@ def saturated(s: Subject) -> Iterator[Finding]:
     actions = s.fields("action", kinds="f")
     if not actions:
         raise Skipped("no continuous actions")
-    if s.ds.encoding != "memmap":
+    if not s.ds.store.slices:
         raise Skipped("rows are compressed")
     if not s.thorough:
         return
@@ -193,7 +193,7 @@ class Saturation:
 
 def saturation(ds: Dataset, f: Field) -> Saturation | None:
     """Measure the saturation of a field over at most 4,096 of its steps; None without bounds, or when compressed."""
-    if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or ds.encoding != "memmap":
+    if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or not ds.store.slices:
         return None
     values = np.asarray(ds.store.rows(f.name)[_sampled_rows(ds)], np.float64).reshape(-1, int(np.prod(f.shape)))
     bounds = _space_bounds(ds.manifest.spaces.get("action"), f)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 
 
@@ -15,10 +15,15 @@ def check(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH|FILE", help="A dataset on this disk, or an archive.", autocompletion=options.complete_here
+            metavar="ID|PATH|FILE|ADDRESS",
+            help="A dataset on this disk or at an address, or an archive.",
+            autocompletion=options.complete_here,
         ),
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings as well.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Read the manifest and the episode table only, and no rows.")
+    ] = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -47,12 +52,16 @@ def check(
     from rlds_cli.home import locate
     from rlds_cli.importing import import_archive
 
-    path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
+    there = remote.opened(ref, cache_dir)
+    path, is_dataset = (there.path, True) if there else locate.dataset_or_file(ref, cache_dir=cache_dir)
+    if quick and not is_dataset:
+        raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     with out.progress() as progress:
         if is_dataset:
-            report = checks.check(path, progress=progress)
+            report = checks.check(there or path, quick=quick, progress=progress)
         else:
             report = check_archive(path, import_archive, cache_dir=cache_dir, progress=progress)
     out.page(CheckPage(report), report)
+    remote.tell(there)
     if report.errors or (strict and report.warnings):
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
 
@@ -14,11 +14,12 @@ from rlds_cli.errors import RldsError
 @app.command("diff")
 def diff(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="A dataset on this disk.", autocompletion=options.complete_here)
+        str,
+        typer.Argument(
+            metavar="A", help="A dataset on this disk or at an address.", autocompletion=options.complete_here
+        ),
     ],
-    b: Annotated[
-        str, typer.Argument(metavar="B", help="Another dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another dataset.", autocompletion=options.complete_here)],
     tolerance: Annotated[
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
@@ -46,12 +47,19 @@ def diff(
     from rlds_cli.report.diff import compare
 
     try:
-        one, other = (locate.dataset(x, cache_dir=cache_dir) for x in (a, b))
-        ds = open_dataset(one, generation=generation)
-        found = compare(ds, other, rtol=tolerance, atol=tolerance, cache_dir=cache_dir)
+        one = remote.opened(a, cache_dir, generation=generation)
+        other = remote.opened(b, cache_dir)
+        found = compare(
+            one or open_dataset(locate.dataset(a, cache_dir=cache_dir), generation=generation),
+            other or locate.dataset(b, cache_dir=cache_dir),
+            rtol=tolerance,
+            atol=tolerance,
+            cache_dir=cache_dir,
+        )
     except RldsError as e:
         out.error(e)
         raise typer.Exit(2) from None
     out.page(DifferencePage(found, everything=verbose), found)
+    remote.tell(one, other)
     if not found.close:
         raise typer.Exit(1)

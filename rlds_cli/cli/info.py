@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from rlds_cli import registry, subset, visible
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import space_text
 from rlds_cli.files.hashing import short
@@ -35,8 +35,8 @@ def info(
     id: Annotated[
         str,
         typer.Argument(
-            metavar="ID",
-            help="A dataset, downloaded or not, or the directory of one.",
+            metavar="ID|ADDRESS",
+            help="A dataset, downloaded or not, the directory of one, or its address.",
             autocompletion=options.complete_id,
         ),
     ],
@@ -61,9 +61,13 @@ def info(
         text = catalogue.citation(id, cache_dir)
         return out.result({"id": id, "citation": text}, visible.lines(text.split("\n")))
     if fingerprint:
-        text = catalogue.fingerprint(id, cache_dir)
+        there = remote.opened(id, cache_dir)
+        text = there.fingerprint if there else catalogue.fingerprint(id, cache_dir)
+        remote.tell(there)
         return out.result({"id": id, "fingerprint": text}, text)
-    card = catalogue.card(id, cache_dir)
+    there = remote.opened(id, cache_dir)
+    card = catalogue.card_of(there) if there else catalogue.card(id, cache_dir)
+    remote.tell(there)
     if defects:
         return out.result([_defect(d) for d in card.defects], _defects(card))
     return out.result(card, _page(card))
@@ -102,6 +106,9 @@ def _headline(card: Card) -> str:
     if card.here.manifest is None:
         return f"{card.id}   here, but damaged: {card.here.damage}"
     m = card.here.manifest
+    if card.here.address is not None:
+        size = out.size(card.here.bytes_on_disk)
+        return f"{card.id}   at {card.here.address}: {size}, {m.encoding}   {short(m.fingerprint)}"
     return f"{card.id}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {short(m.fingerprint)}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlds_cli import text
-from rlds_cli.cli import options, out
+from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
 
@@ -27,8 +27,8 @@ def inspect(
     ref: Annotated[
         str,
         typer.Argument(
-            metavar="ID|PATH",
-            help="A dataset on this disk, or files of any kind.",
+            metavar="ID|PATH|ADDRESS",
+            help="A dataset on this disk or at an address, or files of any kind.",
             autocompletion=options.complete_here,
         ),
     ],
@@ -77,7 +77,8 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import locate
 
-    path, is_dataset = locate.dataset_or_file(ref, cache_dir=cache_dir)
+    there = remote.opened(ref, cache_dir, generation=generation)
+    path, is_dataset = (there.path, True) if there else locate.dataset_or_file(ref, cache_dir=cache_dir)
     drawn = plot is not None or video is not None
     if (episode is not None or drawn) and not is_dataset:
         option = "--episode needs" if episode is not None else "--plot and --video need"
@@ -90,16 +91,16 @@ def inspect(
         return _show_file(path)
     from rlds_cli.dataset import open_dataset
 
-    ds = open_dataset(path, generation=generation)
+    ds = there or open_dataset(path, generation=generation)
     if not drawn and html is None:
-        return _show(ds, episode, stats)
+        _show(ds, episode, stats)
     if plot is not None:
         _write_plot(ds, plot, output, episode=episode)
     if video is not None:
         _write_video(ds, video, episode=episode, field=field)
     if html is not None:
         _write_report(ds, html, force=force)
-    return None
+    return remote.tell(there)
 
 
 def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:

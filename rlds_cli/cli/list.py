@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rlds_cli import registry, visible
-from rlds_cli.cli import options, out
+from rlds_cli import registry, settings, visible
+from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
+from rlds_cli.files.hashing import short
+from rlds_cli.remote import addresses
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
 
 
 @app.command("list")
 def list_(
-    query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words in ids, or patterns.")] = None,
+    query: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Words in ids, or patterns; or an address.")
+    ] = None,
     family: Annotated[
         str | None, typer.Option("--family", "-f", help="List only this family.", show_default=False)
     ] = None,
@@ -37,6 +42,8 @@ def list_(
     if not (query or family or here or all_):
         found = catalogue.overview(cache_dir)
         return out.result(found, _families(found))
+    if query and len(query) == 1 and addresses.is_address(query[0]) and not (family or here or all_):
+        return _show_address(query[0], cache_dir)
     words = " ".join(query or ())
     rows = catalogue.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
     out.result(rows, _contents(rows) if here else _rows(rows))
@@ -45,6 +52,16 @@ def list_(
     if not rows:
         out.note(_nothing(words, family, here=here))
     return None
+
+
+def _show_address(ref: str, cache_dir: Path | None) -> None:
+    """Print the datasets at an address."""
+    from rlds_cli.remote.listing import datasets_at
+
+    found = datasets_at(addresses.parse(ref), settings.read(cache_dir))
+    rows = [(d.id, out.size(d.size), short(d.fingerprint), d.address) for d in found.datasets]
+    out.result(found.datasets, out.table(("ID", "SIZE", "FINGERPRINT", "ADDRESS"), rows, right="SIZE"))
+    remote.tell_bytes(found.fetched, found.requests, str(addresses.parse(ref)))
 
 
 def _families(o: Overview) -> str:

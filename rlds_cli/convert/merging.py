@@ -280,7 +280,7 @@ class _Merge:
         whole = len(ds.episodes) == ds.manifest.counts.episodes and ds.episodes.index.tolist() == list(
             range(len(ds.episodes))
         )
-        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or not whole:
+        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or ds.store.remote or not whole:
             return {}
         stats = {n: Stats(**s) for n, s in ds.manifest.stats.items()}
         stored = {f.name: f for f in ds.manifest.fields}

@@ -18,12 +18,14 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
-from rlds_cli.errors import InvalidArgument, NoReward, RldsError, UnknownField
+from rlds_cli.errors import InvalidArgument, InvalidId, NoReward, RldsError, UnknownField
 from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
 from rlds_cli.remote import addresses, origins
-from rlds_cli.settings import StrPath
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.addresses import Address
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
@@ -36,26 +38,45 @@ ArrayLike = npt.ArrayLike
 
 
 def open_dataset(
-    ref: str | os.PathLike[str], *, cache_dir: StrPath | None = None, generation: int | None = None
+    ref: str | os.PathLike[str],
+    *,
+    cache_dir: StrPath | None = None,
+    generation: int | None = None,
+    cache: int | str | None = None,
+    timeout: float | None = None,
 ) -> Dataset:
-    """Open a dataset that is on this disk: no network, no lock, no write.
+    """Open a dataset that is on this disk, without network, lock and write; or one at an address.
+
+    Of a dataset at an address, the manifest and the episode table are fetched; rows arrive in blocks of 1 MiB when they
+    are read, are checked, and stay in the home. See ``docs/remote.md``. A dataset that is in a home with the same
+    content is opened there.
 
     Parameters
     ----------
     ref : str or path
-        An id (``d4rl/hopper-medium-v2``, ``...@norm``), the directory of a dataset, or the address that a dataset in
-        a home was downloaded from or pushed to.
+        An id (``d4rl/hopper-medium-v2``, ``...@norm``), the directory of a dataset, or an address:
+        ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``hf://datasets/OWNER/NAME``, ``https://HOST/PATH/``, or a directory
+        that a dataset was pushed to. ``ADDRESS#rlds1:...`` pins the content.
     cache_dir : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
     generation : int, optional
         Of a dataset that grows: the number of a commit. The newest without it.
+    cache : int or str, optional
+        Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
+        used for longest leave for others. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
+    timeout : float, optional
+        Of a dataset at an address: seconds to wait for a block.
 
     Raises
     ------
     DatasetNotFound
-        The dataset is in none of the homes, or the generation was freed.
+        The dataset is in none of the homes, or not at the address, or the generation was freed.
     DamagedDataset, NewerFormat
         The dataset is damaged, or written by a later version.
+    WrongFingerprint
+        The address has other content than it pins.
+    DownloadFailed, WrongHash, Offline
+        The store does not give it. Reading rows raises these, too.
 
     Examples
     --------
@@ -63,10 +84,41 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    path = origins.find(ref, settings.read(cache_dir)) if addresses.is_address(ref) else None
-    if path is None:
-        path = locate.locate(ref, cache_dir)
-    return Dataset(open_store(path, generation=generation))
+    return Dataset(_open_at(ref, cache_dir, generation, cache, timeout))
+
+
+def _open_at(
+    ref: str | os.PathLike[str],
+    cache_dir: StrPath | None,
+    generation: int | None,
+    cache: int | str | None,
+    timeout: float | None,
+) -> Store:
+    where = settings.read(cache_dir)
+    here = origins.find(ref, where) if addresses.is_address(ref) else None
+    if here is not None:
+        return open_store(here, generation=generation)
+    if remote_address(ref, where) is None:
+        return open_store(locate.locate(ref, cache_dir), generation=generation)
+    from rlds_cli.remote.store import open_remote
+
+    return open_remote(ref, where, cache=cache, generation=generation, timeout=timeout)
+
+
+def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | None:
+    """Return the address that a text names; None for an id, and for the directory of a dataset.
+
+    A directory is an address if a dataset was pushed to it.
+    """
+    if not addresses.is_address(ref):
+        return None
+    try:
+        address = addresses.parse(ref)
+    except InvalidId:
+        return None
+    if address.scheme == "file" and not (address.directory / indexes.NAME).is_file():
+        return None
+    return address
 
 
 class Dataset:

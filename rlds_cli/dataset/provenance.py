@@ -137,7 +137,7 @@ class EpisodeOrigin:
     number: int
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigin, self.store.path, self.store.manifest.fingerprint, self.number)
+        return _reopened, (EpisodeOrigin, _how(self.store), self.store.manifest.fingerprint, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +151,20 @@ class EpisodeOrigins:
         return EpisodeOrigin(self.store, int(self.numbers[row]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigins, self.store.path, self.store.manifest.fingerprint, self.numbers)
+        return _reopened, (EpisodeOrigins, _how(self.store), self.store.manifest.fingerprint, self.numbers)
 
 
-def _reopened(kind: Callable[[Store, Any], Any], path: Path, fingerprint: str, what: Any) -> Any:
+def _how(store: Store) -> Path | tuple[Any, ...]:
+    """Return how a store is opened again: its path, or what opens it at its address."""
+    return store.__reduce__() if store.remote else store.path
+
+
+def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], fingerprint: str, what: Any) -> Any:
     """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
     from rlds_cli.growing.store import open_store
 
     try:
-        store = open_store(path)
+        store = path[0](*path[1]) if isinstance(path, tuple) else open_store(path)
     except (RldsError, OSError):
         return None
     return kind(store, what) if store.manifest.fingerprint == fingerprint else None

@@ -14,7 +14,8 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,16 @@ class SegmentMap:
 
     def _map(self, number: int) -> None:
         size = self._segment_rows * self._width
-        with arrays.open_sized(file_of(self._directory, number, 1 + len(self._shape)), size) as file:
+        with self._opened(number, size) as descriptor:
             at = self._at + (number - self._first) * size
-            _mapped(at, size, mmap.MAP_SHARED | _FIXED, file.fileno())
+            _mapped(at, size, mmap.MAP_SHARED | _FIXED, descriptor)
         self._mapped.add(number)
+
+    @contextmanager
+    def _opened(self, number: int, size: int) -> Iterator[int]:
+        """Open the file of a segment, which has ``size`` bytes."""
+        with arrays.open_sized(file_of(self._directory, number, 1 + len(self._shape)), size) as file:
+            yield file.fileno()
 
     def _unmap(self, number: int) -> None:
         """Let go of a segment that no array needs: the disk has it back then, if it was removed."""

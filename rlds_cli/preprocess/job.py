@@ -466,7 +466,7 @@ def state(ds: Dataset, function: str | None = None) -> Any:
     """
     for step in reversed(ds.manifest.provenance):
         if "state" in step and function in (None, step.get("function")):
-            path = ds.path.joinpath("metadata", *map(component, step["state"]["metadata"].split("/")))
+            path = ds.store.beside("metadata", *map(component, step["state"]["metadata"].split("/")))
             try:
                 return decode_state(arrays.read_string(path))
             except (ValueError, TypeError, KeyError, RecursionError) as e:

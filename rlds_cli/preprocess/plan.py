@@ -219,7 +219,8 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
-    linked = kept and task.whole and task.dataset.generation is None  # segments are no arrays of one file
+    # segments are no arrays of one file, and rows at an address are in none
+    linked = kept and task.whole and task.dataset.generation is None and not task.dataset.store.remote
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]

@@ -242,7 +242,7 @@ def _keeps_space(name: str, t: Task, plan: WritePlan) -> bool:
 
 def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
     for name in t.dataset.manifest.metadata:
-        path = t.dataset.path.joinpath("metadata", *(component(c) for c in name.split("/")))
+        path = t.dataset.store.beside("metadata", *(component(c) for c in name.split("/")))
         yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state

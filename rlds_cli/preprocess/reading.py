@@ -256,7 +256,7 @@ class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
-        if isinstance(dataset.store, GrowingStore):  # it holds the generation
+        if isinstance(dataset.store, GrowingStore) or dataset.store.remote:  # it holds the generation, or blocks
             self.store: Store = dataset.store
             self._table = dataset.store.whole_table()
         else:
@@ -366,8 +366,9 @@ class SourceReader:
         return values.tolist() if f.kind == "text" else values
 
     def _array(self, name: str, inner: str = "") -> Array | Compressed:
-        if (name, inner) not in self._arrays and isinstance(self.store, GrowingStore):
-            self._arrays[name, inner] = self.store.rows(name)
+        if (name, inner) not in self._arrays and (isinstance(self.store, GrowingStore) or self.store.remote):
+            column = {"": self.store.rows, "offsets": self.store.frame_offsets, "bytes": self.store.frame_bytes}[inner]
+            self._arrays[name, inner] = column(name)
         elif (name, inner) not in self._arrays:
             self._arrays[name, inner] = compression.open_rows(self.store.directory(name) / inner)
         return self._arrays[name, inner]

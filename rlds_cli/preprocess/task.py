@@ -432,10 +432,10 @@ def write_failures(directory: Path, found: Iterable[Failure]) -> None:
         safe_files.write_bytes(directory / FAILURES, "".join(lines).encode())
 
 
-def read_failures(directory: Path) -> tuple[Failure, ...]:
-    """Read ``errors.jsonl`` of a dataset's directory; empty if there is no such file."""
+def read_failures(file: Path) -> tuple[Failure, ...]:
+    """Read ``errors.jsonl`` of a dataset; empty if there is no such file."""
     try:
-        return tuple(Failure(**json.loads(line)) for line in (directory / FAILURES).read_text().splitlines())
+        return tuple(Failure(**json.loads(line)) for line in file.read_text().splitlines())
     except OSError:
         return ()
 
@@ -484,7 +484,10 @@ class StagePosition:
         if self.number == 0:
             return tuple(own)
         of_source = (replace(f, id=self.source.id, episode=self.origin(f.episode)) for f in own)
-        return (*read_failures(self.dataset.path), *(replace(f, again=self._again(f.episode)) for f in of_source))
+        return (
+            *read_failures(self.dataset.store.beside(FAILURES)),
+            *(replace(f, again=self._again(f.episode)) for f in of_source),
+        )
 
     def notes(self) -> tuple[Note, ...]:
         """Return the notes of the functions before this one."""

@@ -5,24 +5,28 @@ Credentials are those of `settings`. Without any, requests are not signed, which
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable, quoted
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
+from rlds_cli.remote.web import WebObjects
 from rlds_cli.settings import Settings
 
 PART = 8 << 20  # bytes of a part of a large upload
 _PARTS = 9_000  # S3 takes 10,000
 _AT_ONCE = 8  # parts
 _CHUNK = 1 << 20
+_SIGNED = timedelta(hours=1)
 _MOST_SIBLINGS = 100
 _DEFAULT_REGION = "us-east-1"
 _RETRIES = 4  # of one request, by obstore; `Client.persist` begins anew after them
@@ -38,6 +42,14 @@ _KINDS = {
 _NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
 
 
+_begun: list[int] = []  # the process that has used obstore, whose threads do not survive a fork
+
+
+def was_forked() -> bool:
+    """Return whether obstore was used by a parent of this process, and cannot be used here."""
+    return bool(_begun) and _begun[0] != os.getpid()
+
+
 class BucketObjects(Objects):
     """The files below ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``."""
 
@@ -49,6 +61,8 @@ class BucketObjects(Objects):
     @cached_property
     def _store(self) -> Any:
         """The bucket as obstore has it; made with the first request, which asks S3 for the bucket's region."""
+        if not _begun:
+            _begun.append(os.getpid())
         where, policy = self.where, self.client.policy
         common: dict[str, Any] = {
             "retry_config": {
@@ -91,6 +105,18 @@ class BucketObjects(Objects):
             pass
         found = headers.get("x-amz-bucket-region", "")
         return found if re.fullmatch(r"[a-z0-9-]{1,40}", found) else _DEFAULT_REGION
+
+    def signed(self, name: str) -> str:
+        """Return a URL by which a file can be read for a while, without further credentials; nothing is asked for."""
+        where, key = self.where, self._key(name)
+        if self.address.scheme == "gs":
+            if where.google is None:
+                return f"{where.gcs}/{self.address.root}/{quote(key)}"
+        elif "access_key_id" not in where.aws:
+            host = where.s3 or f"https://s3.{where.region or self._region()}.amazonaws.com"
+            return f"{host}/{self.address.root}/{quote(key)}"
+        url: str = self._obstore.sign(self._store, "GET", key, _SIGNED)
+        return url
 
     # -- reading
 
@@ -242,6 +268,18 @@ class BucketObjects(Objects):
 
     def _hint(self, exc: Permanent) -> str | None:
         return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
+
+
+class SignedObjects(WebObjects):
+    """A bucket in a process that was forked after its parent had used obstore: read by plain requests."""
+
+    def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
+        super().__init__(address, where, policy=policy)
+        self._bucket = BucketObjects(address, where, policy=policy)
+
+    def url(self, name: str) -> str:
+        """Return the URL that a file is requested at."""
+        return self._bucket.signed(name)
 
 
 def _kind(name: str) -> dict[str, str]:

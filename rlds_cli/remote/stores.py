@@ -29,9 +29,9 @@ def open_objects(address: Address, where: Settings, *, policy: RetryPolicy | Non
             hint="an address that is a directory works without",
         )
     if address.scheme in ("s3", "gs"):
-        from rlds_cli.remote.buckets import BucketObjects
+        from rlds_cli.remote.buckets import BucketObjects, SignedObjects, was_forked
 
-        return BucketObjects(address, where, policy=policy)
+        return (SignedObjects if was_forked() else BucketObjects)(address, where, policy=policy)
     if address.scheme == "hf":
         from rlds_cli.remote.hub import HubObjects
 

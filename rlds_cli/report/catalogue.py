@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry, settings
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
@@ -19,6 +20,9 @@ from rlds_cli.registry import Defect, Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +88,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A dataset on this disk; if its manifest cannot be read, ``manifest`` is None and ``damage`` is the reason."""
+    """A dataset on this disk; if its manifest cannot be read, ``manifest`` is None and ``damage`` is the reason.
+
+    Of a dataset at an ``address``, ``bytes_on_disk`` are its bytes there.
+    """
 
     id: str
     path: Path
     bytes_on_disk: int
     manifest: Manifest | None
     damage: str | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +177,15 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     id = locate.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
     path = locate.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
     return Card(str(id), entry, _copy(str(id), path) if path else None, () if variant else _variants(id, where))
+
+
+def card_of(ds: Dataset) -> Card:
+    """Return the facts about an open dataset."""
+    size, path = ds.store.size_of(), ds.path
+    address = None if size is None else str(getattr(ds.store, "address", ""))
+    return Card(
+        ds.id, None, Copy(ds.id, path, size_on_disk(path) if size is None else size, ds.manifest, None, address)
+    )
 
 
 def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import RldsError
-from rlds_cli.store.compression import read_range
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
 from rlds_cli.text import is_below, natural
@@ -112,12 +112,12 @@ def sampled_steps(ds: Dataset, f: Field) -> Array:
     ends = np.cumsum(ds.episodes["length"])
     episode = np.searchsorted(ends, chosen, "right")
     rows: IntArray = ds.episodes["start"][episode] + chosen - (ends - ds.episodes["length"])[episode]
-    if ds.encoding == "memmap":
+    if ds.store.slices:
         return ds.store.rows(f.name)[rows]
-    directory = ds.store.directory(f.name)
+    read = partial(ds.store.between, f.name)
     cuts = np.flatnonzero(np.diff(rows) > _BLOCK) + 1  # reads of neighbours, as far as a gap is not worth one
-    parts = [read_range(directory, int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in np.split(rows, cuts)]
-    return np.concatenate(parts) if len(rows) else read_range(directory, 0, 0)
+    parts = [read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in np.split(rows, cuts)]
+    return np.concatenate(parts) if len(rows) else read(0, 0)
 
 
 def evenly(n: int, most: int) -> IntArray:

@@ -303,7 +303,7 @@ def _with_digest(ds: Dataset, f: StoredField) -> StoredField:
 def _hashes(ds: Dataset, f: StoredField) -> Array:
     """Return the hashes of a field's blocks of rows; of a dataset that grows, they are computed."""
     if not _grows(ds):
-        return arrays.read(ds.path / "digests" / f.path)
+        return arrays.read(ds.store.beside("digests", *f.path.split("/")))
     rows = ds.store.rows(f.name)
     if f.kind == "text":
         return text_hashes(rows, ds.store.strings(f.name)[:-1].tolist())

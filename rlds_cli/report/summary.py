@@ -44,6 +44,7 @@ from rlds_cli.store import arrays
 from rlds_cli.store.build import FAILURES
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Counts, Stats
+from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import DIRECTORY
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Array, Field, Scalar
 from rlds_cli.text import is_below
@@ -193,8 +194,14 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 
 def _bytes(ds: Dataset, f: Field) -> int:
     apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
-    beside = size_on_disk(ds.path / apart / ds.store.directory(f.name).relative_to(ds.path)) if apart else 0
-    return size_on_disk(ds.store.directory(f.name)) + beside
+    path = ds.store.path_of(f.name).split("/")
+    return _size(ds.store, *path) + (_size(ds.store, apart, *path) if apart else 0)
+
+
+def _size(store: Store, *parts: str) -> int:
+    """Return the bytes of a directory of a dataset: on this disk, or at its address."""
+    there = store.size_of(*parts)
+    return size_on_disk(store.path.joinpath(*parts)) if there is None else there
 
 
 def _distinct(ds: Dataset, f: Field) -> int | None:
@@ -202,8 +209,8 @@ def _distinct(ds: Dataset, f: Field) -> int | None:
         return None
     if ds.generation is not None:
         return len(ds.store.strings(f.name)) - 1
-    texts = ds.path / "text" / ds.store.directory(f.name).relative_to(ds.path)
-    return arrays.open_document(texts / "offsets")[0][0] - 1
+    path = ds.store.path_of(f.name).split("/")
+    return arrays.open_document(ds.store.beside("text", *path, "offsets"))[0][0] - 1
 
 
 def summarise(
@@ -231,7 +238,7 @@ def summarise(
         id=ds.id,
         path=ds.path,
         fingerprint=ds.fingerprint,
-        bytes=size_on_disk(ds.path),
+        bytes=_size(ds.store),
         encoding=m.encoding,
         created=m.created,
         rlds_version=m.rlds_version,
@@ -502,11 +509,14 @@ def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
     start = int(e["start"][number])
     rows = int(e["num_observed" if f.placement == "both" else "length"][number])
     traced = FieldTrace(f.name, f.placement, f.dtype, f.shape, f.kind, rows)
-    directory = ds.store.directory(f.name)
     if f.codec == VIDEO:
         return replace(traced, bytes=int(ds.store.frame_sizes(f.name, np.arange(start, start + rows)).sum()))
     if f.kind == "frames":
-        offsets = read_range(directory / "offsets", start, start + rows + 1)
+        offsets = (
+            ds.store.frame_offsets(f.name)[start : start + rows + 1]
+            if ds.store.slices
+            else read_range(ds.store.directory(f.name) / "offsets", start, start + rows + 1)
+        )
         return replace(traced, bytes=int(offsets[-1] - offsets[0]))
     values = ds.store.between(f.name, start, start + rows)
     if f.kind == "text":

@@ -3,7 +3,9 @@
 1. A part of a file is known if an index has a piece with the same bytes: that of the address itself, or one beside it.
    Bytes are compared by sha256. Of a dataset that grows, rows and records do not change once they are committed, so
    the pieces of an earlier generation are taken over as they are, if its log of generations is a beginning of ours.
-2. Everything else is laid end to end, cut into objects of about equal size, and hashed.
+2. Everything else is laid end to end, cut into objects of about equal size, and hashed. What opening a dataset takes
+   comes first, and large files begin where their blocks are blocks of the object: a reader of single blocks then gets
+   no more than it asked for. The bytes between, at most an eighth, are zeros.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli import settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.blocks import BlockHashes, Hasher, joined
-from rlds_cli.remote.index import File, Index, Object, Piece
+from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, joined
+from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_blocks
 from rlds_cli.sharing.snapshot import LocalFile, Snapshot
@@ -31,6 +33,8 @@ MOST_OBJECTS = 100
 _SHARE = 72  # objects of equal size, of which each is at least three quarters full: 96
 _WORTH = 4096  # bytes of a piece for which an object of another dataset is copied
 _READ = 1 << 20
+_LARGE = 8 * BLOCK  # bytes of a file whose blocks are blocks of an object
+_EPISODES = "episodes/"
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
 
@@ -130,7 +134,7 @@ def plan(snapshot: Snapshot, known: Sequence[Known], told: Told = lambda done: N
         matches = _worthwhile(matches, known)
         matches = _few(matches, snapshot)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
-        packed = _packed(sorted(spans, key=lambda s: s.file.growing), snapshot.size)
+        packed = _packed(sorted(spans, key=_order), snapshot.size)
         new = tuple(pool.map(lambda parts: _hashed(parts, told), packed))
     return _assembled(snapshot, known, matches, new)
 
@@ -236,7 +240,8 @@ def _objects_for(snapshot: Snapshot, known: int) -> int:
 
 def _size(total: int) -> int:
     """Return the bytes of an object of a dataset."""
-    return max(LEAST, -(-total // _SHARE))
+    size = max(LEAST, -(-total // _SHARE))
+    return size if size < _LARGE else -(-size // BLOCK) * BLOCK
 
 
 def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
@@ -256,12 +261,22 @@ def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
 # -- objects
 
 
+def _order(span: Span) -> tuple[bool, bool, int]:
+    """Return what spans are sorted by: small ones first, of those the manifest and the episode table."""
+    large, path = span.length >= _LARGE, span.file.path
+    return span.file.growing, large, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
+
+
 def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
     """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full."""
-    size = _size(total)
+    size = _size(total + total * BLOCK // _LARGE)
     made: list[list[Span]] = [[]]
     filled = 0
     for span in spans:
+        between = (span.at - filled) % BLOCK if span.length >= _LARGE else 0
+        if 0 < between < size - filled:
+            made[-1].append(Span(_zeros(between), 0, between))
+            filled += between
         while span.length:
             room = size - filled
             if span.length > room and 4 * filled >= 3 * size:
@@ -276,6 +291,11 @@ def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
                 made.append([])
                 filled = 0
     return [tuple(parts) for parts in made if parts]
+
+
+def _zeros(count: int) -> LocalFile:
+    """Return a file of zeros that is none of the dataset."""
+    return LocalFile("", count, ((0, count),), data=bytes(count))
 
 
 def _hashed(spans: tuple[Span, ...], told: Told) -> NewObject:
@@ -391,7 +411,8 @@ def _assembled(
             fresh.append(made)
         number, offset = number_of(made.object, lambda made=made: made.hashes), 0  # type: ignore[misc]
         for span, sha256 in zip(made.spans, made.sha256, strict=True):
-            pieces[span.file.path].append(Piece(span.at, number, offset, span.length, sha256))
+            if span.file.path:
+                pieces[span.file.path].append(Piece(span.at, number, offset, span.length, sha256))
             offset += span.length
     data, name = joined(hashes)
     index = Index(

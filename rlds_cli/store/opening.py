@@ -33,9 +33,12 @@ class Store:
     ----------
     kept : int array or None
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
+    remote : bool
+        True if the rows are at an address: then no file of rows is in ``path``.
     """
 
     kept: IntArray | None = None
+    remote = False
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
@@ -76,6 +79,18 @@ class Store:
         how = f"by other content: {short(then)} then, {short(now)} now" if now != then else "and is encoded otherwise"
         text = f"{self.manifest.id} was replaced since it was {since}, {how}, in {self.path}."
         return DamagedDataset(text, hint="open it again")
+
+    def beside(self, *parts: str) -> Path:
+        """Return the path of a file or directory beside the rows, such as ``metadata/NAME``; it need not exist."""
+        return self.path.joinpath(*parts)
+
+    def size_of(self, *parts: str) -> int | None:
+        """Return the bytes of all files below a directory of the dataset if they are at an address; else None."""
+        return None
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a field below the dataset, with ``/`` between its parts."""
+        return self._stored[name].path
 
     def directory(self, name: str) -> Path:
         """Return the directory of a field."""
@@ -157,6 +172,11 @@ class Store:
         Rows are mapped, or decoded once and kept.
         """
         return self._open(name, self.directory(name), name)
+
+    @property
+    def slices(self) -> bool:
+        """Whether reading a part of `rows` reads no more than that part; else `between` does."""
+        return self.manifest.encoding == "memmap"
 
     def between(self, name: str, start: int, stop: int) -> Array:
         """Return rows ``start`` to ``stop`` as `rows` does; of a compressed column, only these are decoded."""

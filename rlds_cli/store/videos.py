@@ -82,10 +82,14 @@ class Videos:
         self._packets: IntArray = arrays.read(directory / "packets")
         self._first: IntArray = arrays.read(directory / "first")
         self._tracks = arrays.read_strings(directory / "tracks")
-        self._bytes = arrays.read(directory / "bytes")
+        self._bytes = self._open_bytes()
         self._check()
         self._opened: dict[int, Video] = {}
         self._held = 0  # packets of the opened videos
+
+    def _open_bytes(self) -> Array:
+        """Return the files, end to end."""
+        return arrays.read(self.directory / "bytes")
 
     def __len__(self) -> int:
         return len(self._tracks)

@@ -199,7 +199,7 @@ class DatasetRows:
             tile = max(1, _TILE_BYTES // max(1, f.row_bytes))
             stretches = [(a, min(a + tile, rows)) for a in range(0, rows, tile)]
         else:
-            count = min(_BLOCKS if self.ds.encoding == "memmap" else _BLOCKS // 8, most)
+            count = min(_BLOCKS if self.ds.store.slices else _BLOCKS // 8, most)
             size = most // count
             stretches = [(int(a), int(a) + size) for a in np.linspace(0, rows - size, count)]
         parts, held = list[Array](), 0
@@ -214,7 +214,7 @@ class DatasetRows:
 
     def at(self, f: Field, rows: IntArray) -> Array:
         """The values of an array field, or the codes of a text field, at ascending ``rows`` [n]."""
-        if self.ds.encoding == "memmap":
+        if self.ds.store.slices:
             return np.asarray(self.ds.store.rows(f.name)[rows])
         at_once = max(1, _DECODED_BYTES // max(1, f.row_bytes))
         parts = []
@@ -225,19 +225,20 @@ class DatasetRows:
 
     def frame(self, f: Field, row: int) -> Array | None:
         """Decode one frame of a field kept encoded; None if the row has no frame."""
-        directory = self.ds.store.directory(f.name)
         if f.codec == VIDEO:
-            index = read_range(directory, row, row + 1)
+            index = self.ds.store.between(f.name, row, row + 1)
             return self.ds.store.videos(f.name).gather(f, index)[0] if index[0, 0] >= 0 else None
+        if self.ds.store.slices:
+            data = self.ds.store.frame(f.name, row)
+            return decode_frame(data, f, row) if data else None
+        directory = self.ds.store.directory(f.name)
         first, end = (int(x) for x in read_range(directory / "offsets", row, row + 2))
         if end <= first:
             return None
         return decode_frame(read_range(directory / "bytes", first, end).tobytes(), f, row)
 
     def _range(self, name: str, start: int, stop: int) -> Array:
-        if self.ds.encoding == "memmap":
-            return self.ds.store.rows(name)[start:stop]
-        return read_range(self.ds.store.directory(name), start, stop)
+        return self.ds.store.between(name, start, stop)
 
 
 def _most_rows(f: Field) -> int:

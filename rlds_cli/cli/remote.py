@@ -1,0 +1,39 @@
+"""Datasets at an address, for commands that read a dataset: open them, and say what was fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlds_cli import settings, text
+from rlds_cli.cli import out
+from rlds_cli.remote import addresses
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+def opened(ref: str, cache_dir: Path | None, *, generation: int | None = None) -> Dataset | None:
+    """Open the dataset at an address; None for an id, a file, and the directory of a dataset."""
+    if not addresses.is_address(ref):
+        return None
+    from rlds_cli import dataset
+
+    if dataset.remote_address(ref, settings.read(cache_dir)) is None:
+        return None
+    return dataset.open_dataset(ref, cache_dir=cache_dir, generation=generation)
+
+
+def tell(*datasets: Dataset | None) -> None:
+    """Say what was fetched of datasets at an address."""
+    for ds in datasets:
+        if ds is not None and ds.store.remote:
+            from rlds_cli.remote.store import fetched
+
+            address, stats = fetched(ds.store)
+            tell_bytes(stats.fetched, stats.requests, address)
+
+
+def tell_bytes(size: int, requests: int, address: str) -> None:
+    """Say how many bytes were fetched."""
+    out.note(f"fetched {text.size_of(size)} in {text.plural(requests, 'request')} from {address}")

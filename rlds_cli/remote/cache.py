@@ -1,0 +1,622 @@
+"""Blocks of the rows of a remote dataset: fetched when they are held, checked, written in place, shared by processes.
+
+`BlockFiles` is one process's view. A block is fetched once: by one thread of the process that has the lock of the
+block, while others wait for it. What is announced arrives while the caller does something else; what is held is here,
+and stays until the hold is released.
+"""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from queue import PriorityQueue
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from rlds_cli.array_types import Array, IntArray
+from rlds_cli.errors import DownloadFailed, RldsError
+from rlds_cli.files import disk
+from rlds_cli.remote.presence import (
+    BLOCK,
+    FETCHING,
+    Descriptor,
+    DirectoryGround,
+    PinSlot,
+    Room,
+    RowFile,
+    lock_bytes,
+    name_of_rows,
+    now,
+    unlock_bytes,
+)
+
+AT_ONCE = 64  # requests
+TIMEOUT = 120.0  # seconds without a block that was waited for
+_LONGEST_RUN = 8  # blocks of one request
+_POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
+_AGAIN = 64  # blocks that leave when the disk is full
+_NOW, _AHEAD, _END = 0, 1, 2  # what is fetched first
+
+Take = Callable[[bytes | memoryview], object]
+Source = Callable[[int, int, int, Take], None]
+"""``source(file, start, length, take)`` gives bytes [start, start + length) of a file to ``take``, checked, in order.
+
+It raises an RldsError for what cannot be had. ``start`` is the beginning of a block.
+"""
+Check = Callable[[int, int, memoryview], bool]
+"""``check(file, start, data)`` returns whether ``data`` is the block of a file that begins at ``start``."""
+
+
+@dataclass
+class Stats:
+    """Counts of one process since it opened the dataset.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds for which a caller waited for blocks.
+    requests : int
+        Ranges that were asked for.
+    fetched : int
+        Bytes that arrived.
+    used : int
+        Bytes of rows that were read out of blocks; readers count them.
+    evicted : int
+        Blocks that left for others.
+    """
+
+    waited: float = 0.0
+    requests: int = 0
+    fetched: int = 0
+    used: int = 0
+    evicted: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **more: float) -> None:
+        """Add to counts; several threads may."""
+        with self._lock:
+            for name, value in more.items():
+                setattr(self, name, getattr(self, name) + value)
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("waited", "requests", "fetched", "used", "evicted")}
+
+
+class _Flight:
+    """A run of blocks that is being fetched."""
+
+    __slots__ = ("blocks", "done", "error", "first")
+
+    def __init__(self, first: int, blocks: int) -> None:
+        self.first, self.blocks = first, blocks
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+
+class BlockFiles:
+    """The files of rows of one remote dataset, in this process.
+
+    Parameters
+    ----------
+    room : Room
+        The home's room for blocks.
+    name : str
+        Of the dataset in the room.
+    files : sequence of RowFile
+    source : callable
+        See `Source`. Up to ``at_once`` threads call it.
+    check : callable, optional
+        See `Check`. Without it, bytes that a killed process or a restart left are fetched again.
+    at_once : int
+        Requests at a time.
+    timeout : float
+        Seconds that a caller waits while no block of its hold arrives.
+    where : str
+        The address, for messages.
+    counts : bool
+        Count requests and bytes that arrive; False if the source does.
+
+    Attributes
+    ----------
+    block : int
+        Bytes of a block; the last one of a file may be shorter.
+    stats : Stats
+    map : BlockMap
+    """
+
+    block = BLOCK
+
+    def __init__(
+        self,
+        room: Room,
+        name: str,
+        files: Sequence[RowFile],
+        source: Source,
+        *,
+        check: Check | None = None,
+        at_once: int = AT_ONCE,
+        timeout: float = TIMEOUT,
+        where: str = "the store",
+        stats: Stats | None = None,
+        counts: bool = True,
+    ) -> None:
+        self.room, self.map = room, room.open_map(room.ground(name), files)
+        self.files, self.where, self.timeout = self.map.files, where, timeout
+        self.stats = stats or Stats()
+        self._numbers = {f.path: number for number, f in enumerate(self.files)}
+        self._source, self._check, self._at_once, self._counts = source, check, at_once, counts
+        self._buffers: dict[int, mmap.mmap] = {}
+        self._open: dict[int, Descriptor] = {}
+        self._begin()
+        _opened.add(self)
+
+    def _begin(self) -> None:
+        """Set up what belongs to this process alone."""
+        self._lock = threading.Lock()
+        self._slot: PinSlot | None = None
+        self._fetching: Descriptor | None = None
+        self._flights: dict[int, _Flight] = {}
+        self._pool: _Pool | None = None
+        self._dropped: deque[IntArray] = deque()  # of holds that nobody released
+
+    def _after_fork(self) -> None:
+        """Let go of the parent's pins and locks, without ending them."""
+        self.room.after_fork()
+        self._begin()
+
+    # -- what there is
+
+    def number(self, path: Path | str) -> int:
+        """Return the number of a file of rows by its path in the dataset; raises KeyError."""
+        return self._numbers[path.as_posix() if isinstance(path, Path) else path]
+
+    def state(self, file: int) -> Array:
+        """Return the shared map's part of a file, uint8 [blocks]: nonzero for blocks that are here."""
+        part: Array = self.map.state[int(self.map.first[file]) : int(self.map.first[file + 1])]
+        return part
+
+    def mapped(self, file: int) -> Array:
+        """Return the bytes of a file, uint8 [size], mapped read-only; blocks that are not held hold anything."""
+        size = self.files[file].size
+        if not size:
+            return np.zeros(0, np.uint8)
+        if file not in self._buffers:
+            descriptor = self.map.open_rows(file)
+            try:
+                self._buffers[file] = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+            finally:
+                os.close(descriptor)
+        return np.frombuffer(self._buffers[file], np.uint8)
+
+    def read(self, file: int, start: int, length: int) -> bytes:
+        """Return bytes [start, start + length) of a file, fetched if need be; raises as `hold`."""
+        if not length:
+            return b""
+        with self.hold([(file, np.arange(start // BLOCK, (start + length - 1) // BLOCK + 1))]):
+            return self.mapped(file)[start : start + length].tobytes()
+
+    def path_of(self, file: int) -> Path:
+        """Return a path under which this process can open a file of rows."""
+        ground = self.map.ground
+        if isinstance(ground, DirectoryGround):
+            return ground.root / name_of_rows(ground, file)
+        if file not in self._open:
+            self._open[file] = Descriptor(self.map.open_rows(file))
+        return Path(f"/proc/self/fd/{self._open[file].number}")
+
+    @property
+    def here(self) -> int:
+        """Number of blocks that are here, of all files."""
+        return int(np.count_nonzero(self.map.state))
+
+    # -- holds
+
+    def hold(self, wanted: Sequence[tuple[int, IntArray]]) -> Hold:
+        """Return a hold on blocks, all of which are here then.
+
+        Parameters
+        ----------
+        wanted : sequence of (int, int array)
+            Numbers of files, and of blocks in them.
+
+        Raises
+        ------
+        DownloadFailed
+            A block did not arrive; the message names it.
+        NoSpace
+            The disk of the home is full.
+        """
+        hold = self._hold(wanted, _NOW)
+        try:
+            hold.wait()
+        except BaseException:
+            hold.release()
+            raise
+        return hold
+
+    def announce(self, wanted: Sequence[tuple[int, IntArray]]) -> Hold:
+        """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them."""
+        return self._hold(wanted, _AHEAD)
+
+    def hold_all(self, files: Sequence[int]) -> Hold | None:
+        """Return a hold on all blocks of files if they are here already, else None."""
+        blocks = self._blocks([(f, np.arange(self.files[f].blocks)) for f in files])
+        if not self.map.state[blocks].all():
+            return None
+        self._pin(blocks)
+        hold = Hold(self, blocks, ())
+        if self.map.state[blocks].all():
+            return hold
+        hold.release()
+        return None
+
+    def _hold(self, wanted: Sequence[tuple[int, IntArray]], urgency: int) -> Hold:
+        blocks = self._blocks(wanted)
+        self._pin(blocks)
+        hold = Hold(self, blocks, ())
+        try:
+            missing = blocks[self.map.state[blocks] == 0]
+            if len(missing):
+                hold.flights = self._send(missing, urgency)
+        except BaseException:
+            hold.release()
+            raise
+        return hold
+
+    def _blocks(self, wanted: Sequence[tuple[int, IntArray]]) -> IntArray:
+        """Return the numbers of blocks over all files, distinct and ascending."""
+        first = self.map.first
+        parts = [np.asarray(numbers, np.int64) + first[file] for file, numbers in wanted]
+        for (file, _), part in zip(wanted, parts, strict=True):
+            if len(part) and not first[file] <= part.min() <= part.max() < first[file + 1]:
+                raise IndexError(f"{self.files[file].path} has {self.files[file].blocks:,} blocks")
+        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    def _pin(self, blocks: IntArray) -> None:
+        if self._slot is None:
+            self._take_slot()
+        with self._lock, self.room.locked(shared=True):
+            assert self._slot is not None
+            self._slot.counts[blocks] += 1
+            while self._dropped:
+                self._slot.counts[self._dropped.pop()] -= 1
+        self.map.used[blocks] = now()
+
+    def _unpin(self, blocks: IntArray) -> None:
+        with self._lock:
+            if self._slot is not None:
+                self._slot.counts[blocks] -= 1
+
+    def _take_slot(self) -> None:
+        with self.room.locked():
+            if self._slot is None:
+                self._slot = self.map.take_slot()
+
+    # -- fetching
+
+    def _send(self, missing: IntArray, urgency: int) -> tuple[_Flight, ...]:
+        """Have blocks fetched that are not; return the flights that bring them."""
+        with self._lock:
+            flying = {id(f): f for b in missing.tolist() if (f := self._flights.get(b))}
+            new = [b for b in missing.tolist() if b not in self._flights]
+            if self._pool is None and new:
+                self._pool = _Pool(self._at_once)
+                weakref.finalize(self, self._pool.close).atexit = False
+            flights = []
+            longest = max(1, min(_LONGEST_RUN, len(new) // self._at_once))  # one at a time unless there are many
+            for first, blocks in self._runs(new, longest):
+                flight = _Flight(first, blocks)
+                self._flights.update(dict.fromkeys(range(first, first + blocks), flight))
+                flights.append(flight)
+        for number, flight in enumerate(flights):
+            try:
+                self._pin(np.arange(flight.first, flight.first + flight.blocks))
+            except BaseException as e:
+                for left in flights[number:]:
+                    self._arrived(left, e)
+                raise
+            assert self._pool is not None
+            self._pool.put(urgency, weakref.WeakMethod(self._fly), flight)
+        return (*flying.values(), *flights)
+
+    def _runs(self, blocks: Sequence[int], longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
+        """Return runs of adjacent blocks of one file as (first, blocks)."""
+        ends = set(self.map.first.tolist()) if len(blocks) > 1 else set()
+        runs: list[tuple[int, int]] = []
+        for b in blocks:
+            if runs and sum(runs[-1]) == b and runs[-1][1] < longest and b not in ends:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((b, 1))
+        return runs
+
+    def _fly(self, flight: _Flight) -> None:
+        """Bring the blocks of a flight; in a thread of the pool."""
+        error: BaseException | None = None
+        try:
+            self._bring(flight)
+        except BaseException as e:
+            error = e
+        try:
+            self._unpin(np.arange(flight.first, flight.first + flight.blocks))
+        finally:
+            self._arrived(flight, error)
+
+    def _arrived(self, flight: _Flight, error: BaseException | None) -> None:
+        flight.error = error
+        with self._lock:
+            for b in range(flight.first, flight.first + flight.blocks):
+                if self._flights.get(b) is flight:
+                    del self._flights[b]
+        flight.done.set()
+
+    def _bring(self, flight: _Flight) -> None:
+        """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
+        left = [b for b in range(flight.first, flight.first + flight.blocks) if not self.map.state[b]]
+        locks = self._locks()
+        pause, until = _POLL, time.monotonic() + self.timeout
+        while left:
+            mine = [b for b in left if lock_bytes(locks.number, b, 1)]
+            try:
+                for first, blocks in self._runs([b for b in mine if not self.map.state[b]]):
+                    self._fetch(first, blocks)
+            finally:
+                for b in mine:
+                    unlock_bytes(locks.number, b, 1)
+            others = [b for b in left if not self.map.state[b]]
+            if mine or len(others) < len(left):
+                pause, until = _POLL, time.monotonic() + self.timeout
+            elif others and time.monotonic() > until:
+                raise DownloadFailed(
+                    f"{self.describe(others[0])} did not arrive within {self.timeout:g} s: another process fetches it.",
+                    hint="a larger timeout=, or end that process",
+                )
+            else:
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_POLL)
+            left = others
+
+    def _locks(self) -> Descriptor:
+        with self._lock:
+            if self._fetching is None:
+                self._fetching = Descriptor(self.map.ground.open(FETCHING))
+            return self._fetching
+
+    def _fetch(self, first: int, blocks: int) -> None:
+        """Fetch adjacent blocks of one file, whose locks this process has."""
+        numbers = np.arange(first, first + blocks)
+        left = self._adopted(numbers[(self.map.taken[numbers] > 0)])
+        numbers = np.setdiff1d(numbers, left)
+        if not len(numbers):
+            return
+        self.stats.add(evicted=self.room.reserve(self.map, numbers))
+        for at, many in self._runs(numbers.tolist()):
+            file, start, _ = self.map.place(at)
+            length = min(many * BLOCK, self.files[file].size - start)
+            descriptor = self.map.open_rows(file)
+            writing = _Writing(self, descriptor, at, start)
+            try:
+                self._source(file, start, length, writing.take)
+                if writing.at != start + length:
+                    raise DownloadFailed(f"{writing.at - start:,} of {length:,} bytes came.")
+            except RldsError as e:
+                raise self._failed(e, at, start, writing.at) from e
+            finally:
+                os.close(descriptor)
+            if self._counts:
+                self.stats.add(requests=1, fetched=length)
+
+    def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
+        """Return the error with the block that did not arrive."""
+        error = copy.copy(e)
+        error.message = f"{self.describe(first + (reached - start) // BLOCK)} did not arrive: {e.message}"
+        error.args = (error.message,)
+        return error
+
+    def _adopted(self, blocks: IntArray) -> IntArray:
+        """Return blocks whose bytes were left on the disk without being noted, once they are checked and noted."""
+        if self._check is None:
+            return blocks[:0]
+        found = []
+        for b in blocks.tolist():
+            file, start, length = self.map.place(b)
+            descriptor = self.map.open_rows(file)
+            try:
+                data = os.pread(descriptor, length, start)
+            finally:
+                os.close(descriptor)
+            if len(data) == length and self._check(file, start, memoryview(data)):
+                self.map.state[b] = 1
+                found.append(b)
+        return np.array(found, np.int64)
+
+    def describe(self, block: int) -> str:
+        """Return a block in words, by its number over all files."""
+        file, start, length = self.map.place(block)
+        number = block - int(self.map.first[file])
+        return f"Block {number:,} of {self.files[file].path} (bytes {start:,}-{start + length - 1:,}) of {self.where}"
+
+
+class _Writing:
+    """Writes what arrives, and notes each block that is whole."""
+
+    def __init__(self, of: BlockFiles, descriptor: int, block: int, start: int) -> None:
+        self._of, self._descriptor, self._block, self.at = of, descriptor, block, start
+        self._size = of.files[of.map.place(block)[0]].size
+
+    def take(self, data: bytes | memoryview) -> None:
+        """Write the next bytes."""
+        left = memoryview(data).cast("B") if isinstance(data, memoryview) else memoryview(data)
+        while left:
+            _, start, length = self._of.map.place(self._block)
+            done = self._write(left[: start + length - self.at])
+            self.at, left = self.at + done, left[done:]
+            if self.at == start + length:
+                self._of.map.state[self._block] = 1
+                self._block += 1
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.pwrite(self._descriptor, data, self.at)
+        except OSError as e:
+            if disk.is_full(e) and (left := self._of.room.shrink(least=_AGAIN)):
+                self._of.stats.add(evicted=left)
+                return 0
+            root = self._of.room.root or Path("memory")
+            raise disk.disk_error(e, root, kept="Blocks that are here stay.") from e
+
+
+class Hold:
+    """A hold on blocks: they stay until it is released. A context manager.
+
+    Parameters
+    ----------
+    of : BlockFiles
+    blocks : int array
+        Numbers over all files, which are pinned.
+    flights : sequence
+        What brings those that were missing.
+    """
+
+    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[_Flight]) -> None:
+        self._of, self.blocks, self.flights = of, blocks, flights
+        self._process = os.getpid()
+        self._released = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if not self._released and self._process == os.getpid():
+            self._of._dropped.append(self.blocks)  # without locks: it may happen anywhere
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all blocks are here."""
+        return not self.flights or bool(self._of.map.state[self.blocks].all())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all blocks are here; as long as some arrive within ``timeout`` seconds, by default the files'.
+
+        Raises
+        ------
+        DownloadFailed
+            A block did not arrive; the message names it.
+        """
+        if not self.flights or self._of.map.state[self.blocks].all():
+            self.flights = ()
+            return
+        begun = time.monotonic()
+        try:
+            for again in (True, False):
+                for flight in self.flights:
+                    self._wait_for(flight, self._of.timeout if timeout is None else timeout)
+                missing = self.blocks[self._of.map.state[self.blocks] == 0]
+                if not len(missing):
+                    break
+                error = next((f.error for f in self.flights if f.error is not None), None)
+                if error is not None or not again:
+                    raise self._error(error, int(missing[0]))
+                self.flights = self._of._send(missing, _NOW)
+        finally:
+            self._of.stats.add(waited=time.monotonic() - begun)
+        self.flights = ()
+
+    def _wait_for(self, flight: _Flight, timeout: float) -> None:
+        of, last, since = self._of, -1, time.monotonic()
+        while not flight.done.wait(min(0.25, timeout)):
+            here = int(np.count_nonzero(of.map.state[self.blocks]))
+            if here != last:
+                last, since = here, time.monotonic()
+            elif time.monotonic() - since >= timeout:
+                missing = self.blocks[of.map.state[self.blocks] == 0]
+                raise DownloadFailed(
+                    f"{of.describe(int(missing[0]) if len(missing) else flight.first)} "
+                    f"did not arrive within {timeout:g} s.",
+                    hint="a larger timeout=, if the store is slow",
+                )
+
+    def _error(self, error: BaseException | None, block: int) -> BaseException:
+        if error is None:
+            return DownloadFailed(f"{self._of.describe(block)} did not arrive.")
+        if isinstance(error, RldsError):
+            again = copy.copy(error)
+            again.__cause__ = error.__cause__
+            return again
+        return error
+
+    def release(self) -> None:
+        """End the hold; the blocks may leave when room is needed."""
+        if self._released or self._process != os.getpid():
+            return
+        self._released = True
+        self._of._unpin(self.blocks)
+        room = self._of.room
+        if room.excess() > 0:
+            self._of.stats.add(evicted=room.shrink())
+
+
+class _Pool:
+    """Daemon threads that fetch; what is waited for goes before what was announced."""
+
+    def __init__(self, threads: int) -> None:
+        self._most, self._threads, self._idle = threads, 0, 0
+        self._numbers = count()
+        self._queue: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
+        self._lock = threading.Lock()
+
+    def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: _Flight) -> None:
+        """Have a flight flown."""
+        self._queue.put((urgency, next(self._numbers), method, flight))
+        with self._lock:
+            if self._idle < self._queue.qsize() and self._threads < self._most:
+                self._threads += 1
+                threading.Thread(target=self._work, daemon=True, name="rlds-blocks").start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            _, _, method, flight = self._queue.get()
+            with self._lock:
+                self._idle -= 1
+            if method is None:
+                return
+            fly = method()
+            if fly is None:
+                flight.error = DownloadFailed("the dataset was closed")
+                flight.done.set()
+            else:
+                fly(flight)
+            del fly, method, flight
+
+    def close(self) -> None:
+        """End all threads, those that fetch after what they do."""
+        for _ in range(self._threads):
+            self._queue.put((_END, next(self._numbers), None, None))
+
+
+_opened: weakref.WeakSet[BlockFiles] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for files in list(_opened):
+        files._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

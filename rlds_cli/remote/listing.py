@@ -1,0 +1,77 @@
+"""List the datasets at an address: one that was pushed there, or those in directories below."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from rlds_cli.errors import DatasetNotFound, RldsError
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.objects import Objects
+from rlds_cli.remote.reading import read_index
+from rlds_cli.remote.stores import open_objects
+from rlds_cli.settings import Settings
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A dataset at an address, as its index says; ``size`` in bytes."""
+
+    address: str
+    id: str
+    size: int
+    fingerprint: str
+    generation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Datasets at an address, and the bytes and requests that it took to list them."""
+
+    datasets: tuple[Listed, ...]
+    fetched: int
+    requests: int
+
+
+def datasets_at(address: Address, where: Settings) -> Listing:
+    """List the dataset at an address, else those in the directories directly below it.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is none. Web servers and the hub cannot be listed.
+    DownloadFailed, Offline
+    """
+    with open_objects(address, where) as objects:
+        own, size = _listed(objects)
+    if own is not None:
+        return Listing((own,), size, 1)
+    below = replace(address, path=f"{address.path}/_" if address.path else "_", pin=None)
+    with open_objects(below, where) as objects:
+        places = list(objects.siblings())
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(_tried, places))
+    datasets = tuple(listed for listed, _ in found if listed is not None)
+    if not datasets:
+        raise DatasetNotFound(
+            f"No dataset is at {address}, nor in a directory below it that can be listed.",
+            hint=f"rlds push ID {address} pushes one",
+        )
+    return Listing(datasets, size + sum(n for _, n in found), 1 + len(found))
+
+
+def _tried(objects: Objects) -> tuple[Listed | None, int]:
+    with suppress(RldsError):
+        return _listed(objects)
+    return None, 0
+
+
+def _listed(objects: Objects) -> tuple[Listed | None, int]:
+    found = read_index(objects)
+    if found is None:
+        return None, 0
+    index, document = found
+    return Listed(str(objects.address), index.id, index.size, index.fingerprint, index.generation), len(document.data)

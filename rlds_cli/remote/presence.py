@@ -1,0 +1,517 @@
+"""Which blocks of remote datasets are here: maps of blocks, pins of processes, and room for blocks in a home.
+
+::
+
+    <home>/remote/room.lock            flock: shared to pin blocks, exclusive to evict some or to take room for them
+    <home>/remote/<name>/map           which blocks are here, and when each was last pinned; mapped by all processes
+    <home>/remote/<name>/pins          a slot for each process: how many holds it has on each block
+    <home>/remote/<name>/fetching      empty: an OFD lock on byte b while a process fetches block b
+    <home>/remote/<name>/rows/<file>   files of rows at their full length, sparse
+
+A process pins blocks first, under the shared lock, and then looks whether they are here. Whoever evicts has the
+exclusive lock: it reads the pins of all live processes, notes that its victims are gone, and only then punches holes.
+So a block that is pinned and here stays. A slot belongs to the process that has a lock on it; the system ends that lock
+with the process, and thus its pins.
+
+The map says of each block: ``state``, 1 if it is here and was checked; ``taken``, 1 if the disk may hold bytes of it;
+``used``, the time of its last use. The state is set after the bytes are written, so a process that is killed between
+leaves a block that is taken and not here: its bytes are checked before it is fetched again. So are all blocks after a
+restart of the machine, which may have lost bytes and kept the map.
+
+With ``cache=0`` all of these files are anonymous memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.array_types import IntArray
+from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
+
+BLOCK = 1 << 20
+LOCK = "room.lock"
+MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
+_MAGIC = b"rldsmap1"
+_HEADER = 4096
+_BOOT, _SLOTS_USED, _GONE = slice(8, 72), 72, 76  # places in the header
+_SLOTS = 1024
+_COUNT = np.dtype("<u2")
+_BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+_FLOCK = struct.Struct("hhqqi4x")
+_SET, _GET = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
+_LONGEST_FILES = 64 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
+_SPARE = 32  # an eviction makes room for a share of 1/32 of the limit more than is needed
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def check_system() -> None:
+    """Raise RldsError where the system lacks the locks and files that remote datasets need."""
+    if _SET is None or sys.platform != "linux":
+        raise RldsError(
+            "Remote datasets are read on Linux only, whose locks and sparse files they need.",
+            hint="rlds download ADDRESS --as local/NAME",
+        )
+
+
+class Descriptor:
+    """An open file that ends, with its locks, when nothing refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+# -- files in a directory, or in memory
+
+
+class Ground(Protocol):
+    """A place for the files of one remote dataset."""
+
+    def open(self, name: str, size: int | None = None) -> int:
+        """Return a new descriptor of a file, which is made if it is not there, with ``size`` bytes."""
+        ...
+
+
+class DirectoryGround:
+    """Files in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, name: str, size: int | None = None) -> int:
+        """Return a new descriptor of a file; raises NoPermission and OSError."""
+        path = self.root / name
+        descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if size is not None and os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+
+class MemoryGround:
+    """Anonymous files, which end with the last process that has them; forked processes share them."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._owned: list[int] = []
+
+    def __del__(self) -> None:
+        for descriptor in self._owned:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def open(self, name: str, size: int | None = None) -> int:
+        """Return a new descriptor of a file."""
+        with self._lock:
+            if name not in self._files:
+                made = os.memfd_create(f"rlds {name}")
+                self._files[name] = made
+                self._owned.append(made)
+            own = self._files[name]
+            if size is not None and os.fstat(own).st_size < size:
+                os.ftruncate(own, size)
+            return os.open(f"/proc/self/fd/{own}", os.O_RDWR | os.O_CLOEXEC)  # with locks of its own
+
+    def __str__(self) -> str:
+        return "memory"
+
+
+def name_of_rows(ground: Ground, file: int) -> str:
+    """Return the name of a file of rows by its number."""
+    return f"{ROWS}/{file}" if isinstance(ground, DirectoryGround) else str(file)
+
+
+# -- the map of one dataset
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file of rows: its path in the dataset, and its size in bytes."""
+
+    path: str
+    size: int
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.size // BLOCK)
+
+
+class BlockMap:
+    """The map of the blocks of one dataset; blocks are counted over all its files, in order.
+
+    Opening it is done under the exclusive lock of the room, see `Room.open_map`.
+    """
+
+    def __init__(self, ground: Ground, files: Sequence[RowFile]) -> None:
+        self.ground, self.files = ground, tuple(files)
+        counts = [f.blocks for f in self.files]
+        self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.blocks = int(self.first[-1])
+        page = mmap.PAGESIZE
+        parts = [_HEADER, -(-self.blocks // page) * page, -(-self.blocks // page) * page, 8 * self.blocks]
+        descriptor = ground.open(MAP, sum(parts))
+        try:
+            self._map = mmap.mmap(descriptor, sum(parts))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._file = Descriptor(descriptor)  # its flock, shared, says that a process uses the map
+        self.state: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, parts[0])
+        self.taken: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, sum(parts[:2]))
+        self.used: npt.NDArray[np.float64] = np.frombuffer(self._map, "<f8", self.blocks, sum(parts[:3]))
+        self.stride = max(1, -(-self.blocks * _COUNT.itemsize // page)) * page
+
+    # -- its header
+
+    def begin(self) -> None:
+        """Prepare a map that is opened: a new one, or one from before a restart of the machine.
+
+        Raises
+        ------
+        DamagedDataset
+            The file is something else, or a process of another machine uses it.
+        """
+        boot = _boot()
+        if self._map[:8] == bytes(8):
+            self._map[_BOOT] = boot
+            self._map[:8] = _MAGIC
+        if self._map[:8] != _MAGIC:
+            raise DamagedDataset(f"{self.ground}/{MAP} is no map of blocks.", hint="rlds gc removes remote datasets")
+        if self._map[_BOOT] != boot:
+            try:
+                fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DamagedDataset(
+                    f"{self.ground} is in use by a process of another machine; blocks are shared on one machine only.",
+                    hint="cache=0, or RLDS_HOME on a disk of this machine",
+                ) from None
+            self.state[:] = 0
+            self._map[_BOOT] = boot
+        fcntl.flock(self._file.number, fcntl.LOCK_SH)
+
+    @property
+    def gone(self) -> bool:
+        """True once the files of rows have become those of an ordinary dataset, of which no block leaves."""
+        return bool(self._map[_GONE])
+
+    def leave(self) -> None:
+        """Note that the files of rows belong to an ordinary dataset now."""
+        self._map[_GONE] = 1
+
+    @property
+    def _slots(self) -> int:
+        return int.from_bytes(self._map[_SLOTS_USED : _SLOTS_USED + 4], "little")
+
+    # -- places
+
+    def place(self, block: int) -> tuple[int, int, int]:
+        """Return file, first byte in it and length of a block."""
+        file = int(np.searchsorted(self.first, block, "right")) - 1
+        start = (block - int(self.first[file])) * BLOCK
+        return file, start, min(BLOCK, self.files[file].size - start)
+
+    def open_rows(self, file: int) -> int:
+        """Return a new descriptor of a file of rows."""
+        return self.ground.open(name_of_rows(self.ground, file))
+
+    # -- pins
+
+    def live_pins(self) -> Bytes:
+        """Return the blocks [blocks] that a live process has pinned; under the exclusive lock of the room."""
+        pinned = np.zeros(self.blocks, bool)
+        descriptor = self.ground.open(PINS)
+        try:
+            for slot in range(self._slots):
+                if is_locked(descriptor, slot, 1):
+                    counts = os.pread(descriptor, self.blocks * _COUNT.itemsize, slot * self.stride)
+                    pinned |= np.frombuffer(counts, _COUNT) > 0
+        finally:
+            os.close(descriptor)
+        return pinned.view(np.uint8)
+
+    def take_slot(self) -> PinSlot:
+        """Return a slot for this process; under the exclusive lock of the room."""
+        descriptor = self.ground.open(PINS, _SLOTS * self.stride)
+        for slot in range(_SLOTS):
+            if lock_bytes(descriptor, slot, 1):
+                if slot >= self._slots:
+                    self._map[_SLOTS_USED : _SLOTS_USED + 4] = (slot + 1).to_bytes(4, "little")
+                return PinSlot(self, descriptor, slot)
+        os.close(descriptor)
+        raise RldsError(f"{_SLOTS:,} processes read the dataset in {self.ground}; no more can.")
+
+
+class PinSlot:
+    """The pins of this process."""
+
+    def __init__(self, of: BlockMap, descriptor: int, slot: int) -> None:
+        self._file = Descriptor(descriptor)  # has the lock, unless a parent has
+        mapped = of.ground.open(PINS)  # a map keeps its descriptor, and its locks, beyond its close
+        try:
+            self._map = mmap.mmap(mapped, of.stride, offset=slot * of.stride)
+        finally:
+            os.close(mapped)
+        self.counts: npt.NDArray[np.uint16] = np.frombuffer(self._map, _COUNT, of.blocks)
+        self.counts[:] = 0
+
+
+# -- the room of a home
+
+
+class Room:
+    """The room that the blocks of all remote datasets of a home share: at most ``limit`` bytes; None for no limit.
+
+    Parameters
+    ----------
+    root : Path or None
+        ``<home>/remote``; None for one dataset in memory.
+    limit : int, optional
+    """
+
+    def __init__(self, root: Path | None, limit: int | None) -> None:
+        self.root, self.limit = root, limit
+        self._memory: dict[str, MemoryGround] = {}
+        self._mutex = threading.RLock()
+        self._own: weakref.WeakSet[BlockMap] = weakref.WeakSet()
+        self._others: dict[str, tuple[tuple[int, int], BlockMap]] = {}
+        self._lock = -1
+        self._process = 0
+        if root is not None:
+            safe_files.directory(root, root.parent)
+
+    def ground(self, name: str) -> Ground:
+        """Return the place of a dataset's files, which is made if it is not there."""
+        if self.root is None:
+            return self._memory.setdefault(name, MemoryGround())
+        safe_files.directory(self.root / name / ROWS, self.root)
+        return DirectoryGround(self.root / name)
+
+    def open_map(self, ground: Ground, files: Sequence[RowFile]) -> BlockMap:
+        """Open the map of a dataset that is in this room, with its files of rows at their full length."""
+        with self.locked():
+            if isinstance(ground, DirectoryGround):
+                _note_files(ground, files)
+            opened = BlockMap(ground, files)
+            opened.begin()
+            if not opened.gone:
+                for number, f in enumerate(files):
+                    os.close(ground.open(name_of_rows(ground, number), f.size))
+            os.close(ground.open(FETCHING))
+            self._own.add(opened)
+            return opened
+
+    @contextmanager
+    def locked(self, *, shared: bool = False) -> Iterator[None]:
+        """Hold the lock of the room."""
+        with self._mutex:
+            descriptor = self._descriptor()
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def _descriptor(self) -> int:
+        if self._process != os.getpid():  # the lock of a parent is not ours
+            if self._lock >= 0:
+                os.close(self._lock)
+            if self.root is None:
+                self._lock = self._memory.setdefault(LOCK, MemoryGround()).open(LOCK)
+            else:
+                self._lock = safe_files.open_shared(self.root / LOCK, os.O_RDWR | os.O_CREAT)
+            self._process = os.getpid()
+        return self._lock
+
+    def after_fork(self) -> None:
+        """Forget the lock of the parent, in a process that was forked."""
+        self._mutex = threading.RLock()
+
+    def reserve(self, of: BlockMap, blocks: IntArray) -> int:
+        """Take room for blocks that are pinned and will be written; return how many others had to leave for them.
+
+        If all others are pinned, the limit is exceeded: what is in use stays.
+        """
+        with self.locked():
+            new = int(np.count_nonzero(of.taken[blocks] == 0))
+            left = self._shrink(new) if new else 0
+            of.taken[blocks] = 1
+            return left
+
+    def shrink(self, least: int = 0) -> int:
+        """Let blocks leave until the limit is kept, or ``least`` blocks have left; return how many did."""
+        with self.locked():
+            return self._shrink(0, least)
+
+    def _shrink(self, more: int, least: int = 0) -> int:
+        if self.limit is None and not least:
+            return 0
+        maps = self._maps()
+        taken = sum(int(np.count_nonzero(m.taken)) for m in maps)
+        excess = least
+        if self.limit is not None and (taken + more) * BLOCK > self.limit:
+            spare = self.limit // _SPARE // BLOCK
+            excess = max(least, taken + more + spare - self.limit // BLOCK)
+        return _evict(maps, excess) if excess > 0 else 0
+
+    def excess(self) -> int:
+        """Return the bytes over the limit that the blocks of this process's own datasets take."""
+        if self.limit is None:
+            return 0
+        return sum(int(np.count_nonzero(m.taken)) for m in list(self._own)) * BLOCK - self.limit
+
+    def _maps(self) -> list[BlockMap]:
+        """Return the maps of all datasets in the room; those that cannot be read are left alone."""
+        if self.root is None:
+            return list(self._own)
+        own = {str(m.ground) for m in self._own}
+        found, seen = [*{str(m.ground): m for m in self._own}.values()], set()
+        for entry in os.scandir(self.root):
+            if entry.path in own or not entry.is_dir(follow_symlinks=False):
+                continue
+            with suppress(OSError, RldsError, ValueError):
+                status = Path(entry.path, MAP).stat()
+                inode = (status.st_ino, status.st_dev)
+                if entry.path not in self._others or self._others[entry.path][0] != inode:
+                    self._others[entry.path] = (
+                        inode,
+                        BlockMap(DirectoryGround(Path(entry.path)), read_files(entry.path)),
+                    )
+                seen.add(entry.path)
+                found.append(self._others[entry.path][1])
+        for gone in self._others.keys() - seen:
+            del self._others[gone]
+        return [m for m in found if not m.gone]
+
+
+def _evict(maps: Sequence[BlockMap], count: int) -> int:
+    """Let the ``count`` least recently used blocks leave that nobody has pinned; return how many did."""
+    times, places, owners = [], [], []
+    for number, of in enumerate(maps):
+        free = np.flatnonzero((of.taken > 0) & (of.live_pins() == 0))
+        times.append(np.where(of.state[free] > 0, of.used[free], 0.0))
+        places.append(free)
+        owners.append(np.full(len(free), number))
+    when, where, whose = (np.concatenate(parts) if parts else np.zeros(0) for parts in (times, places, owners))
+    chosen = np.argsort(when, kind="stable")[:count]
+    for number, of in enumerate(maps):
+        victims = np.sort(where[chosen[whose[chosen] == number]]).astype(np.int64)
+        of.state[victims] = 0
+        _punch(of, victims)
+        of.taken[victims] = 0
+    return len(chosen)
+
+
+def _punch(of: BlockMap, blocks: IntArray) -> None:
+    """Give the disk back that blocks take."""
+    for file in np.unique(np.searchsorted(of.first, blocks, "right") - 1).tolist():
+        numbers = blocks[(blocks >= of.first[file]) & (blocks < of.first[file + 1])] - of.first[file]
+        runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+        descriptor = of.open_rows(file)
+        try:
+            for run in runs:
+                at, size = ctypes.c_longlong(int(run[0]) * BLOCK), ctypes.c_longlong(len(run) * BLOCK)
+                if _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, at, size):
+                    code = ctypes.get_errno()
+                    raise RldsError(
+                        f"Blocks cannot leave {of.ground}: {os.strerror(code)}.",
+                        hint="RLDS_HOME on a disk whose files can have holes, or open the dataset without cache=",
+                    )
+        finally:
+            os.close(descriptor)
+
+
+# -- locks on bytes
+
+
+def lock_bytes(descriptor: int, first: int, count: int) -> bool:
+    """Lock bytes of a file for this open file; return False if another one has a lock on some of them."""
+    assert _SET is not None
+    try:
+        fcntl.fcntl(descriptor, _SET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def unlock_bytes(descriptor: int, first: int, count: int) -> None:
+    """End the locks of this open file on bytes."""
+    assert _SET is not None
+    fcntl.fcntl(descriptor, _SET, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, first, count, 0))
+
+
+def is_locked(descriptor: int, first: int, count: int) -> bool:
+    """Return whether another open file has a lock on some of the bytes."""
+    assert _GET is not None
+    answer = fcntl.fcntl(descriptor, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
+    return bool(_FLOCK.unpack(answer[: _FLOCK.size])[0] != fcntl.F_UNLCK)
+
+
+# -- the list of the files of rows
+
+
+def read_files(directory: str | Path) -> list[RowFile]:
+    """Read the list of the files of rows of a dataset; raises OSError and ValueError."""
+    with safe_files.reading(Path(directory, FILES)) as file:
+        found: Any = documents.loads(documents.read(file, longest=_LONGEST_FILES), longest=_LONGEST_FILES)
+    try:
+        return [RowFile(str(path), int(size)) for path, size in found["files"]]
+    except (TypeError, KeyError) as e:
+        raise ValueError("no list of files") from e
+
+
+def _note_files(ground: DirectoryGround, files: Sequence[RowFile]) -> None:
+    path = ground.root / FILES
+    wanted = list(files)
+    try:
+        if read_files(ground.root) == wanted:
+            return
+    except (OSError, ValueError):
+        pass
+    else:
+        raise DamagedDataset(f"{path} lists other files of rows.", hint="rlds gc removes remote datasets")
+    safe_files.replace_text(path, json.dumps({"files": [[f.path, f.size] for f in wanted]}))
+
+
+def _boot() -> bytes:
+    try:
+        said = _BOOT_FILE.read_bytes().strip()
+    except OSError:
+        said = b""
+    return said[:64].ljust(64, b" ")
+
+
+def now() -> float:
+    """Return the time that uses of blocks are compared by."""
+    return time.time()

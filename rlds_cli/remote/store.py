@@ -1,0 +1,586 @@
+"""Open a dataset at an address: manifest and episode table are fetched, rows by blocks when they are read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.files import safe as safe_files
+from rlds_cli.growing import logs, segments
+from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing.store import GrowingStore
+from rlds_cli.remote import addresses, content, decoding, presence
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
+from rlds_cli.remote.columns import Place, RemoteColumn
+from rlds_cli.remote.content import Connection, Pinned, RemoteContent
+from rlds_cli.remote.decoding import Encoded
+from rlds_cli.remote.presence import Room, RowFile
+from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import arrays, compression, generations, manifest
+from rlds_cli.store import rows as stored_rows
+from rlds_cli.store.opening import Store
+from rlds_cli.store.rows import stored_row
+from rlds_cli.store.videos import DIRECTORY, Extent, Videos
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
+
+MEMORY = 64 << 20  # bytes of blocks that are not held and stay all the same, without a cache
+_HINT = "rlds verify ID where it was pushed from"
+OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"
+CacheSize = int | str | None
+
+
+def open_remote(
+    ref: StrPath,
+    where: Settings,
+    *,
+    cache: CacheSize = None,
+    generation: int | None = None,
+    timeout: float | None = None,
+) -> Store:
+    """Open the dataset at an address.
+
+    Parameters
+    ----------
+    ref : str or path
+        See `addresses.parse`.
+    cache : int or str, optional
+        Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
+        memory, and little more of them than is in use.
+    generation : int, optional
+        Of a dataset that grows: the one that it must have.
+    timeout : float, optional
+        Seconds to wait for a block.
+
+    Raises
+    ------
+    DatasetNotFound
+        No dataset is there.
+    WrongFingerprint
+        It has other content than the address pins.
+    DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
+    """
+    presence.check_system()
+    address, limit = addresses.parse(ref), parse_size(cache)
+    if timeout is not None and not timeout > 0:
+        raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
+    stats = Stats()
+    connection = Connection(address, where, timeout)
+    pinned = content.find(address, where, connection, stats)
+    growing = pinned.index.generation is not None
+    if generation is not None and generation != pinned.index.generation:
+        there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
+        raise DatasetNotFound(f"{address} holds {there}; generation {generation:,} was asked for.")
+    access = Access(connection, pinned, where, limit, timeout, stats, cache)
+    return RemoteGrowingStore(access) if growing else RemoteStore(access)
+
+
+def parse_size(cache: CacheSize) -> int | None:
+    """Return the bytes of a size such as ``"200GiB"``, ``"1.5 GB"`` or a number of bytes; None for None.
+
+    Raises
+    ------
+    InvalidArgument
+    """
+    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+    units |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "k": 1 << 10, "m": 1 << 20}
+    units |= {"g": 1 << 30, "t": 1 << 40}
+    if cache is None or (isinstance(cache, int) and not isinstance(cache, bool) and cache >= 0):
+        return cache
+    if isinstance(cache, str):
+        text = cache.strip().replace("_", "").replace(",", "").lower()
+        number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+        try:
+            size = float(number) * units[text[len(number) :].strip()]
+            if math.isfinite(size) and size >= 0:
+                return int(size)
+        except (ValueError, KeyError):
+            pass
+    raise InvalidArgument(f"cache={cache!r} is no size.", hint='"200GiB", a number of bytes, or 0 for no cache')
+
+
+class Access:
+    """What a store of either kind needs: the content, and its blocks, in the home or in memory."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        pinned: Pinned,
+        where: Settings,
+        limit: int | None,
+        timeout: float | None,
+        stats: Stats,
+        cache: CacheSize,
+    ) -> None:
+        self.where, self.pinned, self.timeout, self.stats, self.cache = where, pinned, timeout, stats, cache
+        self.connection = connection
+        self.root: Path | None = None
+        if limit == 0:
+            self.room = Room(None, MEMORY)
+            root = content.temporary_root()
+            content.remove_with(self, root)
+            safe_files.directory(root / content.DATASET, root)
+            safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
+        else:
+            self.room = Room(where.home / "remote", limit)
+            self.root = root = where.home / "remote" / pinned.name
+            self.room.ground(pinned.name)
+            content.save(root, pinned, connection.address)
+        self.content = RemoteContent(connection, pinned, root, stats)
+        self.path = self.content.path
+
+    @property
+    def address(self) -> Address:
+        """The address."""
+        return self.connection.address
+
+    def blocks(self, paths: Sequence[str]) -> BlockFiles:
+        """Return the files of rows by blocks."""
+        of = self.content
+        files = [RowFile(path, of.file(path).size) for path in paths]
+
+        def source(file: int, start: int, length: int, take: Take) -> None:
+            of.read(files[file].path, start, length, take)
+
+        return BlockFiles(
+            self.room,
+            self.pinned.name,
+            files,
+            source,
+            check=lambda file, start, data: of.is_right(files[file].path, start, data),
+            timeout=TIMEOUT if self.timeout is None else self.timeout,
+            where=str(self.address),
+            stats=self.stats,
+            counts=False,
+        )
+
+    def reopened(self) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+        """Return how to open the same content in another process."""
+        address = self.address
+        text = address.url or str(address)
+        pinned = f"{text}#{self.pinned.index.fingerprint}"
+        return _reopened, (pinned, self.where.home, self.cache, self.timeout)
+
+
+def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None) -> Store:
+    from rlds_cli import settings
+
+    return open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
+
+
+class _Remote(Store):
+    """What remote stores of both kinds share.
+
+    Attributes
+    ----------
+    blocks : BlockFiles
+        The files of rows.
+    """
+
+    remote = True
+    blocks: BlockFiles
+    _access: Access
+
+    @property
+    def address(self) -> str:
+        """The address, without credentials."""
+        return str(self._access.address)
+
+    @property
+    def stats(self) -> Stats:
+        """What this process has fetched, and waited for."""
+        return self._access.stats
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self._access.reopened()
+
+    def beside(self, *parts: str) -> Path:
+        """Return the path of a file or directory beside the rows, which is here then."""
+        name = "/".join(parts)
+        self._access.content.need(name, f"{name}/")
+        return self.path.joinpath(*parts)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Nothing here is replaced: another content has another directory."""
+        yield
+
+    def size_of(self, *parts: str) -> int:
+        """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
+        prefix = "".join(f"{part}/" for part in parts)
+        return sum(p.length for f in self._access.content.below(prefix) for p in f.pieces)
+
+    def rows(self, name: str) -> Array:
+        """Return all rows of a field as a `RemoteColumn`: what is read of it is fetched."""
+        found: Array = self._column(name)
+        return found
+
+    def between(self, name: str, start: int, stop: int) -> Array:
+        """Return rows ``start`` to ``stop``, fetched and copied."""
+        found: Array = self._column(name)[start:stop]
+        return found
+
+    @property
+    def slices(self) -> bool:
+        """True: a part that is read fetches its own blocks."""
+        return True
+
+    def frame_offsets(self, name: str) -> IntArray:
+        """Return the first byte of each row's encoded frame [rows + 1]."""
+        found: IntArray = self._column(name + OFFSETS)
+        return found
+
+    def frame_bytes(self, name: str) -> Array:
+        """Return the encoded frames, end to end."""
+        found: Array = self._column(name + BYTES)
+        return found
+
+    def _column(self, key: str) -> Any:
+        if key not in self._columns:
+            raw = self.mapped(key)
+            place = self.place(key)
+            self._columns[key] = raw if place is None else RemoteColumn(raw, self.blocks, place)  # type: ignore[assignment]
+        return self._columns[key]
+
+    def mapped(self, key: str) -> Array:
+        """Return an array as it is mapped: of blocks that are not held, its values are anything.
+
+        ``key`` is the name of a field, or ``NAME\\0offsets``, ``NAME\\0bytes`` and ``NAME\\0video``.
+        """
+        raise NotImplementedError
+
+    def place(self, key: str) -> Place | None:
+        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        raise NotImplementedError
+
+    def _gather_frames(self, f: Field, rows: IntArray) -> Array:
+        """Decode frames, whose bytes are fetched together."""
+        distinct = np.unique(rows)
+        offsets: IntArray = self.frame_offsets(f.name)
+        data: Any = self.frame_bytes(f.name)
+        if not isinstance(data, RemoteColumn):
+            return super()._gather_frames(f, rows)
+        starts, stops = offsets[distinct], offsets[distinct + 1]
+        if len(starts) and not 0 <= starts.min() <= stops.max() <= len(data):
+            return super()._gather_frames(f, rows)  # which says what is wrong
+        with data.hold(starts, stops):
+            return super()._gather_frames(f, rows)
+
+
+class RemoteStore(_Remote):
+    """The files of a dataset at an address."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        access.content.need("zarr.json", "episodes/")
+        super().__init__(access.path)
+        index = access.pinned.index
+        if self.manifest.fingerprint != index.fingerprint:
+            raise DamagedDataset(f"{access.address}: its index and its manifest name different content.", hint=_HINT)
+        self._decoded = self.manifest.encoding == "zarr"
+        frames = [f for f in self.manifest.fields if f.kind == "frames" and f.codec != VIDEO]
+        access.content.need(*(f"{f.path}/bytes/zarr.json" for f in frames))
+        self._check_files()
+        paths = self._row_paths()
+        if self._decoded:
+            self.blocks = self._open_decoded(access, paths)
+        else:
+            self.blocks = access.blocks(paths)
+
+    def _row_paths(self) -> list[str]:
+        """Return the files of rows that the address has, in order."""
+        found: list[str] = []
+        for f in self.manifest.fields:
+            if f.codec == VIDEO:
+                found.append(arrays.data_file(Path(DIRECTORY, f.path, "bytes"), 1).as_posix())
+            if self._decoded:
+                for array in compression.column_arrays(self.fields[f.name], Path(f.path)):
+                    found += [c.path for c in self._access.content.below(f"{array.as_posix()}/c/")]
+            else:
+                found += [file.as_posix() for file in stored_rows.files(Path(), f, f.path).values()]
+        index = self._access.pinned.index
+        there = {f.path for f in index.files}
+        return [path for path in dict.fromkeys(found) if path in there]
+
+    def _open_decoded(self, access: Access, paths: Sequence[str]) -> BlockFiles:
+        raw = access.blocks(paths)
+        raw.stats = Stats()  # what waits for it counts
+        films = [self._film(n) for n, f in self.fields.items() if f.codec == VIDEO]
+        encoded = {}
+        for f in self.fields.values():
+            for key, directory in self._keys(f):
+                if key.endswith(FILMS):
+                    continue
+                access.content.need(f"{directory.as_posix()}/zarr.json")
+                found = arrays.layout(self.path / directory)
+                if (found.shape, found.dtype) != self._shape(key) or not found.compressed:
+                    raise DamagedDataset(
+                        f"{self.address}: {directory}/zarr.json does not fit the manifest.", hint=_HINT
+                    )
+                encoded[key] = Encoded(directory, found)
+        return decoding.open_decoded(
+            access.room,
+            f"{access.pinned.name}-rows",
+            encoded,
+            {path: access.content.file(path).size for path in films},
+            raw,
+            timeout=raw.timeout,
+            stats=access.stats,
+        )
+
+    def _keys(self, f: Field) -> list[tuple[str, Path]]:
+        """Return the arrays of a field that lie in files of rows: their keys, and directories below the dataset."""
+        path = Path(self._stored[f.name].path)
+        if f.kind == "frames" and f.codec != VIDEO:
+            return [(f.name + OFFSETS, path / "offsets"), (f.name + BYTES, path / "bytes")]
+        film = [(f.name + FILMS, Path(DIRECTORY) / path / "bytes")] if f.codec == VIDEO else []
+        return [(f.name, path), *film]
+
+    def _directory_of(self, key: str) -> Path:
+        """Return the directory of an array below the dataset."""
+        return dict(self._keys(self.fields[key.partition("\0")[0]]))[key]
+
+    def _shape(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        f, rows = self.fields[key.partition("\0")[0]], self.manifest.counts.rows
+        if key.endswith(OFFSETS):
+            return (rows + 1,), np.dtype("int64")
+        if key.endswith((BYTES, FILMS)):
+            directory = self._directory_of(key)
+            self._access.content.need(f"{directory.as_posix()}/zarr.json")
+            shape, dtype = arrays.open_document(self.path / directory)
+            if len(shape) != 1 or dtype != np.uint8:
+                raise DamagedDataset(f"{self.path / directory} is no array of bytes.", hint="rlds verify ID")
+            return shape, dtype
+        dtype, shape = stored_row(f)
+        return (rows, *shape), dtype
+
+    def _film(self, name: str) -> str:
+        return arrays.data_file(self._directory_of(name + FILMS), 1).as_posix()
+
+    def _check_sizes(self) -> None:
+        """Nothing: rows are not here. `_check_files` compares the index."""
+
+    def _check_files(self) -> None:
+        """Refuse files of rows of another size than the manifest says."""
+        for f in self.fields.values():
+            for key, directory in self._keys(f):
+                if key.endswith(FILMS) or self._decoded:
+                    continue
+                shape, dtype = self._shape(key)
+                size = arrays.file_size(shape, dtype)
+                path = arrays.data_file(directory, len(shape)).as_posix()
+                found = self._access.content.file(path).size if size else 0
+                if found != size:
+                    raise DamagedDataset(
+                        f"{self.address}: {path} has {found:,} bytes; {size:,} expected.",
+                        hint="rlds verify ID where it was pushed from",
+                    )
+
+    # -- rows
+
+    def mapped(self, key: str) -> Array:
+        """Return an array as it is mapped; see `_Remote.mapped`."""
+        shape, dtype = self._shape(key)
+        place = self.place(key)
+        if place is None:
+            empty: Array = np.zeros(shape, dtype)
+            empty.flags.writeable = False
+            return empty
+        raw = self.blocks.mapped(int(place.files[0]))[: math.prod(shape) * dtype.itemsize]
+        found: Array = raw.view(dtype.newbyteorder("<")).reshape(shape)
+        return found
+
+    def place(self, key: str) -> Place | None:
+        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        shape, dtype = self._shape(key)
+        if not math.prod(shape) * dtype.itemsize:
+            return None
+        if self._decoded and not key.endswith(FILMS):
+            return Place(np.array([self.blocks.number(key)]))
+        path = arrays.data_file(self._directory_of(key), len(shape))
+        return Place(np.array([self.blocks.number(path)]))
+
+    def directory(self, name: str) -> Path:
+        """Return the directory of a field, which has no rows here."""
+        path = self._stored[name].path
+        below = self._access.content.below(f"{path}/")
+        self._access.content.need(*(f.path for f in below if f.path.endswith("/zarr.json")))
+        return self.path / path
+
+    def strings(self, name: str) -> Array:
+        """Return the string table of a text field."""
+        self.beside("text", self._stored[name].path)
+        return super().strings(name)
+
+    def videos(self, name: str) -> Videos:
+        """Return the videos of a field, whose bytes are fetched when frames are decoded."""
+        if name not in self._videos:
+            path = self._stored[name].path
+            film = self._film(name)
+            of = self._access.content
+            of.need(*(f.path for f in of.below(f"{DIRECTORY}/{path}/") if f.path != film))
+            self._videos[name] = RemoteVideos(self.path / DIRECTORY / path, self._column(name + FILMS), self, film)
+        return self._videos[name]
+
+    @cached_property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """Files of the archive."""
+        self.beside("sources")
+        return Store.sources.func(self)  # type: ignore[attr-defined,no-any-return]
+
+
+class RemoteVideos(Videos):
+    """The videos of one field of a remote dataset."""
+
+    def __init__(self, directory: Path, data: Any, of: RemoteStore, film: str) -> None:
+        self._data, self._of, self._film = data, of, film
+        self._extents: list[Any] = []
+        super().__init__(directory)
+
+    def _open_bytes(self) -> Array:
+        found: Array = self._data
+        return found
+
+    def published(self, number: int) -> Array:
+        """Return the bytes of a video file; what is read of them is fetched."""
+        self._check_number(number)
+        a, b = self.offsets[number : number + 2].tolist()
+        data = self._data
+        found: Array = data.window(a, b) if isinstance(data, RemoteColumn) else data[a:b]  # type: ignore[assignment]
+        return found
+
+    def gather(self, f: Field, index: Array) -> Array:
+        """Decode frames, whose bytes, from the key frames before them on, are fetched together."""
+        if not isinstance(self._data, RemoteColumn):
+            return super().gather(f, index)
+        starts, stops = [], []
+        for number, frame in np.unique(index[index[:, 0] >= 0], axis=0).tolist():
+            track = self.video(number).track
+            if 0 <= frame < len(track.frames):
+                packet = int(track.frames[frame])
+                first = track.begin(packet)
+                base = int(self.offsets[number])
+                starts.append(base + int(track.start[first : packet + 1].min()))
+                stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
+        with self._data.hold(np.array(starts, np.int64), np.array(stops, np.int64)):
+            return super().gather(f, index)
+
+    def extent(self, number: int) -> Extent:
+        """Return the file and the range of bytes of a video, which is here and stays as long as this object exists."""
+        a, b = self.offsets[number : number + 2].tolist()
+        blocks = self._of.blocks
+        file = blocks.number(self._film)
+        if b > a and isinstance(self._data, RemoteColumn):
+            self._extents.append(self._data.hold(np.array([a]), np.array([b])))
+        return Extent(blocks.path_of(file), a, b - a)
+
+
+class RemoteGrowingStore(_Remote, GrowingStore):
+    """The files of a dataset that grows at an address, at the generation that was pushed."""
+
+    def __init__(self, access: Access, generation: int | None = None) -> None:
+        self._access = access
+        of, index = access.content, access.pinned.index
+        of.need("zarr.json", generations.FILE)
+        heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
+        paths = [f.path for f in index.files if f.path.startswith(heads) and not f.path.endswith("/zarr.json")]
+        of.need(*(f.path for f in index.files if f.path not in set(paths)))
+        GrowingStore.__init__(self, access.path)
+        if (self.generation.number, self.content) != (index.generation, index.fingerprint):
+            raise DamagedDataset(
+                f"{access.address}: its index and its log of generations name different content.",
+                hint="rlds push ID sends it again",
+            )
+        self._check_files()
+        self.blocks = access.blocks(paths)
+
+    def _check_sizes(self) -> None:
+        """Nothing: rows are not here. `_check_files` compares the index."""
+
+    def _check_files(self) -> None:
+        """Refuse a dataset whose index lacks segments, or has some of another size."""
+        for f in self.fields.values():
+            dtype, shape = segments.stored_row(f)
+            size = self._segment_rows * arrays.row_bytes((0, *shape), dtype)
+            for number in self._needed if size else ():
+                path = self._segment(f, number)
+                if self._access.content.file(path).size != size:
+                    raise DamagedDataset(
+                        f"{self.address}: {path} has another size than {size:,} bytes.", hint=logs.HINT
+                    )
+
+    def _segment(self, f: Field, number: int) -> str:
+        ndim = 1 + len(segments.stored_row(f)[1])
+        return segments.file_of(Path(self._stored[f.name].path), number, ndim).as_posix()
+
+    def newest(self) -> GrowingStore:
+        """Return what is at the address now, which may be this generation."""
+        access = self._access
+        stats = Stats()
+        unpinned = addresses.parse(access.address.url or str(access.address))
+        connection = Connection(unpinned, access.where, access.timeout)
+        pinned = content.find(unpinned, access.where, connection, stats)
+        if pinned.index.fingerprint == self.content and pinned.index.generation == self.generation.number:
+            return self
+        if pinned.index.generation is None:
+            raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")
+        limit = parse_size(access.cache)
+        return RemoteGrowingStore(Access(connection, pinned, access.where, limit, access.timeout, stats, access.cache))
+
+    def mapped(self, key: str) -> Array:
+        """Return an array as it is mapped; see `_Remote.mapped`."""
+        g, f = self.generation, self.fields[key]
+        if key not in self._maps:
+            dtype, shape = segments.stored_row(f)
+            self._maps[key] = _RemoteSegments(self, f, shape, dtype, self._segment_rows, g.first_row, g.rows)
+        return self._maps[key].rows(g.first_row, g.rows, self._needed, self._hold)
+
+    def place(self, key: str) -> Place | None:
+        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        g, f = self.generation, self.fields[key]
+        dtype, shape = segments.stored_row(f)
+        width = arrays.row_bytes((0, *shape), dtype)
+        if not width or g.rows == g.first_row:
+            return None
+        first = g.first_row // self._segment_rows
+        count = -(-g.rows // self._segment_rows) - first
+        files = np.full(count, -1, np.int64)
+        for number in self._needed:
+            files[number - first] = self.blocks.number(self._segment(f, number))
+        return Place(files, self._segment_rows * width, (g.first_row - first * self._segment_rows) * width)
+
+
+class _RemoteSegments(SegmentMap):
+    """The mapped segments of a field of a remote dataset."""
+
+    def __init__(self, of: RemoteGrowingStore, f: Field, *described: Any) -> None:
+        self._blocks = of.blocks
+        self._path: Callable[[int], str] = lambda number: of._segment(f, number)
+        super().__init__(of.path, *described)
+
+    @contextmanager
+    def _opened(self, number: int, size: int) -> Iterator[int]:
+        descriptor = self._blocks.map.open_rows(self._blocks.number(self._path(number)))
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def fetched(store: Store) -> tuple[str, Stats]:
+    """Return the address of a remote store, and what was fetched of it."""
+    assert isinstance(store, _Remote)
+    return store.address, store.stats
+
+
+def is_remote(store: Store) -> bool:
+    """Return whether the rows of a store are at an address."""
+    return store.remote

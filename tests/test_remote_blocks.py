@@ -1,0 +1,376 @@
+"""Blocks of remote datasets: fetched once, checked, shared by threads and processes, evicted, after kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlds_cli.errors import DownloadFailed, NoSpace
+from rlds_cli.remote import presence
+from rlds_cli.remote.cache import BlockFiles, Take
+from rlds_cli.remote.presence import BLOCK, Room, RowFile
+
+REPOSITORY = Path(__file__).parents[1]
+FILES = [RowFile("a/c/0/0", 10 * BLOCK + 77), RowFile("b/c/0", 3 * BLOCK), RowFile("none", 0)]
+
+
+def content(file: int, start: int, length: int) -> bytes:
+    """Bytes that say where they are: each 8 bytes hold file and place."""
+    places = np.arange(start // 8, -(-(start + length) // 8), dtype=np.int64) + (file << 50)
+    return places.tobytes()[start % 8 :][:length]
+
+
+class Store:
+    """A store that counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+        self.before: Callable[[int, int], None] = lambda file, start: None
+
+    def __call__(self, file: int, start: int, length: int, take: Take) -> None:
+        self.asked.append((file, start, length))
+        self.before(file, start)
+        data = content(file, start, length)
+        for at in range(0, length, 300_001):  # not at the ends of blocks
+            take(data[at : at + 300_001])
+
+
+def check(file: int, start: int, data: memoryview) -> bool:
+    return bytes(data) == content(file, start, len(data))
+
+
+def opened(root: Path | None, store: Store, limit: int | None = None, name: str = "one", **more: object) -> BlockFiles:
+    return BlockFiles(Room(root, limit), name, FILES, store, check=check, where="mem://x", **more)  # type: ignore[arg-type]
+
+
+def blocks(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def read(files: BlockFiles, file: int, block: int) -> bool:
+    """Hold a block, and say whether its bytes are right."""
+    with files.hold([(file, blocks(block))]):
+        data = files.mapped(file)[block * BLOCK : (block + 1) * BLOCK]
+        return data.tobytes() == content(file, block * BLOCK, len(data))
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_what_is_held_is_here_and_is_fetched_once(tmp_path: Path, memory: bool) -> None:
+    store = Store()
+    files = opened(None if memory else tmp_path / "remote", store)
+    assert not files.state(0).any()
+    with files.hold([(0, blocks(2, 3, 10)), (1, blocks(0))]):
+        assert files.state(0).nonzero()[0].tolist() == [2, 3, 10]
+        for file, block in ((0, 2), (0, 3), (0, 10), (1, 0)):
+            at = block * BLOCK
+            assert files.mapped(file)[at : at + BLOCK].tobytes() == content(file, at, min(BLOCK, FILES[file].size - at))
+    assert read(files, 0, 10) and read(files, 1, 0)
+    assert sorted(store.asked) == [(0, 2 * BLOCK, BLOCK), (0, 3 * BLOCK, BLOCK), (0, 10 * BLOCK, 77), (1, 0, BLOCK)]
+    assert files.stats.requests == 4 and files.stats.fetched == 3 * BLOCK + 77
+    assert files.number(Path("b/c/0")) == 1
+    if not memory:
+        again = Store()
+        assert read(opened(tmp_path / "remote", again), 0, 3) and again.asked == []
+
+
+def test_an_announced_block_arrives_without_waiting(tmp_path: Path) -> None:
+    store, go = Store(), threading.Event()
+    store.before = lambda file, start: go.wait(10) and None
+    files = opened(tmp_path / "remote", store)
+    hold = files.announce([(0, blocks(0, 1))])
+    assert not hold.is_here
+    go.set()
+    hold.wait()
+    assert hold.is_here and files.stats.waited > 0
+    hold.release()
+
+
+def test_whole_files_are_held_only_if_all_of_them_is_here(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store())
+    assert files.hold_all([1]) is None
+    files.hold([(1, blocks(0, 1, 2))]).release()
+    hold = files.hold_all([1, 2])
+    assert hold is not None and files.hold_all([0, 1]) is None
+    hold.release()
+
+
+def test_many_adjacent_blocks_are_asked_for_together(tmp_path: Path) -> None:
+    store = Store()
+    files = opened(tmp_path / "remote", store, at_once=2)
+    with files.hold([(0, np.arange(11))]):
+        assert check(0, 0, memoryview(files.mapped(0).tobytes()))
+    assert len(store.asked) <= 4
+
+
+def test_threads_share_a_fetch(tmp_path: Path) -> None:
+    store = Store()
+    store.before = lambda file, start: time.sleep(0.02)
+    files = opened(tmp_path / "remote", store)
+    right: list[bool] = []
+    threads = [threading.Thread(target=lambda: right.append(read(files, 0, 4))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 16 and len(store.asked) == 1
+
+
+def test_a_failure_names_the_block_and_is_tried_again(tmp_path: Path) -> None:
+    store = Store()
+
+    def refuse(file: int, start: int) -> None:
+        raise DownloadFailed("s3://x/objects/1 could not be read: HTTP 503.", hint="later")
+
+    store.before = refuse
+    files = opened(tmp_path / "remote", store)
+    with pytest.raises(DownloadFailed, match=r"Block 1 of b/c/0 \(bytes 1,048,576-2,097,151\) of mem://x .*HTTP 503"):
+        files.hold([(1, blocks(1))])
+    store.before = lambda file, start: None
+    assert read(files, 1, 1)
+
+
+def test_a_short_body_is_no_block(tmp_path: Path) -> None:
+    files = BlockFiles(Room(tmp_path / "remote", None), "x", FILES, lambda f, s, n, take: take(bytes(n - 1)))
+    with pytest.raises(DownloadFailed, match="Block 0 of a/c/0/0"):
+        files.hold([(0, blocks(0))])
+    assert not files.state(0).any()
+
+
+def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
+    store, go = Store(), threading.Event()
+    store.before = lambda file, start: go.wait(20) and None
+    files = opened(tmp_path / "remote", store, timeout=0.2)
+    begun = time.monotonic()
+    with pytest.raises(DownloadFailed, match=r"Block 3 .* within 0.2 s"):
+        files.hold([(0, blocks(3))])
+    assert time.monotonic() - begun < 2
+    go.set()
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_least_recently_used_blocks_leave(tmp_path: Path, memory: bool) -> None:
+    store = Store()
+    files = opened(None if memory else tmp_path / "remote", store, limit=4 * BLOCK)
+    for block in (0, 1, 2, 3):
+        assert read(files, 0, block)
+    assert read(files, 0, 0)  # used again
+    assert read(files, 0, 4) and read(files, 0, 5)
+    assert files.state(0).nonzero()[0].tolist() == [0, 3, 4, 5]
+    assert files.stats.evicted == 2
+    if not memory:
+        taken = (tmp_path / "remote/one/rows/0").stat().st_blocks * 512
+        assert taken <= 4 * BLOCK + 65536
+    assert read(files, 0, 1) and len(store.asked) == 7
+
+
+def test_what_is_held_never_leaves(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store(), limit=2 * BLOCK)
+    held = files.hold([(0, blocks(0, 1, 2))])
+    assert read(files, 0, 5) and read(files, 1, 0)
+    for block in (0, 1, 2):
+        assert check(0, block * BLOCK, memoryview(files.mapped(0)[block * BLOCK : (block + 1) * BLOCK].tobytes()))
+    held.release()
+    assert files.here <= 2  # the limit holds again
+
+
+def test_a_hold_that_is_dropped_pins_nothing(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store(), limit=BLOCK)
+    files.hold([(0, blocks(0))])
+    assert read(files, 0, 1) and read(files, 0, 2)
+    assert files.state(0).nonzero()[0].tolist() == [2]
+
+
+def test_blocks_of_other_datasets_leave_and_held_ones_stay(tmp_path: Path) -> None:
+    one, two = (opened(tmp_path / "remote", Store(), limit=3 * BLOCK, name=name) for name in ("one", "two"))
+    with one.hold([(0, blocks(0))]):
+        assert read(one, 0, 1) and read(one, 0, 2)
+        assert read(two, 0, 0) and read(two, 0, 1)
+        assert one.state(0).nonzero()[0].tolist() == [0]
+    assert two.here == 2
+
+
+def test_a_full_disk_lets_blocks_leave_and_then_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = opened(tmp_path / "remote", Store())
+    held = files.hold([(0, blocks(0))])
+    assert read(files, 0, 1)
+    write, free = os.pwrite, [0]
+
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        if files.here > 1 or free[0] < 0:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert read(files, 0, 2)  # block 1 left for it
+    assert files.state(0).nonzero()[0].tolist() == [0, 2]
+    free[0] = -1
+    files.hold_all([2])
+    with files.hold([(0, blocks(2))]), pytest.raises(NoSpace, match="Block 3 of a/c/0/0"):
+        files.hold([(0, blocks(3))])
+    monkeypatch.undo()
+    held.release()
+    assert read(files, 0, 3)
+
+
+def test_after_a_restart_of_the_machine_blocks_are_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = opened(tmp_path / "remote", Store())
+    files.hold([(0, blocks(0, 1))]).release()
+    rows = files.map.ground.root / "rows/0"  # type: ignore[attr-defined]
+    del files
+    with rows.open("r+b") as file:  # the disk kept the map, and lost some bytes
+        file.seek(BLOCK + 5)
+        file.write(b"\0\1\2")
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(presence, "_BOOT_FILE", tmp_path / "boot")
+    store = Store()
+    again = opened(tmp_path / "remote", store)
+    assert not again.state(0).any()
+    assert read(again, 0, 0) and read(again, 0, 1)
+    assert store.asked == [(0, BLOCK, BLOCK)]
+
+
+# -- processes
+
+COMMON = textwrap.dedent(
+    """
+    import os, sys, time
+    sys.path.insert(0, {tests!r})
+    from test_remote_blocks import *
+
+    root = Path({root!r})
+    class Logged(Store):
+        def __call__(self, file, start, length, take):
+            with open(root.parent / "asked", "ab", 0) as log:
+                log.write(f"{{file}} {{start // BLOCK}}\\n".encode())
+            time.sleep({pause})
+            super().__call__(file, start, length, take)
+    """
+)
+
+
+def start(tmp_path: Path, script: str, *, pause: float = 0.0, at: int = 0) -> subprocess.Popen[str]:
+    common = COMMON.format(tests=str(REPOSITORY / "tests"), root=str(tmp_path / "remote"), pause=pause)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "AT": str(at)}
+    return subprocess.Popen(
+        [sys.executable, "-c", common + textwrap.dedent(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
+    """16 processes, some forked after the first holds, read the same blocks."""
+    script = """
+    files = opened(root, Logged())
+    held = files.hold([(0, blocks(0))])
+    children = []
+    for k in range(16):
+        child = os.fork()
+        if not child:
+            good = all(read(files, 0, b) for b in range(11)) and all(read(files, 1, b) for b in range(3))
+            os._exit(0 if good else 1)
+        children.append(child)
+    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+    assert check(0, 0, memoryview(files.mapped(0)[:BLOCK].tobytes()))
+    """
+    ended(start(tmp_path, script, pause=0.005))
+    asked = (tmp_path / "asked").read_text().split("\n")[:-1]
+    assert sorted(asked) == sorted(set(asked)) and len(asked) == 14
+
+
+def test_the_forked_children_of_a_dataset_in_memory_share_it(tmp_path: Path) -> None:
+    script = """
+    files = opened(None, Logged(), limit=3 * BLOCK)
+    with files.hold([(0, blocks(0))]):
+        child = os.fork()
+        if not child:
+            os._exit(0 if all(read(files, 0, b) for b in range(11)) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert files.state(0)[0] and check(0, 0, memoryview(files.mapped(0)[:BLOCK].tobytes()))
+    assert all(read(files, 0, b) for b in range(11))
+    """
+    ended(start(tmp_path, script))
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_block(tmp_path: Path) -> None:
+    script = """
+    class Slow(Store):
+        def __call__(self, file, start, length, take):
+            take(content(file, start, 1000))
+            print("begun", flush=True)
+            time.sleep(60)
+    files = opened(root, Slow())
+    files.hold([(0, blocks(6))])
+    """
+    process = start(tmp_path, script)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    store = Store()
+    files = opened(tmp_path / "remote", store, timeout=20.0)
+    right: list[bool] = []
+    waiting = threading.Thread(target=lambda: right.append(read(files, 0, 6)))
+    waiting.start()  # for the process that is killed
+    time.sleep(0.05)
+    assert store.asked == []
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    waiting.join()
+    assert right == [True] and store.asked == [(0, 6 * BLOCK, BLOCK)]
+
+
+def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
+    script = """
+    files = opened(root, Store())
+    held = files.hold([(0, blocks(0, 1))])
+    print("held", flush=True)
+    time.sleep(60)
+    """
+    process = start(tmp_path, script)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    files = opened(tmp_path / "remote", Store(), limit=BLOCK)
+    assert read(files, 0, 5) and files.state(0)[:2].all()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert read(files, 0, 6) and not files.state(0)[:2].any()
+
+
+def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> None:
+    """Four processes in the room of three blocks, for a while; each checks all that it reads."""
+    script = """
+    files = opened(root, Logged(), limit=3 * BLOCK)
+    draw = np.random.default_rng(int(os.environ["AT"]))
+    until, count = time.monotonic() + 1.2, 0
+    while time.monotonic() < until:
+        chosen = np.unique(draw.integers(0, 11, 2))
+        with files.hold([(0, chosen)]):
+            data = files.mapped(0)
+            for b in chosen.tolist():
+                part = data[b * BLOCK : (b + 1) * BLOCK]
+                assert part.tobytes() == content(0, b * BLOCK, len(part)), b
+        count += 1
+    print(count)
+    """
+    processes = [start(tmp_path, script, at=k) for k in range(4)]
+    assert all(int(ended(process)) > 5 for process in processes)
+    files = opened(tmp_path / "remote", Store(), limit=3 * BLOCK)
+    files.room.shrink()
+    assert files.here <= 3
