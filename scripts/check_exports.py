@@ -195,7 +195,9 @@ def expected_tfds(ds: Any, k: int) -> Values:
             values = np.concatenate([values, _column(episode, f"next/{name}", steps)[-1:]])
         key = {"next/reward": "reward", "next/discount": "discount"}.get(name, name)
         if len(values) < rows and f.kind != "frames":
-            filler = np.array([""], values.dtype) if f.kind == "text" else np.zeros((1, *values.shape[1:]), values.dtype)
+            filler = (
+                np.array([""], values.dtype) if f.kind == "text" else np.zeros((1, *values.shape[1:]), values.dtype)
+            )
             values = np.concatenate([values, filler])
         yield key, values
     yield "is_first", np.arange(rows) == 0
