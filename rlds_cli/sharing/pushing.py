@@ -262,7 +262,9 @@ class _Told:
 
     def __call__(self, size: int) -> None:
         with self._lock:
-            self._done = min(self._total, self._done + size)
+            before, self._done = self._done, min(self._total, self._done + size)
+            if self._done == before:  # what is sent again after a failure
+                return
             self._progress(Event(self._id, self._stage, "", self._done, self._total))
 
 
