@@ -10,13 +10,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import growing_model
 import numpy as np
 import pytest
 from conftest import run_rlds
 from frames_data import film
+from hypothesis import given
+from hypothesis import strategies as st
 from lerobot_archives import Content, write_v3
 from loader_data import create, episode
 from object_store import KEY, SECRET, Fault, ObjectStore
@@ -228,6 +232,24 @@ def test_a_derived_dataset_sends_its_own_columns(bucket: ObjectStore, other: Pat
     assert done.sent <= lacking <= sent <= 1.05 * lacking
     bucket.buckets["lab"] = {k: v for k, v in bucket.buckets["lab"].items() if k.startswith("large-scaled/")}
     assert bring("s3://lab/large-scaled", other, as_="local/got").fingerprint == made.fingerprint
+
+
+def test_a_changed_dataset_sends_the_blocks_that_changed(bucket: ObjectStore, other: Path) -> None:
+    """More rows behind the same ones, and some that are other ones: as after a merge, or a function."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 256, (80_000, 100), np.uint8)
+    for rows, changed in ((60_001, None), (80_000, None), (80_000, 30_000)):
+        if changed:
+            values[changed] += 1
+        item = {"observation": values[:rows], "action": np.zeros(rows - 1, bool)}
+        ds = rlds_cli.create("local/more", [item], force=True)
+        with bucket.counting() as asked:
+            push(ds.id, "s3://lab/more")
+        sent = sum(r.size for r in asked if r.method == "PUT")
+        expected = {60_001: 6_060_000, 80_000: 2_000_000}[rows] if not changed else 0
+        assert expected <= sent <= expected + 3 * BLOCK
+        assert bring("s3://lab/more", other, force=True).fingerprint == ds.fingerprint
+    assert verify(ds.id, cache_dir=other).ok
 
 
 def test_a_directory_beside_it_is_linked(store: Path, other: Path) -> None:
@@ -538,6 +560,41 @@ def bring_again(store: Path, other: Path) -> None:
     push("local/large", store)
     assert bring(store, other).num_steps == 200
     raise DamagedDataset("Nothing was sent")
+
+
+@given(st.data())
+def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
+    """Whatever a stranger writes is read as an index, or refused as none."""
+    sha = ["a" * 64, "b" * 64]
+    pieces = [[0, 0, 0, 5, sha[0]], [5, 1, 3, 4, sha[1]]]
+    index: dict[str, Any] = {
+        "rlds_dataset": 1,
+        "id": "local/x",
+        "fingerprint": f"rlds1:{sha[0]}",
+        "generation": None,
+        "manifest": sha[0],
+        "blocks": [sha[0], 64],
+        "objects": [[sha[0], 9], [sha[1], 7]],
+        "files": [["zarr.json", 9, pieces], ["a/b", 0, []]],
+    }
+    indexes.parse(json.dumps(index).encode(), "it")
+    places: list[tuple[Any, Any]] = []
+
+    def walk(value: Any) -> None:
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            places.append((value, key))
+            walk(value[key])
+
+    walk(index)
+    odd = st.sampled_from(
+        [None, True, -1, 0, 1, 3, 1 << 70, 1.5, "", "a", "..", "/x", [], {}, [[]], sha[1], float("nan")]
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        holder, key = data.draw(st.sampled_from(places))
+        holder[key] = data.draw(odd)
+    with suppress(DamagedDataset, NewerFormat):
+        found = indexes.parse(json.dumps(index).encode(), "it")
+        assert indexes.parse(found.to_bytes(), "it").files == found.files
 
 
 def test_an_index_of_a_later_version(store: Path, other: Path) -> None:

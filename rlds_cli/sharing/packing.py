@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli import settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, joined
+from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, blocks_of, joined
 from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_blocks
@@ -36,6 +36,7 @@ _READ = 1 << 20
 _LARGE = 8 * BLOCK  # bytes of a file whose blocks are blocks of an object
 _EPISODES = "episodes/"
 _ADDED = 32  # one such part of what is sent may be sent in order to leave objects behind
+_LOOKS = 16  # blocks of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
 _Key = tuple[int, int]  # an object: numbers of its index and in it
@@ -182,9 +183,36 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
             for piece in other.pieces:
                 if not k.has(piece) or not _within(file.extents, piece):
                     continue
-                if _is_free(piece, found) and ranges.sha256(file, piece.at, piece.length) == piece.sha256:
+                if not _is_free(piece, found):
+                    continue
+                if ranges.sha256(file, piece.at, piece.length) == piece.sha256:
                     found.append(Match(piece.at, piece.length, number, piece))
+                else:
+                    parts = _equal_blocks(file, piece, k, ranges)
+                    found += [Match(p.at, p.length, number, p) for p in parts]
     return sorted(found, key=lambda m: m.at)
+
+
+def _equal_blocks(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
+    """Yield the parts of a piece whose blocks are the same in a file: that of rows which come before a change."""
+    first, stop = blocks_of(piece.offset), (piece.offset + piece.length) // BLOCK
+    hashes = known.hashes.of(piece.object)
+
+    def is_equal(block: int) -> bool:
+        at = piece.at + block * BLOCK - piece.offset
+        return ranges.sha256(file, at, BLOCK) == hashes[32 * block : 32 * block + 32].hex()
+
+    looked = range(first, stop, max(1, (stop - first) // _LOOKS))
+    if not any(map(is_equal, looked)):
+        return
+    begun = None
+    for block in range(first, stop + 1):
+        if block < stop and is_equal(block):
+            begun = block if begun is None else begun
+        elif begun is not None:
+            at, length = piece.at + begun * BLOCK - piece.offset, (block - begun) * BLOCK
+            yield Piece(at, piece.object, begun * BLOCK, length, ranges.sha256(file, at, length))
+            begun = None
 
 
 def _within(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:

@@ -303,9 +303,11 @@ def _write_index(
                 f"{objects.address}/{gone.name} is gone: somebody removed it meanwhile. The index was not written.",
                 hint="the same command again sends it",
             )
+    content = plan.index.to_bytes()
+    indexes.parse(content, f"The index for {objects.address}")  # what is written can be read
     objects.put(plan.index.blocks_name, Body.of(plan.hashes))
     try:
-        objects.replace(indexes.NAME, plan.index.to_bytes(), None if found is None else found[1].tag, beside)
+        objects.replace(indexes.NAME, content, None if found is None else found[1].tag, beside)
     except Overtaken:
         raise UploadFailed(
             f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",
