@@ -111,6 +111,7 @@ bench-remote: $(READY) .bench-data/peers/.ready
 
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
+	$(BIN)/python scripts/soak_sharing.py
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
