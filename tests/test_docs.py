@@ -424,6 +424,16 @@ def test_the_code_of_the_format_runs(desk: Path) -> None:
         np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
 
 
+def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    rlds_cli.download("sample/cartpole-minari")
+    rlds_cli.download("sample/pendulum-d4rl")
+    ran = run_in_order("docs/export.md", monkeypatch)
+    assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
+    assert (ran["episode"].observations[:-1] == ran["ds"].episode(0)["observation"]).all()
+    assert {p.name for p in Path().iterdir()} >= {"cartpole-v0", "pendulum", "cartpole-demos", "good-v0"}
+
+
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
     import_archive(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
     ran = run_code("docs/lerobot.md")
