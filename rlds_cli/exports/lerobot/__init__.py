@@ -38,7 +38,7 @@ from rlds_cli.formats import parquet
 from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
-ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
+NUMBERS, IMAGES = 16 << 20, 96 << 20  # bytes of an episode from which it takes more than one row group
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
 _DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
@@ -139,13 +139,14 @@ class _LeRobot(Format):
     def _number(self, unit: Unit) -> int:
         return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
 
-    def _write_episode(self, episode: int, files: _Files, images: int) -> dict[str, Statistics]:
+    def _write_episode(self, episode: int, files: _Files, some: int) -> dict[str, Statistics]:
         """Write the rows of an episode, and return its statistics."""
         pa = parquet.pyarrow()
         steps, start = int(self.content.table.length[episode]), int(self.content.table.start[episode])
         columns = self.layout.in_parquet
-        row = max(1, sum(self.content.row_bytes(c.field.name) for c in columns if c.field))
-        at_once = max(1, ROW_GROUP // row)
+        numbers = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "array")
+        images = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "image")
+        at_once = max(1, min(NUMBERS // max(1, numbers), IMAGES // max(1, images)))
         pieces: dict[str, list[Statistics]] = {}
         for a in range(0, steps, at_once):
             b = min(a + at_once, steps)
@@ -153,7 +154,7 @@ class _LeRobot(Format):
             for c in columns:
                 column, values = self._column(c, episode, start, a, b)
                 made.append(column)
-                found = self._statistics(c, values, start + a, start + b, images)
+                found = self._statistics(c, values, start + a, start + b, some)
                 if found is not None:
                     pieces.setdefault(c.key, []).append(found)
             files.add(pa.Table.from_arrays(made, schema=files.schema))
