@@ -309,7 +309,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """Read the rows of a Parquet file, so many at a time."""
-    with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
+    # Maps of files count as memory in use. They are needed only where a row group is the whole file.
+    with reading(path) as pa:
+        mapped = pa.parquet.read_metadata(path).num_row_groups == 1
+    with reading(path), parquet.opened(path, memory_map=mapped, pre_buffer=False) as file:
         yield from parquet.batches(file, path, columns, rows)
 
 

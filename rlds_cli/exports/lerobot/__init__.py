@@ -38,7 +38,7 @@ from rlds_cli.formats import parquet
 from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
-ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
+NUMBERS, IMAGES = 16 << 20, 96 << 20  # bytes of an episode from which it takes more than one row group
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
 _DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
@@ -112,8 +112,13 @@ class _LeRobot(Format):
     # -- work
 
     def units(self) -> Sequence[Unit]:
-        """Divide the episodes into ranges of about 64 MiB; in v3 each is a file."""
-        return super().units()
+        """Divide the episodes into ranges of about 64 MiB, and of 1,000 at most; in v3 each is a file."""
+        return self._units
+
+    @cached_property
+    def _units(self) -> Sequence[Unit]:
+        bounds = [(a, min(a + FILES, u.stop)) for u in super().units() for a in range(u.first, u.stop, FILES)]
+        return [Unit(f"{a}-{b}", a, b) for a, b in bounds]
 
     def prepare(self, directory: Path) -> None:
         """Make the directories."""
@@ -139,13 +144,14 @@ class _LeRobot(Format):
     def _number(self, unit: Unit) -> int:
         return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
 
-    def _write_episode(self, episode: int, files: _Files, images: int) -> dict[str, Statistics]:
+    def _write_episode(self, episode: int, files: _Files, some: int) -> dict[str, Statistics]:
         """Write the rows of an episode, and return its statistics."""
         pa = parquet.pyarrow()
-        steps, start = int(self.content.table.length[episode]), int(self.content.table.start[episode])
+        steps, start = int(self.content.table.length[episode]), int(self.content.starts[episode])
         columns = self.layout.in_parquet
-        row = max(1, sum(self.content.row_bytes(c.field.name) for c in columns if c.field))
-        at_once = max(1, ROW_GROUP // row)
+        numbers = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "array")
+        images = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "image")
+        at_once = max(1, min(NUMBERS // max(1, numbers), IMAGES // max(1, images)))
         pieces: dict[str, list[Statistics]] = {}
         for a in range(0, steps, at_once):
             b = min(a + at_once, steps)
@@ -153,7 +159,7 @@ class _LeRobot(Format):
             for c in columns:
                 column, values = self._column(c, episode, start, a, b)
                 made.append(column)
-                found = self._statistics(c, values, start + a, start + b, images)
+                found = self._statistics(c, values, start + a, start + b, some)
                 if found is not None:
                     pieces.setdefault(c.key, []).append(found)
             files.add(pa.Table.from_arrays(made, schema=files.schema))
@@ -227,7 +233,7 @@ class _LeRobot(Format):
 
     def _times(self, episode: int) -> Array:
         """Return the seconds of the rows of an episode, as they are read."""
-        start, length = int(self.content.table.start[episode]), int(self.content.table.length[episode])
+        start, length = int(self.content.starts[episode]), int(self.content.table.length[episode])
         return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
 
     def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
@@ -236,7 +242,7 @@ class _LeRobot(Format):
             return {}
         found: dict[str, Statistics] = {}
         for key, camera in self.cameras.items():
-            row = int(self.content.table.start[episode])
+            row = int(self.content.starts[episode])
             pixels = self.content.rows(camera.name, row, row + 1)[0]
             if pixels.dtype == np.uint8:
                 found[key] = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
@@ -254,13 +260,14 @@ class _LeRobot(Format):
     def _listed(self, episode: int) -> dict[str, Any]:
         """Return what ``meta/`` says of an episode in both versions."""
         table = self.content.table
-        steps, start = int(table.length[episode]), int(table.start[episode])
+        steps, start = int(table.length[episode]), int(self.content.starts[episode])
         numbers = np.unique(self.layout.task_numbers(episode, start, start + steps)).tolist()
-        own = {key: table.extra[name][episode] for name, key in self._own_keys().items()}
+        own = {key: table.extra[name][episode] for name, key in self._own_keys.items()}
         own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
         own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
         return {"episode_index": episode, "tasks": [self.layout.tasks[n] for n in numbers], "length": steps, **own}
 
+    @cached_property
     def _own_keys(self) -> dict[str, str]:
         """Return the keys of the user's own episode columns by their names."""
         odd = {*_STANDARD, "seed", "options"}
@@ -287,7 +294,7 @@ class _LeRobot(Format):
         table, said = self.content.table, self.layout.said()
         episodes: dict[str, Any] = {} if isinstance(table.seed, Repeated) else {"seed": "seed"}
         episodes |= {} if isinstance(table.options, Repeated) else {"options": "options"}
-        episodes |= {"columns": self._own_keys()} if table.extra else {}
+        episodes |= {"columns": self._own_keys} if table.extra else {}
         _write_json(directory / "meta" / "info.json", info)
         _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
 

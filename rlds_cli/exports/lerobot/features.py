@@ -105,12 +105,12 @@ class Layout:
         yield ExportColumn(TASK, None, "int64", (1,))
         yield ExportColumn(DONE, None, "bool", (1,))
 
-    @property
+    @cached_property
     def cameras(self) -> list[ExportColumn]:
         """Fields in videos."""
         return [c for c in self.columns.values() if c.kind == "video"]
 
-    @property
+    @cached_property
     def in_parquet(self) -> list[ExportColumn]:
         """Columns of the Parquet files."""
         return [c for c in self.columns.values() if c.kind != "video"]
@@ -148,7 +148,7 @@ class Layout:
             return list(dict.fromkeys(own))
         return [str(about.manifest.env.get("id") or about.id)]
 
-    @property
+    @cached_property
     def _task_column(self) -> list[str] | None:
         own = self.content.own_columns.get("task")
         return own if own and all(isinstance(v, str) for v in own) else None  # type: ignore[return-value]
