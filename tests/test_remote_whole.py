@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import h5py
 import pytest
 from conftest import run_rlds
 from loader_data import create, episode

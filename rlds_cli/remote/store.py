@@ -18,12 +18,13 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.growing.store import GrowingStore
-from rlds_cli.remote import addresses, content, decoding, presence
+from rlds_cli.remote import addresses, content, decoding, finding, presence
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
-from rlds_cli.remote.content import Connection, Pinned, RemoteContent
+from rlds_cli.remote.content import Connection, Content, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
+from rlds_cli.remote.plain import Plain, PlainContent
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, compression, generations, manifest
@@ -75,7 +76,7 @@ def open_remote(
         raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
     stats = Stats()
     connection = Connection(address, where, timeout)
-    pinned = content.find(address, where, connection, stats)
+    pinned = finding.find(address, where, connection, stats)
     growing = pinned.index.generation is not None
     if generation is not None and generation != pinned.index.generation:
         there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
@@ -122,7 +123,7 @@ class Access:
     def __init__(
         self,
         connection: Connection,
-        pinned: Pinned,
+        pinned: Pinned | Plain,
         where: Settings,
         limit: int | None,
         timeout: float | None,
@@ -142,8 +143,12 @@ class Access:
             self.room = Room(where.home / "remote", limit)
             self.root = root = where.home / "remote" / pinned.name
             self.room.ground(pinned.name)
-            content.save(root, pinned, connection.address)
-        self.content = RemoteContent(connection, pinned, root, stats)
+            finding.save(root, pinned, connection.address)
+        self.content: Content = (
+            PlainContent(connection, pinned, root, stats)
+            if isinstance(pinned, Plain)
+            else RemoteContent(connection, pinned, root, stats)
+        )
         self.path = self.content.path
         self.row_blocks: BlockFiles
 
@@ -225,7 +230,7 @@ class _Remote(Store):
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
         prefix = "".join(f"{part}/" for part in parts)
-        return sum(p.length for f in self.access.content.below(prefix) for p in f.pieces)
+        return self.access.content.size(prefix)
 
     def rows(self, name: str) -> Array:
         """Return all rows of a field as a `RemoteColumn`: what is read of it is fetched."""
@@ -536,7 +541,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         stats = Stats()
         unpinned = replace(access.address, pin=None)
         connection = Connection(unpinned, access.where, access.timeout)
-        pinned = content.find(unpinned, access.where, connection, stats)
+        pinned = finding.find(unpinned, access.where, connection, stats)
         if pinned.index.fingerprint == self.content and pinned.index.generation == self.generation.number:
             return self
         if pinned.index.generation is None:
