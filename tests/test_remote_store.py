@@ -465,3 +465,44 @@ def test_large_files_begin_at_blocks_of_their_object(store: Path) -> None:
     pieces = {path: found for path, _, found in index["files"]}["observation/c/0/0"]
     assert all((offset - at) % BLOCK == 0 for at, _, offset, _, _ in pieces)
     assert packing._LARGE > BLOCK
+
+
+# -- plain copies
+
+
+def copied(bucket: ObjectStore, ds: Dataset, name: str) -> str:
+    for file in ds.path.rglob("*"):
+        if file.is_file():
+            bucket.buckets["lab"][f"{name}/{file.relative_to(ds.path).as_posix()}"] = file.read_bytes()
+    return f"s3://lab/{name}"
+
+
+@pytest.mark.parametrize("kind", ["created", "large", "derived", "imported"])
+def test_a_plain_copy_is_read_and_checked(kind: str, tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
+    wanted = MAKERS[kind](tmp_path)
+    address = copied(bucket, wanted, "plain")
+    for more in ({}, {"cache": 0}):
+        got = rlds_cli.open_dataset(address, cache_dir=other, **more)  # type: ignore[arg-type]
+        assert got.store.remote
+        assert_same(got, wanted)
+    assert_same(rlds_cli.open_dataset(f"{bucket.url}/lab/plain/", cache_dir=other, cache=0), wanted)
+
+
+def test_a_plain_copy_that_changes_is_an_error(bucket: ObjectStore, other: Path) -> None:
+    ds = large()
+    address = copied(bucket, ds, "plain")
+    got = rlds_cli.open_dataset(address, cache_dir=other)
+    name = "plain/observation/c/0/0"
+    data = bytearray(bucket.buckets["lab"][name])
+    data[1_500_000] ^= 1
+    bucket.buckets["lab"][name] = bytes(data)
+    with pytest.raises(WrongHash, match=r"Block \d of observation/c/0/0 .* is not what the manifest says"):
+        got.column("observation")[:]
+    assert same(got.column("action")[:], ds.column("action")[:])
+
+
+def test_a_plain_copy_that_cannot_be_read_says_so(bucket: ObjectStore, other: Path, tmp_path: Path) -> None:
+    for k, ds in enumerate((large(500, store="zarr"), grown(), film([3, 4]))):
+        with pytest.raises(DamagedDataset, match="plain copy") as e:
+            rlds_cli.open_dataset(copied(bucket, ds, f"p{k}"), cache_dir=other)
+        assert "rlds push" in (e.value.hint or "")

@@ -80,6 +80,11 @@ class Address:
         return f"{self}#{self.pin}" if self.pin else str(self)
 
     @property
+    def given(self) -> str:
+        """The address without its pin, with the credentials that were given in it."""
+        return self.url or str(self)
+
+    @property
     def name(self) -> str:
         """The last part of the path; of a repository or bucket, its name."""
         return (self.path or self.root).rstrip("/").rpartition("/")[2]

@@ -46,6 +46,7 @@ from rlds_cli.array_types import IntArray
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
 
 BLOCK = 1 << 20
 LOCK = "room.lock"
@@ -244,6 +245,8 @@ class BlockMap:
 
     def open_rows(self, file: int) -> int:
         """Return a new descriptor of a file of rows."""
+        if self.gone and isinstance(self.ground, DirectoryGround):  # it has two names, and is only read
+            return safe_files.open_shared(self.ground.root / name_of_rows(self.ground, file), os.O_RDONLY)
         return self.ground.open(name_of_rows(self.ground, file))
 
     # -- pins
@@ -476,6 +479,28 @@ def is_locked(descriptor: int, first: int, count: int) -> bool:
     assert _GET is not None
     answer = fcntl.fcntl(descriptor, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
     return bool(_FLOCK.unpack(answer[: _FLOCK.size])[0] != fcntl.F_UNLCK)
+
+
+def discard(root: Path) -> bool:
+    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
+    room = Room(root.parent, None)
+    with room.locked():
+        try:
+            descriptor = safe_files.open_own(root / MAP, os.O_RDWR)
+        except FileNotFoundError:
+            descriptor = -1
+        try:
+            if descriptor >= 0:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            aside = root.with_name(f".{root.name}.{os.urandom(8).hex()}.removed")
+            root.rename(aside)
+        except BlockingIOError:
+            return False
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+    trees.remove(aside)
+    return True
 
 
 # -- the list of the files of rows
