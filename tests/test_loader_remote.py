@@ -220,17 +220,13 @@ def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     far = late(here)
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
     far.store.blocks.fill()
-    asked = []
-    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted: asked.append(wanted))
-    monkeypatch.setattr(far.store.blocks, "hold_all", lambda files: asked.append(files) or SimpleHold())
+    asked, announce = [], far.store.blocks.announce
+    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted: asked.append(wanted) or announce(wanted))
     for one, other in zip(loader, near, strict=True):
         same(one, other)
-    assert len(asked) == 1 and set(asked[0]) < set(range(len(far.store.blocks.came)))  # only files that are read
-
-
-class SimpleHold:
-    def wait(self): ...
-    def release(self): ...
+    (whole,) = asked
+    assert {file for file, _ in whole} < set(range(len(far.store.blocks.came)))  # only files that are read
+    assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
 
 
 def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):

@@ -95,10 +95,6 @@ class Blocks(Protocol):
         """Hold blocks, and begin to fetch those that are missing."""
         ...
 
-    def hold_all(self, files: Sequence[int]) -> Hold | None:
-        """Hold whole files if every block is here; else None."""
-        ...
-
 
 def blocks_of(dataset: Dataset) -> Blocks | None:
     """Return the blocks of a remote dataset; None for one that lies on this machine."""
@@ -397,25 +393,28 @@ class RemoteReads:
         block = self.blocks.block
         self._arrays = placed_arrays(dataset)
         self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
-        places = [self._arrays[i].place for i in self._touches.files] + [e.place for e, _ in encoded if e.place]
-        self._read = sorted({int(number) for place in places for number in place.files if number >= 0})
+        read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]
+        read += [(e.place, e.frames[0].nbytes) for e, _ in encoded if e.place is not None and e.frames is not None]
+        self._read = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
 
     @property
     def whole(self) -> bool:
-        """True while all blocks of all files are here, and held."""
+        """True while all blocks of all columns are here, and held."""
         return self._whole is not None and self._process == os.getpid()
 
     def look(self) -> bool:
-        """Hold all files if every block is here; return whether it is."""
+        """Hold all columns if every block of them is here; return whether it is."""
         if not self.whole:
-            self._process, self._tries = os.getpid(), TRIES
-            self._whole = self.blocks.hold_all(self._read)
+            self._process, self._tries, self._whole = os.getpid(), TRIES, None
+            if not _missing(self.blocks, self._read):
+                hold = self.blocks.announce(self._read)
+                self._whole = hold if hold.is_here else None  # some may have left a moment ago
         return self.whole
 
     def announce(self, bound: Bound, rows: Bound | None, n: int) -> Arrival | None:
-        """Announce the blocks that reading samples [0, n) takes; None where all files are held.
+        """Announce the blocks that reading samples [0, n) takes; None where all of them are held already.
 
         ``rows`` are the same samples, for the plan ``rows``.
         """
