@@ -160,6 +160,14 @@ def test_functions_of_batches_and_workers(here):
         same(one.numpy(), other.numpy())
 
 
+@pytest.mark.parametrize("arguments", [{}, {"window": Transition(n_step=3)}, {"window": Slice(3), "extra": ("step",)}])
+def test_columns_on_a_device(here, arguments):
+    pytest.importorskip("torch")
+    far, arguments = late(here), {"device": "cpu", "memory": "device", "steps": 8, "seed": 1, **arguments}
+    for one, other in zip(Loader(here, 16, **arguments), Loader(far, 16, **arguments), strict=True):
+        same(one.numpy(), other.numpy())
+
+
 def test_priorities(here):
     far, arguments = late(here), {"sampler": Prioritized(), "backend": "numpy", "seed": 2, "steps": 20}
     loaders = [Loader(dataset, 16, **arguments) for dataset in (here, far)]

@@ -27,11 +27,10 @@ from rlds_cli.loader import Episode, Goals, Loader, Member, Mixture, ReturnToGo,
 from rlds_cli.sharing.pushing import push
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
-    monkeypatch.setenv("NO_PROXY", "*")
 
 
 @pytest.fixture
@@ -104,20 +103,25 @@ def test_an_address_is_a_dataset_of_a_loader_and_of_a_mixture(
         same(one, other)
 
 
-def test_workers_and_ranks(tmp_path: Path, far: Path) -> None:
+@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_workers(context: str, tmp_path: Path, far: Path) -> None:
     torch = pytest.importorskip("torch")
     here = large()
     push(here.id, tmp_path / "store")
     there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
     near = [b.copy().numpy() for b in Loader(here, 16, seed=5, steps=8)]
     loader = Loader(there, 16, seed=5, steps=8)
-    for context in ("fork", "forkserver"):
-        loader.seek(0)
-        workers = torch.utils.data.DataLoader(
-            loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context=context
-        )
-        for one, other in zip(near, workers, strict=True):
-            same(one, other.numpy())
+    workers = torch.utils.data.DataLoader(
+        loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context=context
+    )
+    for one, other in zip(near, workers, strict=True):
+        same(one, other.numpy())
+
+
+def test_ranks(tmp_path: Path, far: Path) -> None:
+    here = large()
+    push(here.id, tmp_path / "store")
+    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
     for rank in range(4):
         check(here, there, rank=rank, world_size=4, window=Slice(5))
 
@@ -159,6 +163,7 @@ def test_what_is_all_here_is_read_as_a_local_dataset(tmp_path: Path, far: Path) 
     assert not loader.source.remote and loader.stats().requests == before.requests
 
 
+@pytest.mark.slow
 def test_bench_of_an_address(tmp_path: Path, bucket: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     here = large()
     push(here.id, "s3://lab/a")
@@ -171,6 +176,7 @@ def test_bench_of_an_address(tmp_path: Path, bucket: ObjectStore, monkeypatch: p
 # -- faults
 
 
+@pytest.mark.usefixtures("hasty")
 def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large()
     push(here.id, "s3://lab/a")
@@ -180,6 +186,7 @@ def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: 
         check(here, there, batches=6, sampler=Shuffled())
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_store_that_vanishes_and_comes_back(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large()
     push(here.id, "s3://lab/a")
