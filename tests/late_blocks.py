@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,11 +77,6 @@ class LateBlocks:
         hold = self.announce(wanted)
         hold.wait()
         return hold
-
-    def hold_all(self, files: Sequence[int]):
-        if not all(self._state[f].all() for f in files):
-            return None
-        return self.hold([(f, np.arange(len(self._state[f]))) for f in files])
 
     def fill(self) -> None:
         """Let every block come, and stay."""

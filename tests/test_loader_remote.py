@@ -160,6 +160,14 @@ def test_functions_of_batches_and_workers(here):
         same(one.numpy(), other.numpy())
 
 
+@pytest.mark.parametrize("arguments", [{}, {"window": Transition(n_step=3)}, {"window": Slice(3), "extra": ("step",)}])
+def test_columns_on_a_device(here, arguments):
+    pytest.importorskip("torch")
+    far, arguments = late(here), {"device": "cpu", "memory": "device", "steps": 8, "seed": 1, **arguments}
+    for one, other in zip(Loader(here, 16, **arguments), Loader(far, 16, **arguments), strict=True):
+        same(one.numpy(), other.numpy())
+
+
 def test_priorities(here):
     far, arguments = late(here), {"sampler": Prioritized(), "backend": "numpy", "seed": 2, "steps": 20}
     loaders = [Loader(dataset, 16, **arguments) for dataset in (here, far)]
@@ -220,17 +228,13 @@ def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     far = late(here)
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
     far.store.blocks.fill()
-    asked = []
-    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted: asked.append(wanted))
-    monkeypatch.setattr(far.store.blocks, "hold_all", lambda files: asked.append(files) or SimpleHold())
+    asked, announce = [], far.store.blocks.announce
+    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted: asked.append(wanted) or announce(wanted))
     for one, other in zip(loader, near, strict=True):
         same(one, other)
-    assert len(asked) == 1 and set(asked[0]) < set(range(len(far.store.blocks.came)))  # only files that are read
-
-
-class SimpleHold:
-    def wait(self): ...
-    def release(self): ...
+    (whole,) = asked
+    assert {file for file, _ in whole} < set(range(len(far.store.blocks.came)))  # only files that are read
+    assert all(len(blocks) == len(far.store.blocks.state(file)) for file, blocks in whole)
 
 
 def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):

@@ -95,10 +95,6 @@ class Blocks(Protocol):
         """Hold blocks, and begin to fetch those that are missing."""
         ...
 
-    def hold_all(self, files: Sequence[int]) -> Hold | None:
-        """Hold whole files if every block is here; else None."""
-        ...
-
 
 def blocks_of(dataset: Dataset) -> Blocks | None:
     """Return the blocks of a remote dataset; None for one that lies on this machine."""
@@ -132,6 +128,14 @@ class Place(Protocol):
         ...
 
 
+class RemoteVideos(Protocol):
+    """The videos of one field, see `rlds_cli.remote.store.RemoteVideos`."""
+
+    def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes, of all videos end to end, that decoding the frames of an index [n, 2] takes."""
+        ...
+
+
 class RemoteRows(Protocol):
     """The store of a remote dataset, see `rlds_cli.remote.store.RemoteStore`."""
 
@@ -149,6 +153,10 @@ class RemoteRows(Protocol):
 
     def place(self, key: str) -> Place | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        ...
+
+    def videos(self, name: str) -> RemoteVideos:
+        """Return the videos of a field."""
         ...
 
 
@@ -209,23 +217,32 @@ class EncodedRows:
     frames : pair of arrays, optional
         The encoded frames end to end, and the first byte of each [rows + 1].
     place : Place, optional
-        Of the frames, if there are any bytes.
+        Of the encoded frames or videos, if there are any bytes.
+    nbytes : int
+        Of these.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
-        f, store = dataset.schema[name], rows_of(dataset)
+        f, self._store = dataset.schema[name], rows_of(dataset)
+        self._name = name
         self.frames: tuple[Array, IntArray] | None = None
-        self.place: Place | None = None  # of these bytes
+        self.place: Place | None = None
         if f.kind != "frames" or f.codec == VIDEO:
             self.tables: tuple[Array, ...] = (mapped(dataset, name),)
-            return
-        offsets = mapped(dataset, name + OFFSETS)
-        self.tables = (sliding_window_view(offsets, 2),)
-        self.frames, self.place = (mapped(dataset, name + BYTES), offsets), store.place(name + BYTES)
+        if f.kind == "frames":
+            encoded = name + (FILMS if f.codec == VIDEO else BYTES)
+            data = mapped(dataset, encoded)
+            self.place, self.nbytes = self._store.place(encoded), data.nbytes
+        if f.kind == "frames" and f.codec != VIDEO:
+            offsets = mapped(dataset, name + OFFSETS)
+            self.tables = (sliding_window_view(offsets, 2),)
+            self.frames = data, offsets
 
     def wanted(self, rows: IntArray) -> Wanted:
         """Return the blocks of the frames of rows [n], whose tables are here."""
-        assert self.frames is not None and self.place is not None
+        assert self.place is not None
+        if self.frames is None:
+            return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
         data, offsets = self.frames
         starts, stops = offsets[rows], offsets[rows + 1]
         there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
@@ -397,25 +414,28 @@ class RemoteReads:
         block = self.blocks.block
         self._arrays = placed_arrays(dataset)
         self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
-        places = [self._arrays[i].place for i in self._touches.files] + [e.place for e, _ in encoded if e.place]
-        self._read = sorted({int(number) for place in places for number in place.files if number >= 0})
+        read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]
+        read += [(e.place, e.nbytes) for e, _ in encoded if e.place is not None]
+        self._read = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
 
     @property
     def whole(self) -> bool:
-        """True while all blocks of all files are here, and held."""
+        """True while all blocks of all columns are here, and held."""
         return self._whole is not None and self._process == os.getpid()
 
     def look(self) -> bool:
-        """Hold all files if every block is here; return whether it is."""
+        """Hold all columns if every block of them is here; return whether it is."""
         if not self.whole:
-            self._process, self._tries = os.getpid(), TRIES
-            self._whole = self.blocks.hold_all(self._read)
+            self._process, self._tries, self._whole = os.getpid(), TRIES, None
+            if not _missing(self.blocks, self._read):
+                hold = self.blocks.announce(self._read)
+                self._whole = hold if hold.is_here else None  # some may have left a moment ago
         return self.whole
 
     def announce(self, bound: Bound, rows: Bound | None, n: int) -> Arrival | None:
-        """Announce the blocks that reading samples [0, n) takes; None where all files are held.
+        """Announce the blocks that reading samples [0, n) takes; None where all of them are held already.
 
         ``rows`` are the same samples, for the plan ``rows``.
         """
@@ -437,6 +457,22 @@ class RemoteReads:
         if rows is not None:
             found = zip(self._encoded, rows.read(0, n), strict=True)
             yield [part for (encoded, shift), numbers in found for part in encoded.wanted(np.unique(numbers + shift))]
+
+    @contextmanager
+    def held(self, array: Array, rows: IntArray) -> Iterator[None]:
+        """Hold the blocks of ``rows`` [n] of a column, while they are read."""
+        if not rows.size or not array.nbytes:
+            yield
+            return
+        placed = next(a for a in self._arrays if address(a.content) == address(array))
+        width = array.nbytes // len(array)
+        hold = self.blocks.announce(placed.place.wanted(rows * width, (rows + 1) * width))
+        try:
+            with clock_of(self.blocks).running():
+                hold.wait()
+            yield
+        finally:
+            hold.release()
 
     def _wanted(self, bound: Bound, n: int, *, before: bool) -> Wanted:
         block = self.blocks.block
