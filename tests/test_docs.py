@@ -31,6 +31,7 @@ import rlds_cli
 from rlds_cli import archives, preprocess, registry
 from rlds_cli.cli import COMMANDS, main
 from rlds_cli.importing import import_archive
+from rlds_cli.loader import Loader
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
@@ -416,6 +417,26 @@ def test_the_code_of_the_readme_runs(desk: Path) -> None:
         (256, 3), (256, 1), (256, 1), (256, 1),
     ]  # fmt: skip
     assert ran["ds"].id == "local/press" and ran["ds"].num_transitions == 3
+
+
+def test_the_cycle_of_the_readme_runs_on_two_homes(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cycle,) = (block for block in blocks("README.md", "console") if "rlds push" in block)
+    lines = re.findall(r"^\$ (.*?)(?:  +#.*)?$", cycle, re.M)
+    assert [line.split()[1] for line in lines] == ["import", "inspect", "preprocess", "push", "sync"]
+    store, mapped = str(desk / "store/press"), "run42.h5 --map observation=state/q --map action=cmd --map next/reward=r"
+    for line in lines:
+        monkeypatch.setenv("RLDS_HOME", str(desk / ("there" if "sync" in line else "here")))
+        shown = line.replace("s3://our-lab/press", store).replace("press/*.h5", mapped)
+        subprocess.run(re.sub(r"\brlds (?=\w)", f"{sys.executable} -m rlds_cli ", shown), shell=True, check=True)
+    made, arrived = (rlds_cli.open_dataset("local/press@normalise", cache_dir=desk / n) for n in ("here", "there"))
+    assert arrived.fingerprint == made.fingerprint and not (desk / "there/archives").exists()
+    (training,) = (code for code in blocks("README.md", "py") if "our-lab" in code)
+    monkeypatch.setenv("RLDS_HOME", str(desk / "nothing"))
+    scope: dict[str, Any] = {"Loader": Loader}
+    exec(training.replace("s3://our-lab/press", store).replace("100_000", "3"), scope)
+    *_, last = Loader(made, batch_size=256, seed=0, steps=3)
+    assert (scope["batch"]["observation"] == last["observation"]).all()
+    assert not (desk / "nothing/datasets").exists()
 
 
 def test_the_code_of_the_format_runs(desk: Path) -> None:
