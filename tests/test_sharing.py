@@ -310,6 +310,14 @@ def test_objects_have_about_the_same_size(store: Path, monkeypatch: pytest.Monke
     assert bring(store, other).fingerprint == done.fingerprint
 
 
+def test_few_zeros_lie_between_large_files(store: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (9_400, 1000), np.uint8)
+    item = {"observation": {"a": values, "b": values[::-1].copy()}, "action": np.zeros(9_399)}
+    ds = rlds_cli.create("local/wide", [item])
+    size = sum(len(data) for data in tree(ds.path).values())
+    assert size <= push(ds.id, store).sent <= 1.03 * size
+
+
 def test_prune_leaves_what_the_index_names(store: Path, other: Path) -> None:
     for seed in range(3):
         large(2000, seed=seed)

@@ -125,7 +125,7 @@ class BucketObjects(Objects):
             if where.google is None:
                 return f"{where.gcs}/{self.address.root}/{quote(key)}"
         elif "access_key_id" not in where.aws:
-            host = where.s3 or f"https://s3.{where.region or self._region}.amazonaws.com"
+            host = where.s3 or f"https://s3.{self._region}.amazonaws.com"
             return f"{host}/{self.address.root}/{quote(key)}"
         url: str = self._obstore.sign(self._store, "GET", key, _SIGNED)
         return url

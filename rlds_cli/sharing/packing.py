@@ -33,9 +33,9 @@ MOST_OBJECTS = 100
 _SHARE = 72  # objects of equal size, of which each is at least three quarters full: 96
 _WORTH = 4096  # bytes of a piece for which an object of another dataset is copied
 _READ = 1 << 20
-_LARGE = 8 * BLOCK  # bytes of a file whose blocks are blocks of an object
+_LARGE = 8 * BLOCK  # bytes of a file that begins with a block of an object, if few zeros come before it
 _EPISODES = "episodes/"
-_ADDED = 32  # one such part of what is sent may be sent in order to leave objects behind
+_ADDED = 32  # one such part of what is sent may be sent for a better order, or to leave objects behind
 _LOOKS = 16  # blocks of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
@@ -299,21 +299,25 @@ def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
 
 
 def _order(span: Span) -> tuple[bool, bool, int]:
-    """Return what spans are sorted by: small ones first, of those the manifest and the episode table."""
-    large, path = span.length >= _LARGE, span.file.path
-    return span.file.growing, large, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
+    """Return what spans are sorted by: large ones first; of the others the manifest and the episode table."""
+    small, path = span.length < _LARGE, span.file.path
+    return span.file.growing, small, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
 
 
 def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
-    """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full."""
-    size = _size(total + total * BLOCK // _LARGE)
+    """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full.
+
+    Blocks of large files are blocks of their object, as far as that adds few zeros: one part in `_ADDED`.
+    """
+    size = _size(total + total // _ADDED)
     made: list[list[Span]] = [[]]
-    filled = 0
+    filled = laid = added = 0
     for span in spans:
         between = (span.at - filled) % BLOCK if span.length >= _LARGE else 0
-        if 0 < between < size - filled:
+        laid += span.length
+        if 0 < between < size - filled and (added + between) * _ADDED <= laid:
             made[-1].append(Span(_zeros(between), 0, between))
-            filled += between
+            filled, added = filled + between, added + between
         while span.length:
             room = size - filled
             if span.length > room and 4 * filled >= 3 * size:
