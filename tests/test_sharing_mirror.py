@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import write_d4rl
+from conftest import run_rlds, write_d4rl
 from hub_server import Hub
 from object_store import Fault, ObjectStore
 from server import Server
@@ -283,6 +283,17 @@ def test_two_mirrors_at_a_time_list_both(lab: Lab, tmp_path: Path) -> None:
 def test_archives_that_come_with_rlds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RldsError, match="cannot be mirrored"):
         rlds_cli.mirror("sample/pendulum-d4rl", tmp_path / "mirror")
+
+
+def test_what_an_interrupted_mirror_leaves_can_be_freed(lab: Lab, tmp_path: Path, home: Path) -> None:
+    page = lab.server.pages["/data/one.hdf5"]
+    page.drops, page.then = [2000], {"statuses": [(404, {})] * 9}
+    with pytest.raises(DownloadFailed):
+        rlds_cli.mirror("lab/one", tmp_path / "mirror")
+    left = home / "partial/lab+one.mirror"
+    assert (left / "one.hdf5.part").stat().st_size > 0
+    assert run_rlds("gc", "--yes").returncode == 0
+    assert not left.exists()
 
 
 def test_unknown_ids_are_refused_before_anything_is_written(tmp_path: Path) -> None:
