@@ -116,7 +116,8 @@ class D4RL(Hdf5Format):
         own, observed = OwnNext.of(self.content), self.content.table.observed
         if own is None or not own.whole:  # those of a part of the observations leave the final ones unknown
             return own is not None and not observed.any()
-        return own.finals and bool(observed.all()) and (not own.alike or own.differ > 0.5)
+        differ = own.differ > max(1, own.pairs / 2)  # the reader takes up to a third of them for ends of episodes
+        return own.finals and bool(observed.all()) and (differ or not own.alike)
 
     def check(self) -> None:
         """Refuse datasets without observations or actions."""

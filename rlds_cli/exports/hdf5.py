@@ -280,14 +280,15 @@ class OwnNext:
     """Next observations that are fields of their own.
 
     ``whole`` says that every observation has one, of its shape, ``alike`` that they have the same dtypes. ``finals``
-    says that they end with the final observations, and ``differ`` in which part of the other steps one is not the
-    observation of the row after.
+    says that they end with the final observations, and ``differ`` in how many of the other ``pairs`` of steps one is
+    not the observation of the row after.
     """
 
     whole: bool
     alike: bool
     finals: bool = False
-    differ: float = 0.0
+    differ: int = 0
+    pairs: int = 0
 
     @classmethod
     def of(cls, content: Content) -> OwnNext | None:
@@ -303,7 +304,7 @@ class OwnNext:
         return cls(whole, alike, *_compared(content, list(own))) if whole else cls(False, False)
 
 
-def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
+def _compared(content: Content, names: Sequence[str]) -> tuple[bool, int, int]:
     finals, differ, pairs = True, 0, 0
     size = sum(content.row_bytes(n) for n in names)
     step = max(1, PIECE // max(1, 2 * size))
@@ -321,7 +322,7 @@ def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
         finals &= not odd[ends].any()
         odd[last] = odd[ends] = False
         differ, pairs = differ + int(odd.sum()), pairs + (b - a) - len(last) - len(ends)
-    return finals, differ / max(1, pairs)
+    return finals, differ, pairs
 
 
 def placed(f: Field, placement: Literal["both", "root"]) -> Iterator[Loss]:
