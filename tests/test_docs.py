@@ -754,7 +754,8 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
 
 
-ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")  # these in the order of their blocks, above
+# These in the order of their blocks, above.
+ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")
 
 
 @pytest.mark.slow
