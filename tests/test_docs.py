@@ -449,10 +449,14 @@ def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch
     pytest.importorskip("minari")
     rlds_cli.download("sample/cartpole-minari")
     rlds_cli.download("sample/pendulum-d4rl")
+    rlds_cli.download("sample/mountaincar-robohive")
     ran = run_in_order("docs/export.md", monkeypatch)
+    assert ran["rows"]["observation"].to_pylist()[1] == ran["ds"].episode(0)["observation"][1].tolist()
     assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
     assert (ran["episode"].observations[:-1] == ran["ds"].episode(0)["observation"]).all()
-    assert {p.name for p in Path().iterdir()} >= {"cartpole-v0", "pendulum", "cartpole-demos", "good-v0"}
+    assert {p.name for p in Path().iterdir()} >= {
+        *("cartpole-v0", "pendulum", "cartpole-demos", "good-v0", "cartpole-frames", "mountaincar")
+    }
 
 
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
@@ -751,7 +755,8 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
 
 
-ELSEWHERE = ("docs/commands.md", "docs/growing.md", "docs/sharing.md")  # these in the order of their blocks, above
+# These in the order of their blocks, above.
+ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")
 
 
 @pytest.mark.slow

@@ -503,9 +503,10 @@ class _FilePerEpisode(_Files):
 
 
 def _encoding(schema: Any) -> dict[str, Any]:
-    """Return options of the writer: dictionaries only for texts, and no bounds of long values."""
+    """Return options of the writer: dictionaries only for texts, and bounds of what readers look for episodes by."""
     texts = [f.name for f in schema if str(f.type) == "string"]
-    return {"use_dictionary": texts or False, "write_statistics": False, "write_batch_size": 1 << 16}
+    counts = [f.name for f in schema if f.name in _LINES]
+    return {"use_dictionary": texts or False, "write_statistics": counts, "write_batch_size": 1 << 16}
 
 
 def _place(number: int, suffix: str = "parquet") -> Path:
