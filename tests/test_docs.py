@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -423,6 +424,16 @@ def test_the_code_of_the_format_runs(desk: Path) -> None:
         np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
 
 
+def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    rlds_cli.download("sample/cartpole-minari")
+    rlds_cli.download("sample/pendulum-d4rl")
+    ran = run_in_order("docs/export.md", monkeypatch)
+    assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
+    assert (ran["episode"].observations[:-1] == ran["ds"].episode(0)["observation"]).all()
+    assert {p.name for p in Path().iterdir()} >= {"cartpole-v0", "pendulum", "cartpole-demos", "good-v0"}
+
+
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
     import_archive(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
     ran = run_code("docs/lerobot.md")
@@ -531,8 +542,11 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             exec(compile(stand_in(code), page, "exec"), namespace)
             continue
         for line in code.splitlines():
-            monkeypatch.setattr("sys.argv", shlex.split(line.removeprefix("$ ").split("  #")[0]))
-            with pytest.raises(SystemExit) as e:
+            command, into, file = line.removeprefix("$ ").split("  #")[0].partition(" > ")
+            monkeypatch.setattr("sys.argv", shlex.split(command))
+            with ExitStack() as held, pytest.raises(SystemExit) as e:
+                if into:
+                    held.enter_context(redirect_stdout(held.enter_context(Path(file).open("w"))))
                 main()
             assert not e.value.code, line
     return namespace
@@ -674,6 +688,14 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
         compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
 
 
+def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/sharing.md", monkeypatch)
+    assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint
+    copy = rlds_cli.open_dataset("local/copy", cache_dir="another-home")
+    assert copy.fingerprint == rlds_cli.open_dataset("local/log").fingerprint and copy.num_episodes > 1
+    assert rlds_cli.open_dataset("local/arm@norm", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+
+
 def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_growing.py")
     rng = np.random.default_rng(0)
@@ -707,7 +729,7 @@ def commands(page: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
 
 
-ELSEWHERE = ("docs/commands.md", "docs/growing.md")  # the second in the order of its blocks, above
+ELSEWHERE = ("docs/commands.md", "docs/growing.md", "docs/sharing.md")  # these in the order of their blocks, above
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import kernel_reference as reference
 import numpy as np
@@ -17,6 +18,7 @@ from rlds_cli.loader.index import EpisodeIndex, PrefixIndex
 from rlds_cli.loader.kernel import (
     OF_PLACE,
     OF_WINDOW,
+    BlockRange,
     Bound,
     NStep,
     Output,
@@ -438,6 +440,113 @@ def test_goals(seed, n, length, horizon):
         strict=True,
     ):
         same(got, expected, np.int64)
+
+
+# -- the blocks that are read
+
+
+class Recorded:
+    """An array that notes which of its rows are read."""
+
+    def __init__(self, values):
+        self.values, self.rows = values, set()
+
+    def __getitem__(self, row):
+        self.rows.add(int(row))
+        return self.values[row]
+
+
+def file_of(rng, values, block):
+    """The file that an array lies in: one, or several with some rows each."""
+    stride = values.strides[0]
+    nbytes = (len(values) - 1) * stride + values.itemsize * math.prod(values.shape[1:])
+    if rng.random() < 0.5:
+        return BlockRange(kernel.address(values), nbytes, -(-nbytes // block))
+    chunk = stride * rng.randint(1, len(values))
+    return BlockRange(kernel.address(values), nbytes, -(-chunk // block) * -(-nbytes // chunk), chunk)
+
+
+def blocks_of(values, rows, file, block):
+    """The blocks with a byte of these rows of an array."""
+    stride, size = values.strides[0], values.itemsize * math.prod(values.shape[1:])
+    chunk = file.chunk or file.nbytes
+    found = set()
+    for row in rows:
+        first = row * stride // chunk * -(-chunk // block)
+        found |= {first + at // block for at in range(row * stride % chunk, row * stride % chunk + size)}
+    return found
+
+
+def check_touches(rng, table, outputs, n_step, samples, given, length):
+    """The kernel marks the blocks that the plain reference reads, and no others."""
+    episode, number, span = samples
+    outputs = [o for o in outputs if o.place not in (Place.EPISODE, Place.SPAN, Place.SAMPLE)]
+    noted = [o if o.source is None else replace(o, source=Recorded(o.source)) for o in outputs]
+    with np.errstate(all="ignore"):
+        reference.gather(table, noted, episode, number, span, given, length)
+    wanted = [(o.source.values, o.source.rows) for o in noted if o.source is not None and o.source.values.size]
+    wanted += [(o.other, o.source.rows) for o in noted if o.value is Value.EITHER]
+    if n_step is not None:
+        flags = set()
+        for e, at in zip(episode.tolist(), number.tolist(), strict=True):
+            row, left = int(table.start[e]) + at, int(table.transitions[e]) - at
+            flags |= set(range(row, row + min(left, n_step.most) - 1))
+        wanted += [(n_step.terminated, flags), (n_step.truncated, flags)]
+    block, plan = rng.choice([16, 64, 1024]), Plan(table.windows(), outputs, n_step)
+    files = [file_of(rng, values, block) for values, _ in wanted]
+    bound = Bound(plan, episode, number, [given[g] for g in plan.givens], length)
+    touches = kernel.Touches(plan, files, block)
+    expected = [blocks_of(*read, f, block) for read, f in zip(wanted, files, strict=True)]
+    found = touches.blocks(bound, 0, len(episode))
+    assert [(i, b.tolist()) for i, b in found] == [(i, sorted(b)) for i, b in enumerate(expected) if b]
+    before = touches.blocks(bound, 0, len(episode), before=True)
+    if n_step is not None:  # as if no flag were set
+        n_step.terminated[:] = n_step.truncated[:] = False
+    found = touches.blocks(bound, 0, len(episode))
+    assert [(i, b.tolist()) for i, b in before] == [(i, b.tolist()) for i, b in found]
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.sampled_from([0, 1, 3, 64, 90]), st.sampled_from([1, 3, 8]))
+def test_blocks_that_single_steps_read(seed, n, most):
+    rng = random.Random(seed)
+    table = table_of(rng)
+    outputs, given = outputs_of(rng, table, n, most, 0)
+    n_step, span, of = None, None, table.steps
+    if most > 1 and table.transitions.any():
+        flags = [x.copy() for x in flags_of(rng, table, rng.choice([0.0, 0.1, 0.6]))]
+        n_step, of = NStep(most, *flags), table.transitions
+    episode, number = samples_of(rng, table, n, 0, of)
+    if n_step is not None:
+        span = reference.spans(table, episode, number, most, n_step.terminated, n_step.truncated)
+    check_touches(rng, table, outputs[:10], n_step, (episode, number, span), given, 0)
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.sampled_from([(0, 3), (1, 1), (4, 5), (3, 64), (1, 257)]))
+def test_blocks_that_windows_read(seed, extent):
+    (n, length), rng = extent, random.Random(seed)
+    table = table_of(rng, stride=rng.choice([0, 1, 1, 3]), offset=-rng.choice([0, 2, 40]), longest=rng.choice([9, 90]))
+    outputs, given = outputs_of(rng, table, n, 1, length)
+    samples = *samples_of(rng, table, n, length), None
+    check_touches(rng, table, outputs[: 10 if length < 60 else 5], None, samples, given, length)
+
+
+def test_blocks_of_more_rows_than_are_listed_and_of_samples_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(kernel, "_LISTED", 3)
+    table = reference.Table(*(np.array([x]) for x in (0, 90, 90, 91, 0)))
+    source = np.arange(91.0)
+    plan = Plan(table.windows(), [Output(Value.COPY, source.dtype, source=source)])
+    touches = kernel.Touches(plan, [BlockRange(kernel.address(source), source.nbytes, 46)], 16)
+    number = np.array([80, 4, 5, 30, 4, 60])
+    bound = Bound(plan, np.zeros(6, np.int64), number, (), 0)
+    assert [(i, b.tolist()) for i, b in touches.blocks(bound, 0, 6)] == [(0, [2, 15, 30, 40])]
+    assert [(i, b.tolist()) for i, b in touches.blocks(bound, 1, 2)] == [(0, [2])]
+    with pytest.raises(IndexError, match="samples 3 to 7 of 6"):
+        touches.blocks(bound, 3, 4)
+    with pytest.raises(IndexError, match="sample 1 names no step"):
+        touches.blocks(Bound(plan, np.zeros(2, np.int64), np.array([3, 90]), (), 0), 0, 2)
+    assert [(i, b.tolist()) for i, b in touches.blocks(bound, 0, 1)] == [(0, [40])]  # no mark is left
 
 
 # -- damaged tables

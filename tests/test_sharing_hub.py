@@ -122,6 +122,24 @@ def test_a_dataset_beside_another_shares_its_objects(hub: Hub, tmp_path: Path) -
     assert same(pull(tmp_path / "x", "hf://datasets/lab/many/two"), other)
 
 
+def test_a_new_generation_sends_what_is_new(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, steps, width = np.random.default_rng(0), 2000, 64
+    with rlds_cli.writer("local/run") as writer:
+        for k in range(3):
+            writer.add_episodes([{"observation": rng.normal(size=(steps + 1, width)), "action": np.zeros(steps)}])
+            writer.commit()
+            before = hub.received
+            ds = rlds_cli.open_dataset("local/run")
+            push(ds, "hf://datasets/lab/run")
+            rows = (steps + 1) * width * 8
+            assert rows < hub.received - before < 1.1 * rows  # and actions, and the episode
+            with monkeypatch.context() as patch:
+                patch.setenv("RLDS_HOME", str(tmp_path / "other"))
+                came = rlds_cli.download("hf://datasets/lab/run", as_="local/copy")
+                assert came.num_episodes == k + 1
+                assert came.fingerprint == ds.fingerprint
+
+
 def test_objects_are_sent_in_parts(hub: Hub, tmp_path: Path) -> None:
     hub.part = 4096
     ds = arm()

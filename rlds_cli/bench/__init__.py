@@ -28,6 +28,8 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import BatchSize, InvalidArgument, RldsError
 from rlds_cli.loader import Sampler, Window
 from rlds_cli.loader.order import integer
+from rlds_cli.loader.stats import LoaderStats
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.settings import StrPath
 from rlds_cli.text import did_you_mean
 
@@ -69,6 +71,12 @@ class Measurement:
         counts once.
     major_faults, minor_faults : int
         Page faults of all processes while loading; the major ones waited for the disk.
+    first_batch : float
+        Seconds until the first batch was there, from the making of the loader on; of the slowest process.
+    waiting : float
+        Part of the time, from the first batch on, for which processes waited for blocks of a remote dataset.
+    requests, fetched, used : int
+        Requests to the store, bytes that it sent, and bytes of all batches; 0 requests of a local dataset.
     """
 
     id: str
@@ -90,6 +98,11 @@ class Measurement:
     proportional: int | None
     major_faults: int
     minor_faults: int
+    first_batch: float
+    waiting: float
+    requests: int
+    fetched: int
+    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +125,15 @@ class BenchJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """Rounds of the loader and of the limit, bytes of a batch, page faults while loading."""
+    """Rounds of the loader and of the limit, bytes of a batch, page faults while loading, what was waited for."""
 
     rounds: tuple[Round, ...]
     limit: tuple[Round, ...]
     batch_bytes: int
     major_faults: int
     minor_faults: int
+    first_batch: float
+    stats: LoaderStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +172,8 @@ def measure(
     Parameters
     ----------
     ref : str, path or Dataset
-        A local dataset.
+        A dataset: an id, a directory, or the address of one that was pushed. What a remote dataset lacks is fetched, so
+        a second measurement finds more of it here.
     window, sampler : window and sampler, or str
         As for `Loader`; as text, ``"Slice(32)"``, ``"Shuffled"``.
     batch_size : int
@@ -172,7 +188,7 @@ def measure(
     Raises
     ------
     DatasetNotFound
-        There is no such local dataset.
+        There is no such dataset.
     InvalidArgument
         Another value is not possible.
     EmptyWindow, BatchSize
@@ -186,6 +202,10 @@ def measure(
         raise InvalidArgument(f"processes={count}: at most {_MOST_PROCESSES}.")
     if cold and count > 1:
         raise InvalidArgument("cold files are measured in one process: others would keep them in memory.")
+    if cold and blocks_of(dataset) is not None:
+        raise InvalidArgument(
+            f"cold files of {dataset.id}, a remote dataset.", hint="RLDS_HOME=/an/empty/directory, where nothing is yet"
+        )
     if not 0 < seconds < float("inf"):
         raise InvalidArgument(f"seconds={seconds!r} must be a positive number.")
     size = integer("batch_size", batch_size, 1, BatchSize)
@@ -288,7 +308,16 @@ def _summary(job: BenchJob, ran: Sequence[WorkerResult], added: Sequence[Memory]
         proportional=sum(proportional) if proportional else None,
         major_faults=sum(r.major_faults for r in ran),
         minor_faults=sum(r.minor_faults for r in ran),
+        first_batch=max(r.first_batch for r in ran),
+        waiting=sum(r.stats.waited for r in ran) / max(1e-9, sum(r.first_batch + _seconds(r) for r in ran)),
+        requests=sum(r.stats.requests for r in ran),
+        fetched=sum(r.stats.fetched for r in ran),
+        used=sum(r.stats.used for r in ran),
     )
+
+
+def _seconds(r: WorkerResult) -> float:
+    return sum(taken for _, taken in r.rounds)
 
 
 def _rate(rounds: Sequence[Round]) -> float:

@@ -28,6 +28,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import RldsError
 from rlds_cli.loader import Loader
 from rlds_cli.loader.index import WINDOW
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.ted import Array
 
 _ROUND = 0.25  # seconds of the loader, then of the limit, and so on
@@ -40,13 +41,18 @@ class TimedLoader:
     """The loader of a job, opened again for every cold round."""
 
     def __init__(self, job: BenchJob) -> None:
-        self.job = job
+        self.job, self.remote = job, blocks_of(job.dataset) is not None
+        begun = time.perf_counter()
         self.open()
+        self.batch_bytes = _bytes(self.next())
+        self.first_batch = time.perf_counter() - begun
 
     def open(self) -> None:
         """Open the dataset and make the loader."""
         job = self.job
-        dataset = Dataset(type(job.dataset.store)(job.dataset.path), job.dataset.episodes.index)
+        dataset = job.dataset
+        if not self.remote:
+            dataset = Dataset(type(dataset.store)(dataset.path), dataset.episodes.index)
         self.loader = Loader(
             dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40
         )
@@ -110,7 +116,8 @@ def run(loading: TimedLoader, batch_bytes: int) -> WorkerResult:
         after = faults()
         major, minor = major + after[0] - before[0], minor + after[1] - before[1]
         limits.append(_timed(take, length / 4))
-    return WorkerResult(tuple(rounds), tuple(limits), batch_bytes, major, minor)
+    stats = loading.loader.stats()
+    return WorkerResult(tuple(rounds), tuple(limits), batch_bytes, major, minor, loading.first_batch, stats)
 
 
 def _bytes(batch: Batch) -> int:
@@ -185,7 +192,8 @@ def serve(connection: Connection) -> None:
     while (wanted := connection.recv()) != END:
         if isinstance(wanted, BenchJob):
             loading = TimedLoader(wanted)
-            batch_bytes = max(_bytes(loading.next()) for _ in range(_WARM))
+            warm = 0 if loading.remote else _WARM  # the blocks that batches wait for are a part of the measurement
+            batch_bytes = max([loading.batch_bytes, *(_bytes(loading.next()) for _ in range(warm))])
             connection.send(batch_bytes)
         elif wanted == MEMORY:
             connection.send(memory(libraries))

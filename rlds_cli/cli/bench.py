@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @app.command("bench")
 def bench(
     ref: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+        str,
+        typer.Argument(
+            metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here
+        ),
     ],
     window: Annotated[
         str, typer.Option("--window", metavar="W", help="Window of a sample: Slice(32), Transition(n_step=3).")
@@ -40,7 +43,8 @@ def bench(
 ) -> None:
     """Measure how fast a dataset loads on this machine.
 
-    The rate is compared with a plain copy of the same bytes. Memory is measured, too.
+    The rate is compared with a plain copy of the same bytes. Memory is measured, too. Of a dataset at an address,
+    it says how much time went to waiting, and which part of the bytes that came was used.
 
     Example: rlds bench d4rl/hopper-medium-v2 --window "Slice(32)" --batch-size 8 --processes 4
     """
@@ -73,6 +77,14 @@ def _measured(m: Measurement) -> str:
         ("PSS", out.size(m.proportional), f"added by {_processes(m)} in all"),
         ("major faults", f"{m.major_faults:,}", f"{m.minor_faults:,} minor"),
     ]
+    if m.requests:
+        share = f"{m.used / m.fetched:.2g} times as many were used" if m.fetched else ""
+        rows += [
+            ("first batch", f"{m.first_batch:.2f} s", ""),
+            ("waiting", f"{m.waiting:.0%}", "of the time, for blocks"),
+            ("requests", f"{m.requests:,}", f"{out.size(m.fetched / m.requests)} each"),
+            ("fetched", out.size(m.fetched), share),
+        ]
     width = max(len(figure) for _, figure, _ in rows)
     lines = [f"{what:<14}{figure:>{width}}   {more}".rstrip() for what, figure, more in rows]
     return visible.lines([title, f"{_processes(m)}{cold}, {m.seconds:g} s", *lines])

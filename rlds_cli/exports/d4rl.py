@@ -27,6 +27,7 @@ from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import AT_ENDS, EVERY_END, Loss
 from rlds_cli.exports.format import Unit
 from rlds_cli.exports.hdf5 import (
+    VERSIONS,
     Column,
     Hdf5Format,
     Layout,
@@ -139,7 +140,7 @@ class D4RL(Hdf5Format):
     def prepare(self, directory: Path) -> None:
         """Lay the file out."""
         steps = int(self.content.table.length.sum())
-        with h5py.File(self.file(directory), "w", libver=("earliest", "v110")) as f:
+        with h5py.File(self.file(directory), "w", libver=VERSIONS) as f:
             make, groups = Layout(), {"": f.id}
             for c in self.columns():
                 above, _, name = c.key.rpartition("/")

@@ -13,6 +13,7 @@ from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.samplers.prioritized import Prioritized
 from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
 from rlds_cli.loader.samplers.weighted import Weighted
+from rlds_cli.loader.stats import LoaderStats
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode, Slice, Transition, Window
 
@@ -23,6 +24,7 @@ __all__ = [
     "Episode",
     "Goals",
     "Loader",
+    "LoaderStats",
     "Member",
     "Metres",
     "Mixture",

@@ -18,8 +18,10 @@ from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler
+from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
@@ -157,7 +159,7 @@ def read(
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step, packing = _per_step(transforms, floats), ""
-    rests = dataset.generation is None  # rows of one that grows are read where they are
+    rests = dataset.generation is None and blocks_of(dataset) is None  # other rows are read where they are
     if isinstance(window, Transition) and dataset.encoding == "memmap" and rests and not request.resident:
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
@@ -213,6 +215,24 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
         raise InvalidArgument(
             f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
         )
+
+
+def warmed(sampler: Sampler, warm_up: WarmUp | None) -> Sampler:
+    """Return the sampler with a warm-up.
+
+    Raises
+    ------
+    InvalidArgument
+        It has none.
+    """
+    if warm_up is None:
+        return sampler
+    if not isinstance(sampler, Uniform):
+        raise InvalidArgument(
+            f"warm_up={warm_up!r} with {sampler}: its samples cannot come from a first part.",
+            hint="sampler=Uniform(); Shuffled(block=...) reads a remote dataset part by part",
+        )
+    return replace(sampler, warm_up=warm_up)
 
 
 def transforms_of(transform: Transform | Sequence[Transform]) -> Transforms:

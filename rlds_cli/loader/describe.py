@@ -12,6 +12,7 @@ from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import VERSION
 from rlds_cli.loader.read import BatchReader, DatasetSource
 from rlds_cli.loader.samplers import Sampler
+from rlds_cli.loader.samplers.uniform import GROWTH, Uniform, first_part
 from rlds_cli.loader.schedule import Ranks
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.windows import Anchors, Episode, Window
@@ -61,6 +62,7 @@ def _dataset(loader: Described, source: DatasetSource) -> list[str]:
         f"samples   {_drawn(source.locator.pool)}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, source)),
         f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
+        *_warm_up(loader.sampler, source.locator.pool),
         _batches(loader),
         *([f"reading   {source.packing}"] if source.packing else []),
         *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),
@@ -77,6 +79,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
             f"  share     {share}, {consumed[member.name]:,} so far",
             f"  samples   {_drawn(member.pool)}",
             *([f"  order     {own}"] if (own := source.mixture.parts[member.name].sampler) else []),
+            *(f"  {line}" for line in _warm_up(own or loader.sampler, member.pool)),
             *(f"  left out  {reason}" for reason in _left_out(loader, member.source)),
             *([f"  reading   {member.source.packing}"] if member.source.packing else []),
             *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),
@@ -88,6 +91,20 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
         f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}; {length} at a loop",
         _batches(loader),
         f"fields    {', '.join(source.names)}",
+    ]
+
+
+def _warm_up(sampler: Sampler, pool: WindowIndex) -> list[str]:
+    """Say which samples are not drawn from all windows."""
+    if not isinstance(sampler, Uniform) or not sampler.warm_up:
+        return []
+    first, total = first_part(pool), pool.prefix.total
+    samples = _counted(-(-(total - first) // GROWTH), "sample")
+    if first == total:
+        return [f"warm-up   none: the first part is all {_counted(total, 'window')}"]
+    return [
+        f"warm-up   the first {samples} of an epoch are not drawn from all windows, but from the first {first:,} of the"
+        f" dataset, and {GROWTH} more with each sample"
     ]
 
 
@@ -151,6 +168,7 @@ def _source(loader: Described, source: DatasetSource, name: str) -> str:
     if not column.stored:
         return column.about
     mapped = "memory map" if source.locator.pool.dataset.encoding == "memmap" else "decoded in memory"
+    mapped = mapped if source.compiled.remote is None else "blocks of the remote dataset"
     mapped = "packed rows" if column.rows is not None and column.rows.packed else mapped
     mapped = "on the device" if name in source.held else mapped
     kind = "" if column.rows is None else _kind_of_column(loader, column.rows)

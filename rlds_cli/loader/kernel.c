@@ -355,18 +355,23 @@ static void values(const Column *c, const char *base, const i64 *row, i64 n, cha
   if (c->scale) EACH scaled((float *)(out + i * c->size), c);
 }
 
+/* Rows of values done, done + 1, ... [m] of a column's offsets from entries `from` on, and which are in the episode. */
+static void offset_rows(const Plan *p, const Tile *t, const Column *c, i64 from, i64 done, i64 m, i64 *row,
+                        byte *inside) {
+  for (i64 q = 0; q < m; q++) {
+    const i64 i = from + (done + q) / c->amount, e = t->episode[i];
+    const i64 at = t->step[i] + c->offsets[(done + q) % c->amount];
+    row[q] = p->windows.start[e] + clip(at, 0, c->limit[e] - 1), inside[q] = 0 <= at && at < c->limit[e];
+  }
+}
+
 /* All offsets of entries [from, from + n): n * amount values. */
 static void offsets(const Plan *p, const Tile *t, const Column *c, i64 from, i64 n, char *out) {
-  const Windows *w = &p->windows;
   i64 row[TILE];
   byte inside[TILE];
   for (i64 done = 0; done < n * c->amount; done += TILE) {
     const i64 m = least(TILE, n * c->amount - done);
-    for (i64 q = 0; q < m; q++) {
-      const i64 i = from + (done + q) / c->amount, e = t->episode[i];
-      const i64 at = t->step[i] + c->offsets[(done + q) % c->amount];
-      row[q] = w->start[e] + clip(at, 0, c->limit[e] - 1), inside[q] = 0 <= at && at < c->limit[e];
-    }
+    offset_rows(p, t, c, from, done, m, row, inside);
     char *to = out + done * c->size;
     if (c->value == INSIDE) memcpy(to, inside, (size_t)m);
     else values(c, c->base, row, m, to);
@@ -441,6 +446,76 @@ static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 don
   }
 }
 
+/* -- touch: the blocks of files that a gather reads -- */
+
+typedef struct {
+  i64 column;       /* the rows are those of this column; -1: the flags that can end a sum */
+  u64 at;           /* address of row 0 */
+  i64 stride, size; /* bytes from row to row, and of a row that are read */
+  u64 base;         /* address of the first byte of the file; of the first of several, which lie end to end */
+  i64 first;        /* number of its first block */
+  i64 chunk, per;   /* bytes of each of several files, and their blocks; 0: there is one */
+} Read;
+
+typedef struct {
+  i64 reads;
+  const Read *read;
+  i64 shift;   /* log2 of the bytes of a block */
+  i64 before;  /* flags are not read: no flag ends a sum */
+  byte *marks; /* [blocks] */
+  i64 *list;   /* [room] numbers of the blocks that were marked */
+  i64 room, count;
+} Touch;
+
+static inline i64 block_at(const Touch *to, const Read *r, u64 at) {
+  const u64 within = at - r->base;
+  if (!r->chunk) return r->first + (i64)(within >> to->shift);
+  return r->first + (i64)(within / (u64)r->chunk) * r->per + (i64)(within % (u64)r->chunk >> to->shift);
+}
+
+/* Marks the blocks of rows [row, row + n). */
+static void mark(Touch *to, const Read *r, i64 row, i64 n) {
+  if (n > 1 && r->stride != r->size) { /* what lies between rows is not read */
+    EACH mark(to, r, row + i, 1);
+    return;
+  }
+  const u64 at = r->at + (u64)row * (u64)r->stride;
+  const i64 last = block_at(to, r, at + (u64)((n - 1) * r->stride + r->size - 1));
+  for (i64 b = block_at(to, r, at); b <= last; b++)
+    if (!to->marks[b]) {
+      to->marks[b] = 1;
+      if (to->count < to->room) to->list[to->count] = b;
+      to->count++;
+    }
+}
+
+/* Marks what the columns read for the tile, instead of writing them. */
+static void touch(const Plan *p, const Samples *s, const Tile *t, i64 n, Touch *to) {
+  i64 row[TILE];
+  byte inside[TILE];
+  for (const Read *r = to->read; r < to->read + to->reads; r++) {
+    if (r->column < 0) {
+      EACH {
+        const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
+        if (most > 1) mark(to, r, t->row[i], most - 1);
+      }
+      continue;
+    }
+    const Column *c = p->column + r->column;
+    if (c->place == OFFSETS)
+      for (i64 done = 0; done < n * c->amount; done += TILE) {
+        const i64 m = least(TILE, n * c->amount - done);
+        offset_rows(p, t, c, 0, done, m, row, inside);
+        for (i64 q = 0; q < m; q++) mark(to, r, row[q], 1);
+      }
+    else {
+      const i64 *at = rows_of(p, s, t, c->place, c->amount, c->given, 0, n, row);
+      if (t->lone && c->place == HERE) mark(to, r, at[0], at[n - 1] - at[0] + 1); /* no row between them is left out */
+      else EACH mark(to, r, at[i], c->value == SUM ? t->span[i] : 1);
+    }
+  }
+}
+
 /* How many steps each entry sums: to the first done one, the episode's last transition, or n_step. */
 static void spans(const Plan *p, Tile *t, i64 n) {
   const i64 last = (p->n_step - 2) * p->stride; /* the last flags that can matter */
@@ -461,9 +536,18 @@ static void spans(const Plan *p, Tile *t, i64 n) {
   }
 }
 
-/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column.
+/* The same where no flag ends a sum. */
+static void longest_spans(const Plan *p, Tile *t, i64 n) {
+  EACH {
+    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
+    t->span[i] = most > 1 ? most : 1;
+  }
+}
+
+/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; or
+ * touches what would be read, if there is a `to`.
  * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
-static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const *out) {
+static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const *out, Touch *to) {
   const Windows *w = &p->windows;
   const i64 *episode = s->episode + first, *number = s->number + first;
   Tile t;
@@ -485,8 +569,10 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
         t.episode[i] = episode[done + i], t.span[i] = 1;
         t.step[i] = first_step(w, number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
       }
-      if (p->terminated && p->n_step > 1) spans(p, &t, m);
-      write(p, s, &t, m, done, out);
+      if (to && to->before) longest_spans(p, &t, m);
+      else if (p->terminated && p->n_step > 1) spans(p, &t, m);
+      if (to) touch(p, s, &t, m, to);
+      else write(p, s, &t, m, done, out);
     }
     return -1;
   }
@@ -494,7 +580,7 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
   for (i64 k = 0; k < n; k++) {
     const i64 e = episode[k], start = first_step(w, number[k]), T = w->steps[e];
     t.sample = first + k;
-    if (k + 1 < n) fetch_slice(p, s, first + k + 1);
+    if (k + 1 < n && !to) fetch_slice(p, s, first + k + 1);
     for (i64 done = 0; done < s->length; done += TILE) {
       const i64 m = least(TILE, s->length - done), from = start + done;
       t.low = clip(-from, 0, m), t.high = clip(T - from, t.low, m);
@@ -502,7 +588,8 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
         t.episode[i] = e, t.span[i] = 1;
         t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
       }
-      write(p, s, &t, m, k * s->length + done, out);
+      if (to) touch(p, s, &t, m, to);
+      else write(p, s, &t, m, k * s->length + done, out);
     }
   }
   return -1;
@@ -511,10 +598,16 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
 /* Gathers batches of n samples each, from sample `first` on, into out [batches, columns]. */
 API i64 rlds_gather(const Plan *p, const Samples *s, i64 first, i64 n, i64 batches, char *const *out) {
   for (i64 b = 0; b < batches; b++) {
-    const i64 bad = gather(p, s, first + b * n, n, out + b * p->columns);
+    const i64 bad = gather(p, s, first + b * n, n, out + b * p->columns, 0);
     if (bad >= 0) return bad;
   }
   return -1;
+}
+
+/* Marks the blocks that rlds_gather reads for samples first, first + 1, ... [n]. The flags that can end a sum must be
+ * there already, unless it is done `before`: then rows are marked as if no flag ended a sum. */
+API i64 rlds_touch(const Plan *p, const Samples *s, i64 first, i64 n, Touch *to) {
+  return gather(p, s, first, n, 0, to);
 }
 
 /* -- goals -- */

@@ -13,9 +13,10 @@ from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,26 @@ class _Samples(Structure):
     _fields_ = [*((n, c_void_p) for n in ("episode", "number", "given")), ("length", c_int64)]
 
 
+class _Read(Structure):
+    _fields_ = [
+        ("column", c_int64),
+        ("at", c_uint64),
+        *((n, c_int64) for n in ("stride", "size")),
+        ("base", c_uint64),
+        *((n, c_int64) for n in ("first", "chunk", "per")),
+    ]
+
+
+class _Touch(Structure):
+    _fields_ = [
+        ("reads", c_int64),
+        ("read", c_void_p),
+        *((n, c_int64) for n in ("shift", "before")),
+        *((n, c_void_p) for n in ("marks", "list")),
+        *((n, c_int64) for n in ("room", "count")),
+    ]
+
+
 class _Goals(Structure):
     _fields_ = [
         *((n, c_double) for n in ("current", "future", "random", "log_gamma")),
@@ -113,6 +134,7 @@ def _load() -> ctypes.CDLL:
         ("find", (p, p, i, p, p), i),
         ("fall", (p, i, p, i, p, i, p), None),
         ("gather", (p, p, i, i, i, p), i),
+        ("touch", (p, p, i, i, p), i),
         ("goals", (p, p, p, i, p, p, p), i),
         ("tree_renew", (p, i, i), None),
         ("tree_top", (p, p, p), None),
@@ -126,7 +148,7 @@ def _load() -> ctypes.CDLL:
 
 
 _KERNEL = _load()
-_gather = _KERNEL.rlds_gather
+_gather, _find = _KERNEL.rlds_gather, _KERNEL.rlds_find
 
 
 def address(array: Array) -> int:
@@ -411,6 +433,8 @@ class Output:
         Write zeros outside.
     scale : pair of arrays, optional
         Shift and scale, float32: values become ``(x - shift) / scale``.
+    also : tuple of arrays [rows, ...]
+        Arrays that are read at the rows of `Value.ROW`, after the shift, by those who get these.
     """
 
     value: Value
@@ -427,6 +451,7 @@ class Output:
     mask: int = 0
     blank: bool = False
     scale: tuple[Array, Array] | None = None
+    also: tuple[Array, ...] = ()
 
     @property
     def size(self) -> int:
@@ -513,7 +538,10 @@ class Plan:
         self._kept: list[Any] = [windows]
         self._most = n_step.most if n_step else 1
         self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
+        self.reads: list[tuple[int, _Read]] = []  # of rows, each with the address of its array, see `Touches`
         described = [self._column(o) for o in outputs]
+        for i, o in enumerate(outputs):
+            self._note(i, o)
         fetches = _fetches(described, outputs)
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
@@ -523,16 +551,6 @@ class Plan:
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.pointers = lru_cache(partial(_pointers, len(outputs)))
-
-    def write(self, episode: IntArray, number: IntArray, places: int) -> None:
-        """Write the outputs of windows of single steps, int64 [n] each, for a plan that is given nothing else.
-
-        ``places`` is the address of an array of the addresses to write to, one for each output.
-        """
-        samples = _Samples(address(episode), address(number), None, 0)
-        bad = _gather(self.at, byref(samples), 0, len(episode), 1, places)
-        if bad >= 0:
-            _checked(bad)
 
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
@@ -545,7 +563,22 @@ class Plan:
         if min(map(len, flags)) < self._rows or stride != truncated.strides[0] or terminated.itemsize != 1:
             raise DamagedDataset(f"flags of {len(terminated):,} and {len(truncated):,} rows, not of {self._rows:,}.")
         self._kept += flags
+        self.reads += [(address(flag), _Read(-1, address(flag), stride, 1)) for flag in flags]
         return n_step.most, address(terminated), address(truncated), stride
+
+    def _note(self, number: int, o: Output) -> None:
+        """Note the arrays that an output reads rows of."""
+        if o.place in (Place.EPISODE, Place.SPAN, Place.SAMPLE):
+            return
+        found = [o.source, o.other if o.value is Value.EITHER else None, *o.also]
+        for array in (x for x in found if x is not None and x.size):
+            size = array.itemsize * prod(array.shape[1:])
+            stride, at = array.strides[0] if len(array) > 1 else size, address(array)
+            self.reads.append((at, _Read(number, at + o.shift * stride, stride, size)))
+        for array in o.also:
+            if len(array) < self._rows:
+                raise DamagedDataset(f"a column of {len(array):,} rows where episodes have {self._rows:,}.")
+        self._kept += o.also
 
     def _column(self, o: Output) -> _Column:
         c = _Column(value=o.value, place=o.place, amount=o.amount, given=-1, mask=o.mask, blank=o.blank)
@@ -588,6 +621,92 @@ class Plan:
         return address(source) + o.shift * stride, stride
 
 
+@dataclass(frozen=True, slots=True)
+class BlockRange:
+    """A mapped file whose bytes come block by block; or several of one size, which are mapped end to end.
+
+    Attributes
+    ----------
+    base, nbytes : int
+        Address of the first byte, and bytes of all files.
+    blocks : int
+        Blocks of all files; every file begins with a block of its own.
+    chunk : int
+        Bytes of each of several files; 0 for a single one.
+    """
+
+    base: int
+    nbytes: int
+    blocks: int
+    chunk: int = 0
+
+
+class Touches:
+    """Finds the blocks of files that a plan reads.
+
+    Parameters
+    ----------
+    plan : Plan
+    files : sequence of BlockRange
+        Their blocks are numbered from 0 on, one file after the other.
+    block : int
+        Bytes of a block, a power of two.
+
+    Attributes
+    ----------
+    files : list of int
+        The files that are read at all.
+    """
+
+    def __init__(self, plan: Plan, files: Sequence[BlockRange], block: int) -> None:
+        self._plan, self._lock = plan, Lock()  # the plan keeps the arrays whose addresses are here
+        firsts = np.cumsum([0, *(f.blocks for f in files)])
+        self._firsts: IntArray = firsts
+        self._marks = np.zeros(max(1, int(firsts[-1])), np.uint8)
+        self._list = np.empty(min(_LISTED, len(self._marks)), np.int64)
+        reads: list[_Read] = []
+        used: set[int] = set()
+        for at, r in plan.reads:
+            number = next((i for i, f in enumerate(files) if f.base <= at < f.base + f.nbytes), None)
+            if number is not None:
+                used.add(number)
+                f = files[number]
+                per = -(-f.chunk // block) if f.chunk else 0
+                reads.append(_Read(r.column, r.at, r.stride, r.size, f.base, int(firsts[number]), f.chunk, per))
+        self.files = sorted(used)
+        self._reads = (_Read * max(1, len(reads)))(*reads)
+        self._touch = _Touch(
+            len(reads),
+            ctypes.addressof(self._reads),
+            block.bit_length() - 1,
+            0,
+            address(self._marks),
+            address(self._list),
+            len(self._list),
+        )
+
+    def blocks(self, bound: Bound, first: int, n: int, *, before: bool = False) -> list[tuple[int, IntArray]]:
+        """Return the blocks that reading samples ``first`` to ``first + n`` takes: numbers of files, ascending blocks.
+
+        Where flags end sums, their blocks must be there, unless the question is asked ``before``: then it is answered
+        as if no flag ended a sum, with the blocks of all flags that can.
+        """
+        with self._lock:
+            touch = self._touch
+            touch.before, touch.count = before, 0
+            try:
+                bound.touch(first, n, byref(touch))
+            finally:
+                listed = touch.count <= len(self._list)
+                found = np.sort(self._list[: touch.count]) if listed else np.flatnonzero(self._marks)
+                self._marks[found] = 0
+        at = np.searchsorted(found, self._firsts).tolist()
+        return [(i, found[a:b] - self._firsts[i]) for i, (a, b) in enumerate(pairwise(at)) if b > a]
+
+
+_LISTED = 1 << 16  # blocks of a run that are listed as they are marked; of more, the marks are searched
+
+
 class Bound:
     """Samples that a plan is applied to, part by part."""
 
@@ -617,8 +736,7 @@ class Bound:
         self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
     ) -> list[list[Any]]:
         """Return the outputs of several batches of ``n`` samples from ``first`` on, as `read` does, in one call."""
-        if not 0 <= first <= first + n * batches <= self._count or n < 0:
-            raise IndexError(f"samples {first} to {first + n * batches} of {self._count}")
+        self._check(first, n * batches)
         lead, empty, made = (n, *self._lead), np.empty, self._made
         arrays: list[Any] = [empty(lead + shape, dtype) for _ in range(batches) for dtype, shape in made]
         if wrap is not None:
@@ -632,6 +750,46 @@ class Bound:
         if batches == 1:
             return [arrays]
         return [arrays[i : i + len(made)] for i in range(0, len(arrays), len(made))]
+
+    def touch(self, first: int, n: int, marks: Any) -> None:
+        """Mark the blocks that `read` reads, see `Touches`."""
+        self._check(first, n)
+        _checked(_KERNEL.rlds_touch(self._at, self._sent, first, n, marks))
+
+    def _check(self, first: int, n: int) -> None:
+        if not 0 <= first <= first + n <= self._count or n < 0:
+            raise IndexError(f"samples {first} to {first + n} of {self._count}")
+
+
+class StepReader:
+    """Reads windows of single steps by their numbers, for a plan that is given nothing else: find and gather in one.
+
+    It holds the places of ``n`` samples, so one thread uses it at a time.
+    """
+
+    __slots__ = ("_kept", "_plan", "_prefix", "_room", "_samples", "n")
+
+    def __init__(self, plan: Plan, prefix: PrefixTable, n: int) -> None:
+        self.n, room = n, np.empty((2, max(n, 1)), np.int64)
+        samples = _Samples(address(room[0]), address(room[1]), None, 0)
+        self._kept = plan, prefix, room, samples
+        self._plan, self._prefix, self._samples = plan.at, byref(prefix.struct), byref(samples)
+        self._room = samples.episode, samples.number
+
+    def write(self, numbers: IntArray, places: int) -> None:
+        """Write the outputs of windows ``numbers``, contiguous int64 [n], to memory.
+
+        ``places`` is the address of an array of the addresses to write to, one for each output.
+
+        Raises
+        ------
+        IndexError
+            There is no window of such a number.
+        """
+        bad = _find(self._prefix, address(numbers), self.n, *self._room)
+        if bad >= 0:
+            raise IndexError(f"number {numbers[bad]} of {self._kept[1].struct.total}")
+        _checked(_gather(self._plan, self._samples, 0, self.n, 1, places))
 
 
 def _pointers(columns: int, batches: int) -> type[ctypes.Array[c_void_p]]:

@@ -28,8 +28,9 @@ from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report, exchange
-from rlds_cli.loader.samplers.uniform import Uniform
+from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
+from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.storage.page_cache import prefetched
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
@@ -94,6 +95,8 @@ class Loader:
         Take up new generations of a dataset that grows between batches: sample number i is a function of
         (seed, epoch, i) and of the generation that it is drawn from. The log of generations is part of `state_dict`; a
         state, or its ``"generations"``, instead of True draws from these generations again, sample for sample.
+    warm_up : {"first_part"}, optional
+        Of `Uniform`, see there: draw the first samples from a first part of a remote dataset, while the rest arrives.
     prefetch : int, optional
         Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
         each core (at most eight) where encoded frames are decoded.
@@ -138,9 +141,11 @@ class Loader:
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
         live: bool | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
+        warm_up: WarmUp | None = None,
         prefetch: int | None = None,
     ) -> None:
         opened = build.opened(dataset)
+        sampler = build.warmed(sampler, warm_up)
         self.window, self.sampler, self.anchors = window, sampler, anchors
         self.batch_size = integer("batch_size", batch_size, 1, BatchSize)
         self.seed = integer("seed", seed, 0)
@@ -194,6 +199,7 @@ class Loader:
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
+        self._meter = Meter(self._datasets)
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
             "fields": fields,
@@ -226,6 +232,12 @@ class Loader:
         """The dataset, or the mixture; of a live loader, the dataset at the generation taken up last."""
         source = self.source
         return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
+
+    @property
+    def _datasets(self) -> list[Dataset]:
+        dataset = self.dataset
+        members = [m.dataset for m in dataset.parts.values()] if isinstance(dataset, Mixture) else [dataset]
+        return [d for d in members if isinstance(d, Dataset)]
 
     @property
     def _stateful(self) -> StatefulDraw | MixtureSource | None:
@@ -310,7 +322,9 @@ class Loader:
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
-        on_stream = self.reader.arrays.on_stream()
+        on_stream, meter = self.reader.arrays.on_stream(), self._meter
+        self.reader.look()
+        meter.begin()
 
         def read(piece: LocatedRun) -> Iterator[Batch]:
             with on_stream():
@@ -324,6 +338,7 @@ class Loader:
             for batch in batches:
                 self._position, self._sought = Position(run.order.epoch, sample), False
                 sample += run.every * run.size
+                meter.note(run.size)
                 yield batch
 
     def _reader_of(self, run: SampleRun) -> BatchReader:
@@ -509,6 +524,15 @@ class Loader:
             self.source.locator.pool.dataset.id: self._position.epoch * (self.schedule.total or 0)
             + self._position.sample
         }
+
+    def stats(self) -> LoaderStats:
+        """Return what this loader has given so far, and how long it waited for blocks of remote datasets.
+
+        Requests and bytes are those of this process for the loader's datasets; what worker processes of a
+        ``DataLoader`` do is not counted.
+        """
+        size = self.ranks.share(self.batch_size)
+        return self._meter.stats(sample_bytes=self.source.sample_bytes, share=size / self.batch_size)
 
     def describe(self) -> str:
         """Describe what is sampled, what is left out and why, and where each field is read from."""

@@ -23,6 +23,7 @@ from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
+from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
 from rlds_cli.loader.windows.windows import Episode, Window
 from rlds_cli.ted import REWARD, Array, IntArray
 
@@ -131,6 +132,18 @@ class BatchSource(Protocol):
         """True if batches of a run can be gathered one by one."""
         ...
 
+    @property
+    def remote(self) -> Sequence[RemoteReads]:
+        """The reads of remote datasets, of which not all blocks are here."""
+        ...
+
+    def announce(self, located: Any) -> int:
+        """Announce the blocks of remote datasets that `gather` will read; return how many are missing.
+
+        They are held as long as ``located`` is there.
+        """
+        ...
+
 
 class DatasetSource:
     """The columns of one dataset.
@@ -207,6 +220,17 @@ class DatasetSource:
         """Return the reads of the store's files and of packed rows, see `BatchSource`."""
         return self.compiled.planned_reads(located)
 
+    @property
+    def remote(self) -> Sequence[RemoteReads]:
+        """The reads of a remote dataset, see `BatchSource`."""
+        reads = self.compiled.remote
+        return () if reads is None or reads.whole else (reads,)
+
+    def announce(self, located: Located) -> int:
+        """Announce the blocks that are read, see `BatchSource`."""
+        arrival = self.compiled.arrival(located)
+        return 0 if arrival is None else arrival.missing
+
     def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns, see `BatchSource`."""
         values, inside = self.compiled.read(located, first, len(located) if count is None else count)
@@ -242,20 +266,54 @@ class CompiledColumns:
                 outputs.append(c.inside())
         self._plan, self._summed = Plan(pool.windows, outputs, n_step), n_step.most if n_step else 1
         self._plain = not self._finished and not self._inside
+        self.remote: RemoteReads | None = None
+        self._encoded: Plan | None = None  # the rows of encoded frames of a remote dataset
+        if blocks_of(pool.dataset) is not None:
+            frames = [
+                (c.outputs[0], c.decoding.encoded)
+                for c in columns.values()
+                if c.decoding is not None and c.decoding.encoded is not None and c.decoding.encoded.place is not None
+            ]
+            if frames:
+                self._encoded = Plan(pool.windows, [replace(o, also=()) for o, _ in frames], n_step)
+            encoded = [(of, o.shift) for o, of in frames]
+            self.remote = RemoteReads(pool.dataset, self._plan, sums=n_step is not None, encoded=encoded)
 
     def is_final(self, floats: str | None) -> bool:
         """Return whether each column is an output, with floats in the dtype ``floats``."""
         kinds = [o.dtype for o in self._plan.outputs if o.dtype.kind == "f"]
         return self._plain and all(floats is None or kind.name == floats for kind in kinds)
 
+    def arrival(self, located: Located) -> Arrival | None:
+        """Return the blocks that reading these samples takes, announced; None where all are here."""
+        remote = self.remote
+        if remote is None:
+            return None
+
+        def announced() -> Arrival | None:
+            rows = None if self._encoded is None else self._bound(self._encoded, located)
+            return remote.announce(self._bound_to(located), rows, len(located))
+
+        return located.once(remote, announced)
+
     def reader(self, located: Located) -> Callable[..., list[list[Any]]]:
         """Return the function (first, n, batches, wrap) that reads the outputs of batches, see `Bound.read_batches`."""
-        return self._bound(located).read_batches
+        return self._there(located).read_batches
+
+    def _there(self, located: Located) -> Bound:
+        """Return the samples, once all blocks that they are read from are here."""
+        arrival = self.arrival(located)
+        if arrival is not None:
+            arrival.wait()
+        return self._bound_to(located)
+
+    def _bound_to(self, located: Located) -> Bound:
+        bound: Bound = located.once(self, partial(self._bound, self._plan, located))
+        return bound
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
-        bound: Bound = located.once(self, partial(self._bound, located))
-        made = bound.read(first, n)
+        made = self._there(located).read(first, n)
         if self._plain:
             return dict(zip(self._names, made, strict=True)), {}
         values, memo = {name: made[i] for name, i in self._direct}, dict[str, Any]()
@@ -266,15 +324,19 @@ class CompiledColumns:
 
     @property
     def of_steps(self) -> Plan | None:
-        """The plan, if each column is an output that depends on a step alone; else None."""
-        return self._plan if self._plain and not self._plan.givens else None
+        """The plan, if each column is an output that depends on a step alone, of rows that are here; else None."""
+        alone = self._plain and not self._plan.givens and self.remote is None
+        return self._plan if alone else None
 
-    def _bound(self, located: Located) -> Bound:
-        given = [located.once(make, partial(make, located)) for make in self._plan.givens]
-        return Bound(self._plan, located.drawn.episode, located.drawn.number, given, located.length)
+    @staticmethod
+    def _bound(plan: Plan, located: Located) -> Bound:
+        given = [located.once(make, partial(make, located)) for make in plan.givens]
+        return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
-        """Return the reads of files that `read` will make, about."""
+        """Return the reads of files that `read` will make, about; none of files that are not all here."""
+        if self.remote is not None and not self.remote.whole:
+            return []
         seen: dict[tuple[object, ...], PlannedRead] = {}
         for file, o in self._read:
             where = (o.place, o.given, o.offsets, o.amount)
@@ -438,6 +500,15 @@ class BatchReader:
         """Find the rows of a run's samples, by index maths alone."""
         return self.source.locate(run, self.ranks)
 
+    def announce(self, located: Any) -> int:
+        """Announce the blocks of remote datasets that are read; return how many are missing."""
+        return self.source.announce(located) if self.source.remote else 0
+
+    def look(self) -> None:
+        """Look whether all blocks of remote datasets are here: then none is announced any more."""
+        for reads in self.source.remote:
+            reads.look()
+
     def advise(self, located: Any) -> Advice:
         """Announce coming reads to the kernel, where that pays; pass the result to `read`."""
         return self.read_ahead.advise(self.source.planned_reads(located)) if self.read_ahead.advising else ()
@@ -515,6 +586,7 @@ class LocatedRun:
     run: SampleRun
     located: Any
     told: Advice
+    missing: int = 0
 
     def read(self, *, early: bool) -> Iterator[Batch]:
         """Read the batches, see `BatchReader.read`."""
@@ -522,14 +594,25 @@ class LocatedRun:
 
 
 def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
-    """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk."""
+    """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk or from afar."""
     waiting: deque[LocatedRun] = deque()
+    given = 0
     for reader, run in runs:
         found = reader.locate(run)
-        waiting.append(LocatedRun(reader, run, found, reader.advise(found)))
-        while len(waiting) > (LOOK_AHEAD if early and reader.read_ahead.advising else 0):
+        waiting.append(LocatedRun(reader, run, found, reader.advise(found), reader.announce(found)))
+        while len(waiting) > (_ahead(reader, waiting, given) if early else 0):
             yield waiting.popleft()
-    yield from waiting
+            given += 1
+    while waiting:
+        yield waiting.popleft()
+
+
+def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> int:
+    """Return how many runs to locate ahead: of remote datasets more and more, while few of their blocks are missing."""
+    near = LOOK_AHEAD if reader.read_ahead.advising else 0
+    if not reader.source.remote or sum(run.missing for run in waiting) >= MISSING_AHEAD:
+        return near
+    return min(MOST_RUNS_AHEAD, near + 2 * given)
 
 
 Tree = dict[str, Any]  # leaves are full field names, or numbers of fields

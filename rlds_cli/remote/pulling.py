@@ -213,6 +213,10 @@ def _fetch_and_publish(
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
+    if index.generation is None:  # refuse now what would be refused later
+        (work / "head").mkdir(exist_ok=True)
+        safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
+        manifest.read(work / "head")
     arriving = _Arriving(objects, index, hashes, work, str(id), tell)
     arriving.run(here)
     dataset = work / "dataset"

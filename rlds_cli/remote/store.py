@@ -482,6 +482,11 @@ class RemoteVideos(Videos):
         """Decode frames, whose bytes, from the key frames before them on, are fetched together."""
         if not isinstance(self._data, RemoteColumn):
             return super().gather(f, index)
+        with self._data.hold(*self.ranges(index)):
+            return super().gather(f, index)
+
+    def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes of all videos, end to end, that decoding the frames of an index [n, 2] takes."""
         starts, stops = [], []
         for number, frame in np.unique(index[index[:, 0] >= 0], axis=0).tolist():
             track = self.video(number).track
@@ -491,8 +496,7 @@ class RemoteVideos(Videos):
                 base = int(self.offsets[number])
                 starts.append(base + int(track.start[first : packet + 1].min()))
                 stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
-        with self._data.hold(np.array(starts, np.int64), np.array(stops, np.int64)):
-            return super().gather(f, index)
+        return np.array(starts, np.int64), np.array(stops, np.int64)
 
     def extent(self, number: int) -> Extent:
         """Return the file and the range of bytes of a video, which is here and stays as long as this object exists."""

@@ -12,6 +12,8 @@ from rlds_cli.loader import kernel
 from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW, Output, Place, Value
 from rlds_cli.loader.storage.memory import ColumnRows
+from rlds_cli.loader.storage.remote import EncodedRows, blocks_of
+from rlds_cli.store.frames import decode_frames
 from rlds_cli.ted import Array, IntArray
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class BatchColumn:
         Whether rows of the dataset are read.
     flag : bool
         Whether the output has an axis of one element more than the stored column.
+    decoding : Decoding, optional
+        What ``finish`` decodes, at the rows of its output and its shift.
     """
 
     outputs: tuple[Output, ...]
@@ -60,12 +64,22 @@ class BatchColumn:
     about: str = "computed"
     stored: bool = False
     flag: bool = False
+    decoding: Decoding | None = None
 
     def inside(self) -> Output:
         """Return the output that says which values are real."""
         o = self.outputs[0]
         return replace(
-            o, value=Value.INSIDE, dtype=BOOL, shape=(), source=None, other=None, given=None, mask=self.mask, scale=None
+            o,
+            value=Value.INSIDE,
+            dtype=BOOL,
+            shape=(),
+            source=None,
+            other=None,
+            given=None,
+            mask=self.mask,
+            scale=None,
+            also=(),
         )
 
 
@@ -102,7 +116,12 @@ def decoded(dataset: Dataset, name: str, *, late: bool, shift: int, mask: int) -
 def _decoding(dataset: Dataset, name: str, output: Output, shift: int = 0, **rest: Any) -> BatchColumn:
     decode = Decoding(dataset, name)
     row_bytes = dataset.schema[name].row_bytes * max(1, len(output.offsets))
-    return BatchColumn((output,), row_bytes, lambda memo, rows: decode(memo, rows + shift if shift else rows), **rest)
+    output = replace(output, shift=shift, also=decode.tables)
+
+    def finish(memo: Memo, rows: Array) -> Array:
+        return decode(memo, rows + shift if shift else rows)
+
+    return BatchColumn((output,), row_bytes, finish, decoding=decode, **rest)
 
 
 def stacked(
@@ -287,6 +306,7 @@ class Decoding:
     def __init__(self, dataset: Dataset, name: str) -> None:
         self.dataset, self.name = dataset, name
         self._shared = dataset.schema[name].kind == "frames"
+        self.encoded = None if blocks_of(dataset) is None else EncodedRows(dataset, name)
         dataset.gather(name, np.zeros(0, np.int64))  # open it now: its content stays the same if files are replaced
 
     def __call__(self, memo: Memo, rows: IntArray) -> Array:
@@ -299,8 +319,17 @@ class Decoding:
             return first.values
         return first.shared(self, rows)
 
+    @property
+    def tables(self) -> tuple[Array, ...]:
+        """Arrays that are read at the rows, of a remote dataset."""
+        return () if self.encoded is None else self.encoded.tables
+
     def _gather(self, rows: IntArray) -> Array:
-        values = self.dataset.gather(self.name, rows.reshape(-1))
+        frames = None if self.encoded is None else self.encoded.frames
+        if frames is None:
+            values = self.dataset.gather(self.name, rows.reshape(-1))
+        else:  # their blocks are held
+            values = decode_frames(*frames, rows.reshape(-1), self.dataset.schema[self.name])
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

@@ -217,7 +217,8 @@ def _goal(
         return np.repeat(source(memo, rows[:, 0])[:, None], rows.shape[1], axis=1)
 
     row_bytes = source.dataset.schema[name].row_bytes
-    return BatchColumn((Output(Value.ROW, INT64, **where),), row_bytes, decode, **rest)
+    output = Output(Value.ROW, INT64, also=source.tables, **where)
+    return BatchColumn((output,), row_bytes, decode, decoding=source, **rest)
 
 
 NAME = "return_to_go"

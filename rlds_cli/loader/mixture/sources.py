@@ -39,6 +39,7 @@ from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
+from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode
 from rlds_cli.ted import Array, IntArray
@@ -388,6 +389,15 @@ class MixtureSource:
     @property
     def _numbered(self) -> list[tuple[int, MemberSource]]:
         return list(enumerate(self.members))
+
+    @property
+    def remote(self) -> Sequence[RemoteReads]:
+        """The reads of members that are remote, see `BatchSource`."""
+        return [reads for m in self.members for reads in m.source.remote]
+
+    def announce(self, located: MixtureLocation) -> int:
+        """Announce the blocks that are read of all members, see `BatchSource`."""
+        return sum(self.members[i].source.announce(samples) for i, _, samples in located.parts)
 
     def planned_reads(self, located: MixtureLocation) -> list[PlannedRead]:
         """Return the reads of all members' files, see `BatchSource`."""

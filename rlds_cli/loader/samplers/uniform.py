@@ -15,8 +15,12 @@ from rlds_cli.loader.order import EPISODE, WINDOW, Order, set_integer
 from rlds_cli.loader.samplers import Draw, Endless, Epochs
 from rlds_cli.ted import IntArray
 
+WarmUp = Literal["first_part"]
+FIRST_BYTES = 64 << 20  # of the rows of a first part, all fields together
+GROWTH = 4  # windows by which it grows with each sample
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Uniform(Endless):
     """Independent draws with replacement; never ends.
 
@@ -25,16 +29,34 @@ class Uniform(Endless):
     by : {"window", "episode"}
         ``window``: every window is equally likely. ``episode``: every episode with a window is equally likely, then
         every window in it, so short episodes count as much as long ones.
+    warm_up : {"first_part"}, optional
+        For a remote dataset of which little is here: the samples that come first are drawn from the first windows of
+        the dataset, whose rows take about 64 MiB, and each later one from 4 windows more. So the early samples are
+        **not** drawn from all windows. Sample number i stays a function of (seed, epoch, i), and once all windows are
+        reached, it is what it is without a warm-up. Without it the draw is exact, and the first batches wait.
     """
 
     by: Literal["window", "episode"] = "window"
+    warm_up: WarmUp | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.by not in ("window", "episode"):
             raise InvalidArgument(f'Uniform(by={self.by!r}): by is "window" or "episode".')
+        if self.warm_up not in (None, "first_part"):
+            raise InvalidArgument(f'warm_up={self.warm_up!r}: "first_part" or None.')
+        if self.warm_up and self.by != "window":
+            raise InvalidArgument('warm_up="first_part" is for windows that are equally likely.', hint='by="window"')
+
+    def __repr__(self) -> str:
+        warm_up = f", warm_up={self.warm_up!r}" if self.warm_up else ""  # states of other draws stay as they are
+        return f"Uniform(by={self.by!r}{warm_up})"
 
     def over(self, pool: WindowIndex) -> Draw:
         """Return the draw over ``pool``, see `Sampler`."""
+        if self.warm_up:
+            if pool.bucket:
+                raise InvalidArgument('warm_up="first_part" with a bucket: windows are in no order of rows.')
+            return partial(_first_windows, pool, first_part(pool))
         return partial(_any_window if self.by == "window" or pool.bucket else _any_episode, pool)
 
 
@@ -45,6 +67,20 @@ def _any_window(pool: WindowIndex, order: Order, positions: SampleNumbers) -> Sa
     else:
         numbers = _in_buckets(order, positions, prefix.total, pool.bucket)
     return SampledWindows(order, positions, *prefix.find(numbers), partial(_even, prefix, len(positions)))
+
+
+def first_part(pool: WindowIndex) -> int:
+    """Return the number of windows that the first sample of a warm-up is drawn from."""
+    row_bytes = sum(f.row_bytes for f in pool.dataset.schema.values())
+    return min(max(1, FIRST_BYTES // max(1, row_bytes)), pool.prefix.total)
+
+
+def _first_windows(pool: WindowIndex, first: int, order: Order, positions: SampleNumbers) -> SampledWindows:
+    prefix = pool.prefix
+    passed = np.minimum(np.asarray(positions, np.int64), prefix.total)
+    reach = np.minimum(first + GROWTH * passed, prefix.total)
+    numbers = (order.uniform(WINDOW, positions) * reach).astype(np.int64)
+    return SampledWindows(order, positions, *prefix.find(numbers), lambda: 1.0 / reach)
 
 
 def _in_buckets(order: Order, positions: SampleNumbers, total: int, bucket: int) -> IntArray:

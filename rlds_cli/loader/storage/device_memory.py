@@ -11,6 +11,7 @@ Only rows of the episodes drawn from are held, floats in the loader's working dt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -27,6 +28,7 @@ from rlds_cli.loader.index import EpisodeIndex, Located
 from rlds_cli.loader.kernel import Output, Place, Value, address
 from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
 from rlds_cli.loader.storage import memory
+from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.ted import Array, IntArray
 
 TILE_ROWS = 1 << 16  # uploaded at a time
@@ -111,7 +113,8 @@ class DeviceSource(DatasetSource):
         count = int((table.steps + 1).sum())
         self.nbytes = count * sum(prod(x.shape[1:]) * _dtype(x, floats).itemsize for x in rows.values())
         self._check_room(device)
-        self._held = {key: _upload(r, _dtype(r, floats), table, count, device) for key, r in rows.items()}
+        remote = source.compiled.remote
+        self._held = {key: _upload(r, _dtype(r, floats), table, count, device, remote) for key, r in rows.items()}
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
         self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
         self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
@@ -193,14 +196,22 @@ def _dtype(values: Array, floats: str | None) -> np.dtype[Any]:
     return np.dtype(floats) if floats is not None and kind.kind == "f" else kind
 
 
-def _upload(rows: Array, dtype: np.dtype[Any], table: EpisodeIndex, count: int, device: torch.device) -> DeviceColumn:
+def _upload(
+    rows: Array,
+    dtype: np.dtype[Any],
+    table: EpisodeIndex,
+    count: int,
+    device: torch.device,
+    remote: RemoteReads | None,
+) -> DeviceColumn:
     """Copy the rows of all episodes, end to end."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
     kind = torch.from_numpy(np.empty(0, signed)).dtype
     values = torch.empty((count, *rows.shape[1:]), dtype=kind, device=device)
     at = 0
     for part in _tiles(table):
-        tile = rows.take(part, axis=0).astype(dtype, copy=False).view(signed)
+        with nullcontext() if remote is None else remote.held(rows, part):
+            tile = rows.take(part, axis=0).astype(dtype, copy=False).view(signed)
         values[at : at + len(tile)] = torch.from_numpy(tile)
         at += len(tile)
     return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)

@@ -14,6 +14,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
+from rlds_cli.loader.storage.remote import blocks_of, mapped
 from rlds_cli.store import arrays, compression
 from rlds_cli.ted import Array
 
@@ -35,7 +36,7 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
         They do not fit; the message names both sizes and the command that makes a mapped dataset.
     """
     allowed, origin = budget(memory)
-    if dataset.encoding != "zarr":
+    if dataset.encoding != "zarr" or blocks_of(dataset) is not None:
         return
     with dataset.store.unchanged():
         needed = sum(_decoded_bytes(dataset, name) for name in fields)
@@ -150,7 +151,13 @@ class ColumnRows:
 
 
 def open_rows(dataset: Dataset, name: str) -> ColumnRows:
-    """Return all rows of an array field: mapped, or decoded if the dataset is compressed."""
+    """Return all rows of an array field: mapped, or decoded if the dataset is compressed.
+
+    Those of a remote dataset are mapped, too, and true where their blocks are held, see `storage.remote`.
+    """
+    if blocks_of(dataset) is not None:
+        rows = mapped(dataset, name)
+        return ColumnRows(rows, MappedRows(rows, sparing=exceeds_memory(dataset), mine=True) if rows.nbytes else None)
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)

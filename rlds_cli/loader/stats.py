@@ -1,0 +1,93 @@
+"""What a loader has given, and what it waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlds_cli import text
+from rlds_cli.loader.storage.remote import blocks_of, clock_of
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What a loader has given since it was made, and what it waited for.
+
+    Attributes
+    ----------
+    seconds : float
+        Since the first ``iter()`` began; 0 before.
+    waited : float
+        Seconds of these for which the reading of a batch waited for blocks of a remote dataset: the training, unless
+        other batches were read ahead (``prefetch``).
+    batches, samples : int
+        That were given, on this rank.
+    used : int
+        Bytes of these samples.
+    fetched : int
+        Bytes of blocks that arrived from the stores.
+    requests : int
+        Requests that brought them.
+    evicted : int
+        Blocks that left the home for others.
+    """
+
+    seconds: float
+    waited: float
+    batches: int
+    samples: int
+    used: int
+    fetched: int
+    requests: int
+    evicted: int
+
+    def __str__(self) -> str:
+        share = self.waited / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.batches:,} batches in {self.seconds:.1f} s, {share:.0%} of it waiting; {self.requests:,} requests"
+            f" for {text.size_of(self.fetched)}; batches took {text.size_of(self.used)}"
+        )
+
+
+class Meter:
+    """Counts what a loader gives, and what the stores of its datasets send meanwhile."""
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        found = {id(b): b for d in datasets if (b := blocks_of(d)) is not None}
+        self._counts = [b.stats for b in found.values()]
+        self._clocks = [clock_of(b) for b in found.values()]
+        self._before = self._now()
+        self._begun: float | None = None
+        self._batches = self._samples = 0
+
+    def _now(self) -> tuple[float, int, int, int]:
+        c = self._counts
+        return (
+            sum(clock.seconds for clock in self._clocks),
+            sum(x.fetched for x in c),
+            sum(x.requests for x in c),
+            sum(x.evicted for x in c),
+        )
+
+    def begin(self) -> None:
+        """Begin to count seconds."""
+        if self._begun is None:
+            self._begun = time.monotonic()
+
+    def note(self, samples: int) -> None:
+        """Count a batch of so many samples, all ranks together."""
+        self._batches += 1
+        self._samples += samples
+
+    def stats(self, *, sample_bytes: int, share: float) -> LoaderStats:
+        """Return the counts; ``share`` is the part of the samples that this rank gets."""
+        waited, fetched, requests, evicted = (now - then for now, then in zip(self._now(), self._before, strict=True))
+        seconds = 0.0 if self._begun is None else time.monotonic() - self._begun
+        samples = round(self._samples * share)
+        used = samples * sample_bytes
+        return LoaderStats(seconds, waited, self._batches, samples, used, int(fetched), int(requests), int(evicted))

@@ -1,0 +1,480 @@
+"""Rows of a remote dataset: the blocks of coming runs are announced, and held while they are read.
+
+::
+
+    run k        locate -> touch -> announce   ................   wait -> gather -> release
+    run k + 1             locate -> touch -> announce   ................   wait -> gather -> release
+                                             '-- the blocks arrive --'
+
+The kernel itself says which blocks a gather reads (`kernel.Touches`). Two things are known only when rows are there:
+where a flag ends the sum of an n-step transition, and where encoded frames lie. The first is announced as if no flag
+ended a sum, and asked again when the flags are there; of the second, the table of frames is read first.
+
+Where all blocks of all columns are here, they are held together, and nothing is touched any more: reading is as fast as
+that of a local dataset.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
+from rlds_cli.ted import VIDEO, Array, IntArray
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlds_cli.dataset import Dataset
+
+Wanted = list[tuple[int, IntArray]]  # number of a file, ascending numbers of its blocks
+MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
+MISSING_AHEAD = 256  # blocks on their way at which no further run is announced
+TRIES = 64  # runs without a missing block, after which it is asked whether everything is here
+
+
+class Hold(Protocol):
+    """Blocks that stay until they are released."""
+
+    @property
+    def is_here(self) -> bool:
+        """True if all blocks are here."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all blocks are here; raises DownloadFailed naming the block."""
+        ...
+
+    def release(self) -> None:
+        """Let the blocks go."""
+        ...
+
+
+class Counts(Protocol):
+    """Counts of the blocks of one dataset in this process."""
+
+    requests: int
+    fetched: int
+    evicted: int
+
+
+class Blocks(Protocol):
+    """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.cache.BlockFiles`."""
+
+    @property
+    def stats(self) -> Counts:
+        """What was fetched so far."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block."""
+        ...
+
+    def number(self, path: Path) -> int:
+        """Return the number of a file."""
+        ...
+
+    def state(self, file: int) -> Array:
+        """Return the state of each block of a file: nonzero where it is here."""
+        ...
+
+    def announce(self, wanted: Wanted) -> Hold:
+        """Hold blocks, and begin to fetch those that are missing."""
+        ...
+
+
+def blocks_of(dataset: Dataset) -> Blocks | None:
+    """Return the blocks of a remote dataset; None for one that lies on this machine."""
+    found: Blocks | None = getattr(dataset.store, "blocks", None)
+    return found
+
+
+OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a field: see `mapped`
+
+
+class Place(Protocol):
+    """Where the bytes of an array lie in files of rows: see `rlds_cli.remote.columns.Place`."""
+
+    @property
+    def files(self) -> IntArray:
+        """Numbers of files, which lie end to end; -1 for one that nothing is read from."""
+        ...
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of each file but the last."""
+        ...
+
+    @property
+    def skip(self) -> int:
+        """Bytes of the first file before the array."""
+        ...
+
+    def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
+        """Return the blocks that hold ranges of bytes [n] of the array."""
+        ...
+
+
+class RemoteVideos(Protocol):
+    """The videos of one field, see `rlds_cli.remote.store.RemoteVideos`."""
+
+    def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes, of all videos end to end, that decoding the frames of an index [n, 2] takes."""
+        ...
+
+
+class RemoteRows(Protocol):
+    """The store of a remote dataset, see `rlds_cli.remote.store.RemoteStore`."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The files of rows."""
+        ...
+
+    def mapped(self, key: str) -> Array:
+        """Return an array as it is mapped: of blocks that are not held, its values are anything.
+
+        ``key`` is the name of a field, or that and ``\\0offsets``, ``\\0bytes`` or ``\\0video``.
+        """
+        ...
+
+    def place(self, key: str) -> Place | None:
+        """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
+        ...
+
+    def videos(self, name: str) -> RemoteVideos:
+        """Return the videos of a field."""
+        ...
+
+
+def rows_of(dataset: Dataset) -> RemoteRows:
+    """Return the store of a remote dataset."""
+    store: Any = dataset.store
+    return cast(RemoteRows, store)
+
+
+def mapped(dataset: Dataset, key: str) -> Array:
+    """Return an array of a remote dataset as it is mapped: only blocks that are held have true values."""
+    content = rows_of(dataset).mapped(key)
+    assert content.flags.c_contiguous and content.flags.aligned, key  # else the kernel would read a copy
+    return content
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedArray:
+    """An array of a remote dataset: all of it, mapped, and where its bytes lie in files of rows."""
+
+    content: Array
+    place: Place
+
+    def range(self, block: int) -> BlockRange:
+        """Return its addresses and its blocks."""
+        base, nbytes = address(self.content) - self.place.skip, self.content.nbytes + self.place.skip
+        if len(self.place.files) == 1:
+            return BlockRange(base, nbytes, -(-nbytes // block))
+        chunk = self.place.file_bytes
+        return BlockRange(base, nbytes, len(self.place.files) * -(-chunk // block), chunk)
+
+    def wanted(self, found: IntArray, block: int) -> Wanted:
+        """Return blocks, numbered as in `range`, by file."""
+        if len(self.place.files) == 1:
+            return [(int(self.place.files[0]), found)]
+        which, within = np.divmod(found, -(-self.place.file_bytes // block))
+        return [(int(self.place.files[k]), within[which == k]) for k in np.unique(which).tolist()]
+
+
+def placed_arrays(dataset: Dataset) -> list[PlacedArray]:
+    """Return all arrays of a remote dataset whose rows have a fixed size."""
+    store, found = rows_of(dataset), []
+    for name, f in dataset.schema.items():
+        key = name + OFFSETS if f.kind == "frames" and f.codec != VIDEO else name
+        place = store.place(key)
+        if place is not None:
+            found.append(PlacedArray(mapped(dataset, key), place))
+    return found
+
+
+class EncodedRows:
+    """The frames or texts of a field of a remote dataset.
+
+    Attributes
+    ----------
+    tables : tuple of arrays [rows, ...]
+        What is read of each row to find its value.
+    frames : pair of arrays, optional
+        The encoded frames end to end, and the first byte of each [rows + 1].
+    place : Place, optional
+        Of the encoded frames or videos, if there are any bytes.
+    nbytes : int
+        Of these.
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        f, self._store = dataset.schema[name], rows_of(dataset)
+        self._name = name
+        self.frames: tuple[Array, IntArray] | None = None
+        self.place: Place | None = None
+        if f.kind != "frames" or f.codec == VIDEO:
+            self.tables: tuple[Array, ...] = (mapped(dataset, name),)
+        if f.kind == "frames":
+            encoded = name + (FILMS if f.codec == VIDEO else BYTES)
+            data = mapped(dataset, encoded)
+            self.place, self.nbytes = self._store.place(encoded), data.nbytes
+        if f.kind == "frames" and f.codec != VIDEO:
+            offsets = mapped(dataset, name + OFFSETS)
+            self.tables = (sliding_window_view(offsets, 2),)
+            self.frames = data, offsets
+
+    def wanted(self, rows: IntArray) -> Wanted:
+        """Return the blocks of the frames of rows [n], whose tables are here."""
+        assert self.place is not None
+        if self.frames is None:
+            return self.place.wanted(*self._store.videos(self._name).ranges(self.tables[0][rows]))
+        data, offsets = self.frames
+        starts, stops = offsets[rows], offsets[rows + 1]
+        there = (starts >= 0) & (starts < stops) & (stops <= len(data))  # decoding refuses others
+        return self.place.wanted(starts[there], stops[there])
+
+
+class Clock:
+    """Measures for how long at least one thread that reads batches waited for blocks."""
+
+    def __init__(self) -> None:
+        self._lock, self._threads = Lock(), 0
+        self._since = self._total = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        with self._lock:
+            return self._total + (time.monotonic() - self._since if self._threads else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of a block of code."""
+        self._step(1)
+        try:
+            yield
+        finally:
+            self._step(-1)
+
+    def _step(self, by: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._total += now - self._since if self._threads else 0.0
+            self._since, self._threads = now, self._threads + by
+
+
+_clocks: WeakKeyDictionary[Blocks, Clock] = WeakKeyDictionary()
+
+
+def clock_of(blocks: Blocks) -> Clock:
+    """Return the clock of the readers of a dataset's blocks in this process."""
+    return _clocks.setdefault(blocks, Clock())
+
+
+class Arrival:
+    """The blocks that a gather reads, on their way or here; they stay until this object is released or forgotten.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    stages : iterator of Wanted
+        Each stage is asked for when the blocks of those before are here.
+
+    Attributes
+    ----------
+    missing : int
+        Blocks that were not here when they were announced.
+    complete : bool
+        All stages are announced.
+    """
+
+    def __init__(self, blocks: Blocks, stages: Iterator[Wanted]) -> None:
+        self.missing, self.complete = 0, False
+        self._blocks, self._stages = blocks, stages
+        self._holds: list[Hold] = []
+        self._lock = Lock()
+        self._error: Exception | None = None
+        self._announce()
+        while not self.complete and self._holds[-1].is_here:
+            self._announce()
+
+    def _announce(self) -> None:
+        wanted = next(self._stages, None)
+        if wanted is None:
+            self.complete = True
+            return
+        self.missing += _missing(self._blocks, wanted)
+        self._holds.append(self._blocks.announce(wanted))
+
+    def wait(self) -> None:
+        """Wait until all blocks are here.
+
+        Raises
+        ------
+        DownloadFailed
+            One of them cannot be had.
+        """
+        if self.complete and self._error is None and self._holds[-1].is_here:
+            return
+        with clock_of(self._blocks).running():
+            self.complete_stages()
+
+    def complete_stages(self) -> None:
+        """Wait as `wait` does, on behalf of a batch that is read later."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            try:
+                while True:
+                    self._holds[-1].wait()
+                    if self.complete:
+                        break
+                    self._announce()
+            except Exception as e:
+                self._error = e
+                raise
+
+    def release(self) -> None:
+        """Let the blocks go."""
+        for hold in self._holds:
+            hold.release()
+        self._holds = []
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def _missing(blocks: Blocks, wanted: Wanted) -> int:
+    return sum(len(found) - int(np.count_nonzero(blocks.state(file)[found])) for file, found in wanted)
+
+
+class _Waiting:
+    """Daemon threads that wait for arrivals of several stages, so that their later stages are announced early."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[weakref.ref[Arrival]] = SimpleQueue()
+        self._process = self._threads = 0
+
+    def put(self, arrival: Arrival) -> None:
+        """Wait for an arrival, as long as somebody else has it."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._queue, self._process, self._threads = SimpleQueue(), os.getpid(), 0
+        if self._threads < _WAITING:
+            self._threads += 1
+            threading.Thread(target=self._work, args=(self._queue,), daemon=True, name="rlds-arrivals").start()
+        self._queue.put(weakref.ref(arrival))
+
+    @staticmethod
+    def _work(queue: SimpleQueue[weakref.ref[Arrival]]) -> None:
+        while True:
+            arrival = queue.get()()
+            if arrival is not None:
+                with suppress(Exception):  # it is raised where the batch is read
+                    arrival.complete_stages()
+            del arrival
+
+
+_WAITING = 8  # threads
+_waiting = _Waiting()
+
+
+class RemoteReads:
+    """The blocks that a plan reads.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        A remote one.
+    plan : Plan
+    sums : bool
+        Flags end sums.
+    encoded : sequence of (EncodedRows, int)
+        Frames that are ranges of bytes, and how many rows after those of the plan ``rows`` they are.
+    """
+
+    def __init__(
+        self, dataset: Dataset, plan: Plan, *, sums: bool, encoded: Sequence[tuple[EncodedRows, int]] = ()
+    ) -> None:
+        self.blocks, self._sums, self._encoded = rows_of(dataset).blocks, sums, encoded
+        block = self.blocks.block
+        self._arrays = placed_arrays(dataset)
+        self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
+        read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]
+        read += [(e.place, e.nbytes) for e, _ in encoded if e.place is not None]
+        self._read = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
+        self._whole: Hold | None = None
+        self._process, self._tries = os.getpid(), 0
+
+    @property
+    def whole(self) -> bool:
+        """True while all blocks of all columns are here, and held."""
+        return self._whole is not None and self._process == os.getpid()
+
+    def look(self) -> bool:
+        """Hold all columns if every block of them is here; return whether it is."""
+        if not self.whole:
+            self._process, self._tries, self._whole = os.getpid(), TRIES, None
+            if not _missing(self.blocks, self._read):
+                hold = self.blocks.announce(self._read)
+                self._whole = hold if hold.is_here else None  # some may have left a moment ago
+        return self.whole
+
+    def announce(self, bound: Bound, rows: Bound | None, n: int) -> Arrival | None:
+        """Announce the blocks that reading samples [0, n) takes; None where all of them are held already.
+
+        ``rows`` are the same samples, for the plan ``rows``.
+        """
+        if self.whole:
+            return None
+        arrival = Arrival(self.blocks, self._stages(bound, rows, n))
+        self._tries = TRIES if arrival.missing else self._tries - 1
+        if self._tries <= 0 and self.look():
+            return None
+        if rows is not None and not arrival.complete:
+            _waiting.put(arrival)
+        return arrival
+
+    def _stages(self, bound: Bound, rows: Bound | None, n: int) -> Iterator[Wanted]:
+        """Yield the blocks that are read, in stages: each is known when the blocks of those before are here."""
+        yield self._wanted(bound, n, before=self._sums)
+        if self._sums:
+            yield self._wanted(bound, n, before=False)
+        if rows is not None:
+            found = zip(self._encoded, rows.read(0, n), strict=True)
+            yield [part for (encoded, shift), numbers in found for part in encoded.wanted(np.unique(numbers + shift))]
+
+    @contextmanager
+    def held(self, array: Array, rows: IntArray) -> Iterator[None]:
+        """Hold the blocks of ``rows`` [n] of a column, while they are read."""
+        if not rows.size or not array.nbytes:
+            yield
+            return
+        placed = next(a for a in self._arrays if address(a.content) == address(array))
+        width = array.nbytes // len(array)
+        hold = self.blocks.announce(placed.place.wanted(rows * width, (rows + 1) * width))
+        try:
+            with clock_of(self.blocks).running():
+                hold.wait()
+            yield
+        finally:
+            hold.release()
+
+    def _wanted(self, bound: Bound, n: int, *, before: bool) -> Wanted:
+        block = self.blocks.block
+        found = self._touches.blocks(bound, 0, n, before=before)
+        return [part for i, blocks in found for part in self._arrays[i].wanted(blocks, block)]
