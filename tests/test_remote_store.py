@@ -28,6 +28,7 @@ from rlds_cli.errors import (
     DownloadFailed,
     InvalidArgument,
     Offline,
+    RldsError,
     WrongFingerprint,
     WrongHash,
 )
@@ -140,6 +141,13 @@ def assert_same(got: Dataset, wanted: Dataset) -> None:
         assert all(same(mine[n], theirs[n]) for n in theirs)
     assert flat(got[3:9]).keys() == flat(wanted[3:9]).keys()
     assert all(same(v, flat(wanted[3:9])[n]) for n, v in flat(got[3:9]).items())
+    for layout in ("ted", "d4rl") if "action" in wanted.schema and "next/reward" in wanted.schema else ():
+        try:
+            arrays = wanted.to_numpy(layout=layout)
+        except RldsError:
+            continue
+        mine = got.to_numpy(layout=layout)
+        assert all(same(mine[n], arrays[n]) for n in arrays)
     half = got.select(episodes=range(0, got.num_episodes, 2)), wanted.select(episodes=range(0, wanted.num_episodes, 2))
     for name in got.stats:
         assert same(half[0].stats[name].mean, half[1].stats[name].mean), name
@@ -506,3 +514,37 @@ def test_a_plain_copy_that_cannot_be_read_says_so(bucket: ObjectStore, other: Pa
         with pytest.raises(DamagedDataset, match="plain copy") as e:
             rlds_cli.open_dataset(copied(bucket, ds, f"p{k}"), cache_dir=other)
         assert "rlds push" in (e.value.hint or "")
+
+
+def test_what_needs_files_of_rows_says_where_they_are(store: Path, other: Path) -> None:
+    """Nothing reads holes: files of rows are not in the directory of a remote dataset."""
+    push(large(500).id, store)
+    got = rlds_cli.open_dataset(store, cache_dir=other)
+    with pytest.raises(DamagedDataset, match=r"is at .* and this needs it on this disk") as e:
+        rlds_cli.open_dataset(got.path)
+    assert f"rlds download {store}" in (e.value.hint or "")
+
+
+def test_small_files_are_fetched_again_after_a_restart(
+    store: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = large(500)
+    push(ds.id, store)
+    first = rlds_cli.open_dataset(store, cache_dir=other)
+    lost = first.path / "episodes/length/c/0"
+    size = lost.stat().st_size
+    del first
+    lost.write_bytes(bytes(size))  # the disk kept the name, and lost the content
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr("rlds_cli.remote.presence._BOOT_FILE", tmp_path / "boot")
+    assert_same(rlds_cli.open_dataset(store, cache_dir=other), ds)
+
+
+def test_a_home_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
+    ds = large(500)
+    push(ds.id, store)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RldsError) as e:
+        rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home")
+    assert "cache=0" in (e.value.hint or "")
+    assert rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home", cache=0).fingerprint == ds.fingerprint

@@ -42,9 +42,10 @@ from rlds_cli.remote.objects import POLICY, Chunk, Objects
 from rlds_cli.remote.reading import ATTEMPTS, expect_index, wrong_block
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
+from rlds_cli.store import files as store_files
 
 DATASET, INDEX, HASHES, ADDRESSES = "dataset", "index.json", "hashes", "addresses.json"
-MARK = ".remote"  # in the directory of a dataset whose rows are elsewhere: the address
+MARK = store_files.REMOTE
 _EDGES = 32  # object blocks of which a part was used, kept in memory
 _RANGE = 8  # blocks of a request
 _AT_ONCE = 16  # requests for small files

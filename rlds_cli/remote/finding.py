@@ -11,15 +11,17 @@ from pathlib import Path
 from rlds_cli.errors import DamagedDataset, Offline, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
 from rlds_cli.remote.plain import Plain, read_plain
+from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import expect_index, read_blocks, read_index
 from rlds_cli.settings import Settings
 
-INDEX, HASHES, ADDRESSES = "index.json", "hashes", "addresses.json"
+INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
 _MOST_ADDRESSES = 20  # that are kept
 
 
@@ -109,6 +111,12 @@ def save(root: Path, pinned: Pinned | Plain, address: Address) -> None:
         for name, data in ((HASHES, pinned.hashes), (INDEX, pinned.index.to_bytes())):
             with safe_files.replacing(root / name) as file:
                 file.write(data)
+    started = boot().strip()
+    if not (root / BOOT).exists() or (root / BOOT).read_bytes() != started:
+        trees.discard(root / DATASET)  # what was written last may be lost since
+        safe_files.directory(root / DATASET, root)
+        with safe_files.replacing(root / BOOT) as file:
+            file.write(started)
     before = addresses_of(root)
     if before[-1:] != [str(address)]:
         others = [a for a in before if a != str(address)][-_MOST_ADDRESSES:]

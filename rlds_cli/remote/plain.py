@@ -199,11 +199,7 @@ class PlainContent(Content):
         if self._manifest is None:
             self.need(sealing.MANIFEST)
             m = self._manifest = manifest.read(self.path)
-            self._rows = {
-                stored_rows.files(Path(), f, f.path)["rows"].as_posix(): f
-                for f in m.fields
-                if f.kind != "frames" or f.codec == VIDEO
-            }
+            self._rows = {stored_rows.files(Path(), f, f.path)["rows"].as_posix(): f for f in m.fields}
         return self._manifest
 
     def _field(self, path: str) -> StoredField:

@@ -204,13 +204,13 @@ class BlockMap:
         DamagedDataset
             The file is something else, or a process of another machine uses it.
         """
-        boot = _boot()
+        this = boot()
         if self._map[:8] == bytes(8):
-            self._map[_BOOT] = boot
+            self._map[_BOOT] = this
             self._map[:8] = _MAGIC
         if self._map[:8] != _MAGIC:
             raise DamagedDataset(f"{self.ground}/{MAP} is no map of blocks.", hint="rlds gc removes remote datasets")
-        if self._map[_BOOT] != boot:
+        if self._map[_BOOT] != this:
             try:
                 fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -219,7 +219,7 @@ class BlockMap:
                     hint="cache=0, or RLDS_HOME on a disk of this machine",
                 ) from None
             self.state[:] = 0
-            self._map[_BOOT] = boot
+            self._map[_BOOT] = this
         fcntl.flock(self._file.number, fcntl.LOCK_SH)
 
     @property
@@ -529,7 +529,8 @@ def _note_files(ground: DirectoryGround, files: Sequence[RowFile]) -> None:
     safe_files.replace_text(path, json.dumps({"files": [[f.path, f.size] for f in wanted]}))
 
 
-def _boot() -> bytes:
+def boot() -> bytes:
+    """Return what tells one start of the machine from another, 64 bytes."""
     try:
         said = _BOOT_FILE.read_bytes().strip()
     except OSError:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.segments import SegmentMap
@@ -140,10 +141,16 @@ class Access:
             safe_files.directory(root / content.DATASET, root)
             safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
         else:
-            self.room = Room(where.home / "remote", limit)
             self.root = root = where.home / "remote" / pinned.name
-            self.room.ground(pinned.name)
-            finding.save(root, pinned, connection.address)
+            try:
+                self.room = Room(where.home / "remote", limit)
+                self.room.ground(pinned.name)
+                with self.room.locked():
+                    finding.save(root, pinned, connection.address)
+            except OSError as e:
+                error = disk.disk_error(e, root)
+                error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
+                raise error from e
         self.content: Content = (
             PlainContent(connection, pinned, root, stats)
             if isinstance(pinned, Plain)
