@@ -4,6 +4,7 @@
 
     {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
      "manifest": sha256 of zarr.json,
+     "sha256": of this text, with zeros in place of it,
      "objects": [[sha256, size], ...],                     objects/<sha256>
      "blocks": [sha256, size],                             blocks/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
@@ -15,6 +16,7 @@ stranger, so every value is checked before it is used.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -30,6 +32,8 @@ NAME = "rlds.json"
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MANIFEST = "zarr.json"
+_NONE = "0" * 64
+_OWN = b'"sha256": "%s"'
 _SHA = re.compile(r"[0-9a-f]{64}")
 _FINGERPRINT = re.compile(r"rlds(?P<kind>[12]):[0-9a-f]{64}")
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
@@ -107,6 +111,7 @@ class Index:
             "fingerprint": self.fingerprint,
             "generation": self.generation,
             "manifest": self.manifest,
+            "sha256": _NONE,
             "blocks": [self.blocks.sha256, self.blocks.size],
             "objects": [[o.sha256, o.size] for o in self.objects],
         }
@@ -114,7 +119,8 @@ class Index:
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
         )
         lines = ",\n".join(json.dumps(f, separators=(",", ":")) for f in files)
-        return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
+        text = (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
+        return text.replace(_OWN % _NONE.encode(), _OWN % hashlib.sha256(text).hexdigest().encode(), 1)
 
 
 def parse(text: bytes, where: str) -> Index:
@@ -139,12 +145,21 @@ def parse(text: bytes, where: str) -> Index:
                 f"{where} has format {str(version)[:40]}; this version reads up to {FORMAT}.",
                 hint="pip install --upgrade rlds-cli",
             )
+        _check_own(text, content.get("sha256"))
         return _index(content)
     except NewerFormat:
         raise
     except (ValueError, RldsError) as e:
         why = e.message.rstrip(".") if isinstance(e, RldsError) else str(e)
         raise DamagedDataset(f"{where} is not the index of a dataset: {why}. Nothing was written.") from e
+
+
+def _check_own(text: bytes, told: Any) -> None:
+    """Refuse a text that is not as it was written: what came may be damaged. A text without its sha256 passes."""
+    if told is not None:
+        plain = text.replace(_OWN % _sha(told).encode(), _OWN % _NONE.encode(), 1)
+        if hashlib.sha256(plain).hexdigest() != told:
+            raise ValueError("it is not as it was written: it has another sha256 than it says")
 
 
 def _index(content: dict[str, Any]) -> Index:

@@ -25,8 +25,17 @@ def read_index(objects: Objects) -> tuple[Index, Document] | None:
         It is no index of this version.
     DownloadFailed
     """
-    found = objects.read(indexes.NAME, longest=indexes.LONGEST)
-    return None if found is None else (indexes.parse(found.data, f"{objects.address}/{indexes.NAME}"), found)
+    attempt = 0
+    while True:
+        found = objects.read(indexes.NAME, longest=indexes.LONGEST)
+        if found is None:
+            return None
+        try:
+            return indexes.parse(found.data, f"{objects.address}/{indexes.NAME}"), found
+        except DamagedDataset:  # on the way, or at its place
+            attempt += 1
+            if attempt == ATTEMPTS:
+                raise
 
 
 def expect_index(objects: Objects) -> tuple[Index, Document]:
