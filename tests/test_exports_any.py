@@ -17,7 +17,20 @@ from rlds_cli.exports.exporting import format_of, plan_export
 
 FORMATS = ("minari", "d4rl", "robomimic")
 _NAMES = st.sampled_from(
-    ["cost", "info/x", "info/y/z", "state", "states", "infos", "info/_index_0", "metadata/a", "obs/q", "mask/b", ".", "ü"]
+    [
+        "cost",
+        "info/x",
+        "info/y/z",
+        "state",
+        "states",
+        "infos",
+        "info/_index_0",
+        "metadata/a",
+        "obs/q",
+        "mask/b",
+        ".",
+        "ü",
+    ]
 )
 _TYPES = st.sampled_from(["float32", "float64", "int64", "uint8", "bool", "float16", "uint64", "complex64", "text"])
 _SHAPES = st.sampled_from([(), (1,), (2,), (2, 1), (0,)])
@@ -28,7 +41,9 @@ _ENDS = st.sampled_from(["terminated", "truncated", "both", "cut"])
 def values(kind: str, rows: int, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     """Random values; texts that are missing, empty or odd among them."""
     if kind == "text":
-        return [[None, "", "a", "é", "long " * 9, "z\0z", "\udc80"][i] for i in rng.integers(0, 7 if shape else 5, rows)]
+        return [
+            [None, "", "a", "é", "long " * 9, "z\0z", "\udc80"][i] for i in rng.integers(0, 7 if shape else 5, rows)
+        ]
     if kind == "bool":
         return rng.random((rows, *shape)) < 0.5
     found = rng.normal(size=(rows, *shape)) * 3
@@ -59,18 +74,20 @@ def datasets(draw: st.DrawFn) -> list[dict[str, Any]]:
         }
         e: dict[str, Any] = {"next": after}
         observations = {k: values(kind, steps + final, shape, rng) for k, (kind, shape) in observed.items()}
-        e["observation"] = observations[""] if "" in observations else observations
+        e["observation"] = observations.get("", observations)
         e["action"] = rng.normal(size=steps) if actions == ("",) else {k: rng.normal(size=steps) for k in actions}
         if own and not any(kind == "text" for kind, _ in observed.values()):
             moved = {k: v[1:].copy() for k, v in observations.items()}
             for v in moved.values():
                 v[: {"same": 0, "few": 1, "all": steps - 1}[own]] = 7
-            after["observation"] = moved[""] if "" in moved else moved
+            after["observation"] = moved.get("", moved)
         if reward:
             after["reward"] = (
                 {"a": rng.normal(size=steps), "b": np.ones(steps)}
                 if reward == "keys"
-                else np.ones((steps, 2)) if reward == "vector" else rng.normal(size=steps).astype(reward)
+                else np.ones((steps, 2))
+                if reward == "vector"
+                else rng.normal(size=steps).astype(reward)
             )
         for name, (kind, shape, rows) in fields.items():
             into, parts = (after if rows == "next" else e), name.split("/")

@@ -9,7 +9,7 @@ import typer
 
 from rlds_cli import text, visible
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import app
+from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
     from rlds_cli.exports.exporting import Exported, ExportPlan
@@ -60,7 +60,7 @@ def export(
         planned = exporting.plan_export(ds, to, directory, form=form)
         out.result(planned, _plan(planned))
         return
-    with out.progress() as progress:
+    with resumable(), out.progress() as progress:
         made = exporting.export(
             ds, to, directory, form=form, lossy=lossy, verify=verify, force=force, jobs=jobs, progress=progress
         )
