@@ -30,7 +30,7 @@ from rlds_cli.store import arrays, manifest, sealing, statistics
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.rows import stored_row
-from rlds_cli.ted import VIDEO, Array
+from rlds_cli.ted import Array
 
 _MOST = 64 << 20  # bytes of rows that are checked together
 _KEPT = 64 << 20  # bytes of checked rows that stay in memory
