@@ -319,14 +319,24 @@ class RemoteContent(Content):
         def arrive(chunk: Chunk) -> None:
             nonlocal at
             self.stats.add(fetched=len(chunk))
-            buffer.extend(chunk)
-            while len(buffer) >= (size := min(BLOCK, end - at)) and size:
-                block = bytes(memoryview(buffer)[:size])
+            left = memoryview(chunk)
+            while left and at < end:
+                size = min(BLOCK, end - at)
+                if not buffer and len(left) >= size:
+                    block: Chunk = left[:size]  # as it came, without a copy
+                    left = left[size:]
+                else:
+                    part = left[: size - len(buffer)]
+                    buffer.extend(part)
+                    left = left[len(part) :]
+                    if len(buffer) < size:
+                        return
+                    block = bytes(buffer)
+                    buffer.clear()
                 if not self._hashes.is_right(number, at // BLOCK, block):
                     raise _WrongBlock
                 take(block)
                 at += size
-                del buffer[:size]
 
         while at < end:
             before = at
