@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -22,6 +22,9 @@ help:
 	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make bench-grow  figures of datasets that grow"
+	@echo "make bench-share  figures of export and push, beside copies and other uploads"
+	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
+	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
@@ -92,6 +95,13 @@ bench-grow: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/growing.py
 
+bench-share: $(READY) .bench-data/peers/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/sharing.py
+
+bench-remote: $(READY) .bench-data/peers/.ready
+	$(BIN)/python benchmarks/remote.py
+
 # Libraries that want other versions of what we have live beside it, and find the rest in our environment.
 .bench-data/peers/.ready: benchmarks/peers.txt $(VENV)/.ready
 	$(PYTHON) -m venv $(@D)
@@ -101,6 +111,7 @@ bench-grow: $(READY) .bench-data/peers/.ready
 
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
+	$(BIN)/python scripts/soak_sharing.py
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)

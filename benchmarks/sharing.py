@@ -16,7 +16,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,6 +39,8 @@ ID = "local/steps"
 EPISODES, LENGTH, OBSERVATION, ACTION = 4000, 1000, 17, 6
 ROUNDS = 5
 MIB = 1 << 20
+PEERS = DATA / "peers" / "bin" / "python"  # boto3, huggingface_hub
+PEER = {"s3": "boto3, the same files in parts", "hub": "huggingface_hub.upload_large_folder"}
 
 
 def steps() -> Dataset:
@@ -72,28 +75,99 @@ def copy(source: Path, target: Path) -> None:
             os.close(descriptor)
 
 
-def measured(*arguments: str) -> dict[str, float]:
+def measured(*arguments: str, python: str = sys.executable, env: Mapping[str, str] | None = None) -> dict[str, float]:
     """Run a piece of work in a process of its own; it says seconds and MiB."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
+    environ = {**os.environ, **(env or {})}
+    done = subprocess.run([python, __file__, *arguments], capture_output=True, text=True, check=True, env=environ)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def work(kind: str, *arguments: str) -> None:
     """Do one piece of work and print its figures."""
-    ds = open_dataset(ID, cache_dir=HOME)
-    if kind == "copy":
-        todo: Callable[[], object] = lambda: copy(ds.path, OUT / "copy")  # noqa: E731
-    else:
-        to, verify = arguments
-        todo = lambda: rlds_cli.export(ds, to, OUT / to, lossy=True, verify=verify == "verify")  # noqa: E731
+    todo = {"copy": copying, "export": exporting, "push": pushing, "pull": pulling, "s3": to_s3, "hub": to_hub}[kind]
+    act = todo(*arguments)
     start = time.perf_counter()
-    todo()
+    act()
     seconds = time.perf_counter() - start
     most = max(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(json.dumps({"seconds": seconds, "mib": most, "bytes": size_of(OUT)}))
+    print(json.dumps({"seconds": seconds, "mib": most}))
+
+
+def copying() -> Callable[[], object]:
+    path = open_dataset(ID, cache_dir=HOME).path
+    return lambda: copy(path, OUT / "copy")
+
+
+def exporting(to: str, verify: str) -> Callable[[], object]:
+    ds = open_dataset(ID, cache_dir=HOME)
+    return lambda: rlds_cli.export(ds, to, OUT / to, lossy=True, verify=verify == "verify")
+
+
+def pushing(to: str) -> Callable[[], object]:
+    return lambda: rlds_cli.push(ID, to, pages=False, cache_dir=HOME)
+
+
+def pulling(address: str) -> Callable[[], object]:
+    return lambda: rlds_cli.download(address, as_="local/copy", cache_dir=OUT / "home")
+
+
+def to_s3(bucket: str) -> Callable[[], object]:
+    """Send the files of the dataset one after the other, in parts, as the command line of AWS does."""
+    import boto3
+
+    path = open_dataset(ID, cache_dir=HOME).path
+    client = boto3.client("s3")
+
+    def act() -> None:
+        for file in sorted(f for f in path.rglob("*") if f.is_file()):
+            client.upload_file(str(file), bucket, f"plain/{file.relative_to(path)}")
+
+    return act
+
+
+def to_hub(repository: str) -> Callable[[], object]:
+    from huggingface_hub import HfApi
+
+    path = open_dataset(ID, cache_dir=HOME).path
+    files = OUT / "folder"
+    shutil.copytree(path, files)  # it keeps notes in the folder
+    return lambda: HfApi().upload_large_folder(
+        repo_id=repository, repo_type="dataset", folder_path=str(files), print_report=False
+    )
+
+
+@contextmanager
+def serving(kind: str) -> Iterator[dict[str, str]]:
+    """Serve a store on this machine, in a process of its own; yields the variables that name it."""
+    with subprocess.Popen(
+        [sys.executable, __file__, "--serve", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            yield json.loads(server.stdout.readline())
+        finally:
+            server.stdin.close()
+
+
+def serve(kind: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    if kind == "s3":
+        from object_store import ObjectStore
+
+        server: Any = ObjectStore()
+        server.buckets["bench"] = {}
+    else:
+        from hub_server import Hub
+
+        server = Hub(large=1 << 20)
+    with server:
+        told = server.environ(OUT)
+        told = {k: v for k, v in told.items() if k not in ("HOME", "RLDS_HOME")}
+        print(json.dumps(told | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}), flush=True)
+        sys.stdin.read()
 
 
 def exports(results: Results) -> None:
@@ -102,7 +176,7 @@ def exports(results: Results) -> None:
     size = size_of(ds.path)
     ways = {"copy": ("--copy",)}
     for to in FORMATS:
-        ways |= {to: ("--export", to, "plain"), f"{to}, imported again": ("--export", to, "verify")}
+        ways |= {to: ("--export", to, "plain"), f"{to}, proved": ("--export", to, "verify")}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, arguments in ways.items():
@@ -115,7 +189,37 @@ def exports(results: Results) -> None:
         results.add(f"export, {name}", size / seconds / MIB, "MiB/s", note)
 
 
-PARTS: dict[str, Callable[[Results], None]] = {"exports": exports}
+def pushes(results: Results) -> None:
+    """To a directory, a bucket and the hub, each time to an empty store; and back from the directory."""
+    size = size_of(steps().path)
+    found: dict[str, list[dict[str, float]]] = {}
+
+    def take(name: str, *arguments: str, **more: Any) -> None:
+        found.setdefault(name, []).append(measured(*arguments, **more))
+
+    store = DATA / "sharing" / "store"
+    for _ in range(ROUNDS):
+        shutil.rmtree(store, ignore_errors=True)
+        take("a plain copy, synced", "--copy")
+        take("push to a directory", "--push", str(store))
+        take("download from a directory", "--pull", str(store))
+        for kind, peer, address in (("s3", "s3", "s3://bench/steps"), ("hub", "hub", "hf://datasets/me/steps")):
+            for name, arguments, python in (
+                (f"push to {address.partition(':')[0]}://", ("--push", address), sys.executable),
+                (PEER[kind], (f"--{peer}", "bench" if kind == "s3" else "me/plain"), str(PEERS)),
+            ):
+                with serving(kind) as env:
+                    take(name, *arguments, python=python, env=env)
+    seconds = {name: median(f["seconds"] for f in runs) for name, runs in found.items()}
+    beside = {"push to s3://": PEER["s3"], "push to hf://": PEER["hub"]}
+    for name, took in seconds.items():
+        other = beside.get(name, "a plain copy, synced")
+        note = "" if other == name else f"{seconds[other] / took:.2f} of {other}"
+        most = max(f["mib"] for f in found[name])
+        results.add(name, size / took / MIB, "MiB/s", f"{note}; {most:.0f} MiB".removeprefix("; "))
+
+
+PARTS: dict[str, Callable[[Results], None]] = {"exports": exports, "pushes": pushes}
 
 
 def main() -> None:
@@ -136,7 +240,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1].startswith("--"):
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+    elif sys.argv[1:2] and sys.argv[1].startswith("--"):
         work(sys.argv[1].removeprefix("--"), *sys.argv[2:])
     else:
         main()

@@ -276,6 +276,18 @@ _LEROBOT_DATA = {
 }
 
 
+EXPORTED = json.dumps(
+    {
+        "columns": {
+            "action": {"field": "action/arm", "placement": "root", "shape": []},
+            "observation.state": {"placement": "both", "shape": [2, 1]},
+        },
+        "added": ["timestamp"],
+        "episodes": {"seed": "length", "options": "note", "columns": {"long": "length"}},
+    }
+).encode()
+
+
 def _lerobot(version: str) -> dict[str, bytes]:
     """The files of a dataset of two episodes of three steps, without cameras."""
     features = {k: {"dtype": "int64", "shape": [1], "names": None} for k in _LEROBOT_DATA}
@@ -442,6 +454,7 @@ TARGETS = {
     "csv": Target((_csv(),), importing("plain", "x.csv"), slow=True),
     "json_lines": Target((_json_lines(),), importing("plain", "x.jsonl"), slow=True),
     "plain_npz": Target((_plain_npz(),), importing("plain", "x.npz"), slow=True),
+    "exported": Target((EXPORTED,), lambda c: imported("lerobot", _lerobot("v2.1") | {"meta/rlds.json": c}), slow=True),
     "lerobot_info": _among("meta/info.json", "v3.0"),
     "lerobot_episodes": _among("meta/episodes.jsonl", "v2.1"),
     "lerobot_tasks": _among("meta/tasks.jsonl", "v2.1"),

@@ -148,10 +148,10 @@ def _vd4rl_shard() -> bytes:
     return hdf5(observation={"data": frames, "compression": "gzip"}, step_type=kinds, **_vd4rl_rows())
 
 
-def _torchrl() -> dict[str, bytes]:
-    """A dump of a replay buffer that has room for two rows more."""
-    room = ROWS + 2
-    ends = np.append(LAST, [False, False])[:, None]
+def _torchrl(more: int = 2) -> dict[str, bytes]:
+    """A dump of a replay buffer that has room for some rows more."""
+    room = ROWS + more
+    ends = np.append(LAST, np.zeros(more, bool))[:, None]
     tensors = {
         "observation": np.arange(2 * room, dtype="f4").reshape(-1, 2),
         "action": np.zeros((room, 1), "f4"),
@@ -182,6 +182,25 @@ def _torchrl() -> dict[str, bytes]:
     }
 
 
+def _exported() -> tuple[bytes, dict[str, bytes]]:
+    """The description of an exported TensorDict, and its other files."""
+    files = {name.removeprefix("storage/"): data for name, data in _torchrl(0).items() if name.startswith("storage/")}
+    fields = [
+        {"name": name, "dtype": dtype, "shape": shape, "placement": placement, "kind": "array"}
+        for name, dtype, shape, placement in (
+            ("action", "float32", [1], "root"),
+            ("observation", "float32", [2], "both"),
+            *((f"next/{name}", "bool", [], "next") for name in ("terminated", "truncated")),
+            ("next/reward", "float32", [], "next"),
+        )
+    ]
+    episodes = {"length": [ROWS], "end": "0", "observed": "1", "seed": [3], "options": ["{}"], "splits": {"train": "1"}}
+    columns, metadata = {"task": ["push"]}, {"texts": {"model": "<xml/>"}, "arrays": {}}
+    about = {"version": 1, "form": "memmap", "fields": fields, "episodes": {**episodes, "columns": columns}}
+    described = json.dumps({**about, "spaces": {}, "env": {}, "metadata": metadata}).encode()
+    return described, {"rlds_episodes.json": described, **files}
+
+
 def _arrow(compression: str | None) -> bytes:
     import pyarrow as pa
 
@@ -203,7 +222,7 @@ def _arrow(compression: str | None) -> bytes:
 
 def targets(minari: bytes) -> Targets:
     """The targets by name: valid inputs, and what is done with others; ``minari`` describes a dataset of Minari."""
-    dump = _torchrl()
+    dump, (exported, beside_it) = _torchrl(), _exported()
     described = json.loads(minari) | {"total_episodes": 1, "total_steps": ROWS, "data_format": "arrow"}
     beside = {
         "metadata.json": json.dumps(described).encode(),
@@ -221,5 +240,6 @@ def targets(minari: bytes) -> Targets:
             f"torchrl_{name}": ((dump[path],), importing("torchrl", path, dump))
             for name, path in (("storage", "storage/storage_metadata.json"), ("writer", "writer/metadata.json"))
         },
+        "torchrl_exported": ((exported,), importing("torchrl", "rlds_episodes.json", beside_it)),
         "arrow": ((_arrow(None), _arrow("zstd")), importing("minari", "0/part-0.arrow", beside)),
     }

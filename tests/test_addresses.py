@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from rlds_cli.errors import DownloadFailed
+from rlds_cli.errors import DownloadFailed, InvalidId
+from rlds_cli.remote import addresses
 from rlds_cli.visible import quoted, shown, within
 
 
@@ -109,3 +110,31 @@ def test_an_error_holds_no_secret() -> None:
     )
     for text in (str(error), repr(error), str(error.args), str(pickle.loads(pickle.dumps(error)))):
         assert "hunter2" not in text and "h/x" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("s3://lab/a/b/", "s3://lab/a/b"),
+        ("gs://lab", "gs://lab"),
+        ("s3://lab/a/rlds.json", "s3://lab/a"),
+        ("hf://datasets/me/press@v1/sub", "hf://datasets/me/press/sub@v1"),
+        ("https://huggingface.co/datasets/me/press", "hf://datasets/me/press"),
+        ("https://u:hunter2@host:80/a%20b?token=hunter2", "https://host:80/a%20b/"),
+        ("file:///a/b", "/a/b"),
+        ("/a/../b/", "/b"),
+        ("s3://lab/a#rlds1:7c1f-09ab-55e2", "s3://lab/a#rlds1:7c1f09ab55e2"),
+    ],
+)
+def test_addresses_of_datasets(text: str, parsed: str) -> None:
+    found = addresses.parse(text)
+    assert found.pinned == parsed and addresses.parse(parsed).pinned == parsed
+    assert "hunter2" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ftp://host/a", "s3://", "s3://LAB/a", "s3://lab/../a", "hf://me/press", "https://", "http://[::1/a"]
+)
+def test_no_addresses_of_datasets(text: str) -> None:
+    with pytest.raises(InvalidId):
+        addresses.parse(text)

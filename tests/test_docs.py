@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -30,6 +31,7 @@ import rlds_cli
 from rlds_cli import archives, preprocess, registry
 from rlds_cli.cli import COMMANDS, main
 from rlds_cli.importing import import_archive
+from rlds_cli.loader import Loader
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
@@ -417,10 +419,44 @@ def test_the_code_of_the_readme_runs(desk: Path) -> None:
     assert ran["ds"].id == "local/press" and ran["ds"].num_transitions == 3
 
 
+def test_the_cycle_of_the_readme_runs_on_two_homes(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cycle,) = (block for block in blocks("README.md", "console") if "rlds push" in block)
+    lines = re.findall(r"^\$ (.*?)(?:  +#.*)?$", cycle, re.M)
+    assert [line.split()[1] for line in lines] == ["import", "inspect", "preprocess", "push", "sync"]
+    store, mapped = str(desk / "store/press"), "run42.h5 --map observation=state/q --map action=cmd --map next/reward=r"
+    for line in lines:
+        monkeypatch.setenv("RLDS_HOME", str(desk / ("there" if "sync" in line else "here")))
+        shown = line.replace("s3://our-lab/press", store).replace("press/*.h5", mapped)
+        subprocess.run(re.sub(r"\brlds (?=\w)", f"{sys.executable} -m rlds_cli ", shown), shell=True, check=True)
+    made, arrived = (rlds_cli.open_dataset("local/press@normalise", cache_dir=desk / n) for n in ("here", "there"))
+    assert arrived.fingerprint == made.fingerprint and not (desk / "there/archives").exists()
+    (training,) = (code for code in blocks("README.md", "py") if "our-lab" in code)
+    monkeypatch.setenv("RLDS_HOME", str(desk / "nothing"))
+    scope: dict[str, Any] = {"Loader": Loader}
+    exec(training.replace("s3://our-lab/press", store).replace("100_000", "3"), scope)
+    *_, last = Loader(made, batch_size=256, seed=0, steps=3)
+    assert (scope["batch"]["observation"] == last["observation"]).all()
+    assert not (desk / "nothing/datasets").exists()
+
+
 def test_the_code_of_the_format_runs(desk: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         np.testing.assert_array_equal(run_code("docs/format.md")["observation"][:200], f["observations"][:200])
+
+
+def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    rlds_cli.download("sample/cartpole-minari")
+    rlds_cli.download("sample/pendulum-d4rl")
+    rlds_cli.download("sample/mountaincar-robohive")
+    ran = run_in_order("docs/export.md", monkeypatch)
+    assert ran["rows"]["observation"].to_pylist()[1] == ran["ds"].episode(0)["observation"][1].tolist()
+    assert ran["done"].fingerprint == ran["ds"].fingerprint == ran["again"].fingerprint
+    assert (ran["episode"].observations[:-1] == ran["ds"].episode(0)["observation"]).all()
+    assert {p.name for p in Path().iterdir()} >= {
+        *("cartpole-v0", "pendulum", "cartpole-demos", "good-v0", "cartpole-frames", "mountaincar")
+    }
 
 
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
@@ -531,8 +567,11 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             exec(compile(stand_in(code), page, "exec"), namespace)
             continue
         for line in code.splitlines():
-            monkeypatch.setattr("sys.argv", shlex.split(line.removeprefix("$ ").split("  #")[0]))
-            with pytest.raises(SystemExit) as e:
+            command, into, file = line.removeprefix("$ ").split("  #")[0].partition(" > ")
+            monkeypatch.setattr("sys.argv", shlex.split(command))
+            with ExitStack() as held, pytest.raises(SystemExit) as e:
+                if into:
+                    held.enter_context(redirect_stdout(held.enter_context(Path(file).open("w"))))
                 main()
             assert not e.value.code, line
     return namespace
@@ -674,6 +713,14 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
         compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
 
 
+def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/sharing.md", monkeypatch)
+    assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint
+    copy = rlds_cli.open_dataset("local/copy", cache_dir="another-home")
+    assert copy.fingerprint == rlds_cli.open_dataset("local/log").fingerprint and copy.num_episodes > 1
+    assert rlds_cli.open_dataset("local/arm@norm", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+
+
 def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_growing.py")
     rng = np.random.default_rng(0)
@@ -703,11 +750,13 @@ def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
 
 
 def commands(page: str) -> list[str]:
-    lines = "\n".join(blocks(page, "console")).splitlines()
+    shown = [block for block in blocks(page, "console") if page != "README.md" or "rlds push" not in block]
+    lines = "\n".join(shown).splitlines()  # the README's cycle runs above
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in lines if line.startswith("$ rlds")]
 
 
-ELSEWHERE = ("docs/commands.md", "docs/growing.md")  # the second in the order of its blocks, above
+# These in the order of their blocks, above.
+ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")
 
 
 @pytest.mark.slow

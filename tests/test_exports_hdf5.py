@@ -192,6 +192,25 @@ def test_robomimic_has_a_group_for_each_demonstration(home: Path, tmp_path: Path
         assert sorted(f["mask/train"].asstr()) == sorted(f"demo_{k}" for k in range(12) if k != 3)
 
 
+def test_robomimic_itself_reads_what_was_given(home: Path, tmp_path: Path) -> None:
+    specs = pytest.importorskip("robomimic.utils.obs_utils")
+    dataset = pytest.importorskip("robomimic.utils.dataset")
+    given = [episode(3 + k % 2, first=10 * k) for k in range(12)]
+    for e in given:
+        e["observation"] = {"pose": e["observation"]}
+    rlds_cli.export(rlds_cli.create("local/demos", given), "robomimic", tmp_path / "demos")
+    specs.initialize_obs_utils_with_obs_specs({"obs": {"low_dim": ["pose"]}})
+    keys = ["actions", "rewards", "dones"]
+    seen = dataset.SequenceDataset(str(tmp_path / "demos" / "demos.hdf5"), ["pose"], keys, load_next_obs=True)
+    steps = [(e, t) for e in given for t in range(len(e["action"]))]
+    assert len(seen) == len(steps)
+    for i, (e, t) in enumerate(steps):
+        assert (seen[i]["obs"]["pose"][0] == e["observation"]["pose"][t]).all()
+        assert (seen[i]["next_obs"]["pose"][0] == e["observation"]["pose"][t + 1]).all()
+        assert (seen[i]["actions"][0], seen[i]["rewards"][0]) == (e["action"][t], e["next"]["reward"][t])
+        assert seen[i]["dones"][0] == e["next"]["terminated"][t]
+
+
 def test_what_robomimic_cannot_say_is_listed(home: Path, tmp_path: Path) -> None:
     given = [episode(3, "truncated", info={"x": np.arange(4)}), episode(2, "both", info={"x": np.arange(3)})]
     ds = rlds_cli.create("local/odd", given)

@@ -150,6 +150,14 @@ def test_torchrl_loads_the_compact_forms(
     empty = data.LazyTensorStorage(ds.num_steps)
     checkpointer().loads(empty, tmp_path / "out")
     check(empty[:], episodes)
+    hooks = {
+        "flat": lambda: data.Flat2TED()(tensordict.TensorDict.load_memmap(tmp_path / "out")),
+        "nested": lambda: data.Nested2TED()(tensordict.TensorDict.load_memmap(tmp_path / "out")),
+        "h5": lambda: data.Nested2TED()(
+            data.H5Combine()(tensordict.PersistentTensorDict.from_h5(tmp_path / "out" / "checkpoint.h5"))
+        ),
+    }
+    check(hooks[form](), episodes)
     filled = data.LazyTensorStorage(ds.num_steps)
     filled.set(range(ds.num_steps), empty[:].clone().apply(torch.zeros_like))
     checkpointer().loads(filled, tmp_path / "out")  # into a storage that holds other values

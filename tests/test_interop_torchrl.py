@@ -8,6 +8,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,18 @@ def test_batches_have_memory_of_their_own(ds: rlds_cli.Dataset) -> None:
     kept[1]["done"].fill_(True)  # another tensor of the same memory: autograd's copies of the others stay valid
     loss.backward()
     assert weight.grad is not None
+
+
+def test_several_threads_read(ds: rlds_cli.Dataset) -> None:
+    storage, expected = DatasetStorage(ds, fields=TED), torch.tensor(AT, dtype=torch.float32)
+
+    def read(seed: int) -> bool:
+        numbers = [torch.randint(13, (5,), generator=torch.Generator().manual_seed(seed + i)) for i in range(300)]
+        made = [storage.get(n)["observation"] for n in numbers]
+        return all(torch.equal(x[:, 0], expected[n]) for x, n in zip(made, numbers, strict=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(0, 4000, 1000)))
 
 
 def test_trajectories(ds: rlds_cli.Dataset) -> None:

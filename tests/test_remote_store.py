@@ -28,6 +28,7 @@ from rlds_cli.errors import (
     DownloadFailed,
     InvalidArgument,
     Offline,
+    RldsError,
     WrongFingerprint,
     WrongHash,
 )
@@ -140,6 +141,13 @@ def assert_same(got: Dataset, wanted: Dataset) -> None:
         assert all(same(mine[n], theirs[n]) for n in theirs)
     assert flat(got[3:9]).keys() == flat(wanted[3:9]).keys()
     assert all(same(v, flat(wanted[3:9])[n]) for n, v in flat(got[3:9]).items())
+    for layout in ("ted", "d4rl") if "action" in wanted.schema and "next/reward" in wanted.schema else ():
+        try:
+            arrays = wanted.to_numpy(layout=layout)
+        except RldsError:
+            continue
+        mine = got.to_numpy(layout=layout)
+        assert all(same(mine[n], arrays[n]) for n in arrays)
     half = got.select(episodes=range(0, got.num_episodes, 2)), wanted.select(episodes=range(0, wanted.num_episodes, 2))
     for name in got.stats:
         assert same(half[0].stats[name].mean, half[1].stats[name].mean), name
@@ -465,3 +473,78 @@ def test_large_files_begin_at_blocks_of_their_object(store: Path) -> None:
     pieces = {path: found for path, _, found in index["files"]}["observation/c/0/0"]
     assert all((offset - at) % BLOCK == 0 for at, _, offset, _, _ in pieces)
     assert packing._LARGE > BLOCK
+
+
+# -- plain copies
+
+
+def copied(bucket: ObjectStore, ds: Dataset, name: str) -> str:
+    for file in ds.path.rglob("*"):
+        if file.is_file():
+            bucket.buckets["lab"][f"{name}/{file.relative_to(ds.path).as_posix()}"] = file.read_bytes()
+    return f"s3://lab/{name}"
+
+
+@pytest.mark.parametrize("kind", ["created", "large", "derived", "imported"])
+def test_a_plain_copy_is_read_and_checked(kind: str, tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
+    wanted = MAKERS[kind](tmp_path)
+    address = copied(bucket, wanted, "plain")
+    for more in ({}, {"cache": 0}):
+        got = rlds_cli.open_dataset(address, cache_dir=other, **more)  # type: ignore[arg-type]
+        assert got.store.remote
+        assert_same(got, wanted)
+    assert_same(rlds_cli.open_dataset(f"{bucket.url}/lab/plain/", cache_dir=other, cache=0), wanted)
+
+
+def test_a_plain_copy_that_changes_is_an_error(bucket: ObjectStore, other: Path) -> None:
+    ds = large()
+    address = copied(bucket, ds, "plain")
+    got = rlds_cli.open_dataset(address, cache_dir=other)
+    name = "plain/observation/c/0/0"
+    data = bytearray(bucket.buckets["lab"][name])
+    data[1_500_000] ^= 1
+    bucket.buckets["lab"][name] = bytes(data)
+    with pytest.raises(WrongHash, match=r"Block \d of observation/c/0/0 .* is not what the manifest says"):
+        got.column("observation")[:]
+    assert same(got.column("action")[:], ds.column("action")[:])
+
+
+def test_a_plain_copy_that_cannot_be_read_says_so(bucket: ObjectStore, other: Path, tmp_path: Path) -> None:
+    for k, ds in enumerate((large(500, store="zarr"), grown(), film([3, 4]))):
+        with pytest.raises(DamagedDataset, match="plain copy") as e:
+            rlds_cli.open_dataset(copied(bucket, ds, f"p{k}"), cache_dir=other)
+        assert "rlds push" in (e.value.hint or "")
+
+
+def test_what_needs_files_of_rows_says_where_they_are(store: Path, other: Path) -> None:
+    """Nothing reads holes: files of rows are not in the directory of a remote dataset."""
+    push(large(500).id, store)
+    got = rlds_cli.open_dataset(store, cache_dir=other)
+    with pytest.raises(DamagedDataset, match=r"is at .* and this needs it on this disk") as e:
+        rlds_cli.open_dataset(got.path)
+    assert f"rlds download {store}" in (e.value.hint or "")
+
+
+def test_small_files_are_fetched_again_after_a_restart(
+    store: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = large(500)
+    push(ds.id, store)
+    first = rlds_cli.open_dataset(store, cache_dir=other)
+    lost = first.path / "episodes/length/c/0"
+    size = lost.stat().st_size
+    del first
+    lost.write_bytes(bytes(size))  # the disk kept the name, and lost the content
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr("rlds_cli.remote.presence._BOOT_FILE", tmp_path / "boot")
+    assert_same(rlds_cli.open_dataset(store, cache_dir=other), ds)
+
+
+def test_a_home_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
+    ds = large(500)
+    push(ds.id, store)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RldsError) as e:
+        rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home")
+    assert "cache=0" in (e.value.hint or "")
+    assert rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home", cache=0).fingerprint == ds.fingerprint

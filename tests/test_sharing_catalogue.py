@@ -188,13 +188,17 @@ def test_the_page_of_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert kinds["/lab/data/one/README.md"] == "text/markdown; charset=utf-8"
 
 
-def test_the_page_of_a_repository_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_a_repository_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Hub() as hub:
         for name in ("HF_ENDPOINT", "HF_TOKEN", "NO_PROXY"):
             monkeypatch.setenv(name, hub.environ(tmp_path)[name])
         push(made("one", 5), "hf://datasets/lab/data/one")
         push(growing(3), "hf://datasets/lab/data/two")
         catalogue("hf://datasets/lab/data")
+        told = run(capsys, monkeypatch, "push", "local/one", "hf://datasets/lab/other")
+        assert f"rlds download hf://datasets/lab/other#{rlds_cli.open_dataset('local/one').fingerprint}" in told
         content = hub.content("lab/data")
         check(content["index.html"], "hf://datasets/lab/data")
         described = json.loads(content["one/croissant.json"])
@@ -246,7 +250,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     made("one", 5), made("two", 4)
     lab = str(tmp_path / "lab")
     told = run(capsys, monkeypatch, "push", "local/one", f"{lab}/one", "--no-pages")
-    assert f"{lab}/one" in told and not (tmp_path / "lab/one/README.md").exists()
+    fingerprint = rlds_cli.open_dataset("local/one").fingerprint
+    assert f"rlds download {lab}/one#{fingerprint}" in told and not (tmp_path / "lab/one/README.md").exists()
     words = ("push", "local/two", f"{lab}/two", "--pages", "--catalogue", lab, "--json")
     both = json.loads(run(capsys, monkeypatch, *words))
     assert both["push"]["id"] == "local/two"

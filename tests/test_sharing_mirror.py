@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import write_d4rl
+from conftest import run_rlds, write_d4rl
 from hub_server import Hub
 from object_store import Fault, ObjectStore
 from server import Server
@@ -176,6 +176,26 @@ def test_wrong_bytes_of_a_source_do_not_reach_the_mirror(lab: Lab, tmp_path: Pat
     assert f"{lab.server.host}/data/one.hdf5" not in content(tmp_path / "mirror")
 
 
+def test_one_archive_that_fails_stops_no_other(lab: Lab, tmp_path: Path) -> None:
+    lab.server.pages["/data/one.hdf5"].statuses = [(404, {})] * 100
+    to = tmp_path / "mirror"
+    with pytest.raises(DownloadFailed, match=r"1 of 3 archives could not be copied .* lab/one: .*404"):
+        rlds_cli.mirror("lab/*", to)
+    failed = f"{lab.server.host}/data/one.hdf5"
+    assert content(to).keys() == {*lab.places, "SHA256SUMS"} - {failed}
+    lab.server.pages["/data/one.hdf5"].statuses = []
+    rlds_cli.mirror("lab/*", to)
+    assert content(to) == {**lab.places, "SHA256SUMS": lab.sums.encode()}
+
+
+def test_a_plan_says_which_source_lists_nothing(lab: Lab, tmp_path: Path) -> None:
+    for path in [p for p in lab.server.pages if p.startswith("/api")]:
+        del lab.server.pages[path]
+    plan = rlds_cli.mirror("lab/*", tmp_path / "mirror", dry_run=True)
+    assert [a.problem is None for a in plan.archives] == [True, True, False]
+    assert "lab/sim" in (plan.archives[2].problem or "")
+
+
 def test_a_plan_writes_nothing(
     lab: Lab, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +283,17 @@ def test_two_mirrors_at_a_time_list_both(lab: Lab, tmp_path: Path) -> None:
 def test_archives_that_come_with_rlds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RldsError, match="cannot be mirrored"):
         rlds_cli.mirror("sample/pendulum-d4rl", tmp_path / "mirror")
+
+
+def test_what_an_interrupted_mirror_leaves_can_be_freed(lab: Lab, tmp_path: Path, home: Path) -> None:
+    page = lab.server.pages["/data/one.hdf5"]
+    page.drops, page.then = [2000], {"statuses": [(404, {})] * 9}
+    with pytest.raises(DownloadFailed):
+        rlds_cli.mirror("lab/one", tmp_path / "mirror")
+    left = home / "partial/lab+one.mirror"
+    assert (left / "one.hdf5.part").stat().st_size > 0
+    assert run_rlds("gc", "--yes").returncode == 0
+    assert not left.exists()
 
 
 def test_unknown_ids_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -196,6 +196,14 @@ def test_the_citation_and_the_licence_come_from_the_registry(pendulum: Summary) 
     assert "@misc{fu2020d4rl" in text or "fu2020d4rl" in text
 
 
+def test_the_hubs_own_client_reads_the_card(pendulum: Summary) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    found = huggingface_hub.DatasetCard(card(pendulum)).data
+    assert (found.license, found.size_categories, found.task_categories) == (
+        "mit", ["1K<n<10K"], ["reinforcement-learning"],
+    )  # fmt: skip
+
+
 # -- Croissant
 
 

@@ -33,6 +33,9 @@ def download(
         str | None,
         typer.Option("--as", metavar="local/NAME", help="Id for a dataset at an address.", show_default=False),
     ] = None,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="Of an ADDRESS: go on with the blocks that reading it has brought here.")
+    ] = False,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
         str | None,
@@ -94,7 +97,18 @@ def download(
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     orders = [
         DownloadRequest(
-            ref, source, store.value, frames, force, not no_keep_archive, offline, cache_dir, skip_bad, portion, as_=as_
+            ref,
+            source,
+            store.value,
+            frames,
+            force,
+            not no_keep_archive,
+            offline,
+            cache_dir,
+            skip_bad,
+            portion,
+            as_=as_,
+            blocks=blocks,
         )
         for ref in download.expand(ids or ())
     ]

@@ -47,6 +47,8 @@ def _freeable(u: Usage, c: Collection) -> str:
     if archives:
         more = "more " if c.bytes else ""
         lines.append(f"rlds gc --archives up to {out.size(archives)} {more}in archives that can be downloaded again")
+    if u.remote:
+        lines.append(f"rlds gc --remote up to {out.size(u.remote)} in blocks that are fetched again")
     return f"hint: {';  '.join(lines)}" if lines else ""
 
 
@@ -57,12 +59,14 @@ def _table(u: Usage) -> str:
     rows = [_row(d, ids) for d in u.datasets]
     if u.packed:
         rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", ""))
+    if u.remote:
+        rows.append(("blocks of datasets at an address", "-", out.size(u.remote), "-", ""))
     if u.partial:
         rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", ""))
     where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
     if not rows:
         return where
-    sums = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed), "", where)
+    sums = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.remote), "", where)
     return out.table(header, [*rows, sums], right="ARCHIVE CACHE SHARED")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _NOTES = {
     "partial": "interrupted work",
     "archive": "archive, can be downloaded again",
+    "remote": "blocks of a dataset at an address, fetched again when needed",
     "generations": "rows of episodes that left",
 }
 
@@ -26,6 +27,9 @@ def gc(
     archives: Annotated[
         bool,
         typer.Option("--archives", help="Also remove archives that can be downloaded again and whose datasets verify."),
+    ] = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="Also remove what is here of datasets at an address that no process reads.")
     ] = False,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
@@ -43,7 +47,7 @@ def gc(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.maintenance import gc
 
-    planned = gc.plan(archives=archives, cache_dir=cache_dir)
+    planned = gc.plan(archives=archives, remote=remote, cache_dir=cache_dir)
     if dry_run:
         return out.result(planned, _planned(planned) or "nothing to remove")
     if planned.removed and not yes:

@@ -54,7 +54,7 @@ def mirror(
 
 def _lines(found: Mirrored) -> Iterator[str]:
     for archive in found.archives:
-        yield f"{archive.id}  {_said(archive, done=found.done)}"
+        yield f"{archive.id}  {archive.problem or _said(archive, done=found.done)}"
     files = [f for archive in found.archives for f in archive.files]
     total = f"{text.plural(len(files), 'file')}, {out.size(sum(f.size or 0 for f in files))}"
     if found.done:

@@ -94,5 +94,6 @@ def _told(done: Pushed) -> str:
     if done.removed:
         lines.append(f"{text.size_of(done.removed)} of older pushes removed")
     if not done.dry_run:
-        lines.append(f"rlds download {done.address}#{done.fingerprint}")
+        # a pin is no part of an address that could hold a secret, and is shown
+        lines.append(visible.Lines(f"rlds download {visible.line(done.address)}#{done.fingerprint}"))
     return visible.lines(lines)

@@ -96,6 +96,7 @@ def download(
     split: str | None = None,
     episodes: str | None = None,
     as_: str | None = None,
+    blocks: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -134,6 +135,8 @@ def download(
         hold them are fetched where the layout tells which those are.
     as_ : str, optional
         Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``.
+    blocks : bool
+        Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -157,7 +160,7 @@ def download(
     """
     portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(
-        ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, as_=as_
+        ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, as_=as_, blocks=blocks
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -214,7 +217,7 @@ def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path
     address = addresses.parse(request.ref)
     id = pulling.look_up(address, where, as_=request.as_).id
     with recorded(request, id, Home(where.home)):
-        return pulling.pull(address, where, as_=str(id), force=request.force, progress=progress)
+        return pulling.pull(address, where, as_=str(id), force=request.force, blocks=request.blocks, progress=progress)
 
 
 def _check_id(request: DownloadRequest) -> None:

@@ -53,6 +53,7 @@ class DownloadRequest:
     revision: str | None = None  # of the repository to list
     withheld: Withheld = ""  # where ``source`` had credentials that were not written down
     as_: str | None = None  # id for a dataset that was pushed to the address ``ref``
+    blocks: bool = False  # go on with the blocks of a remote dataset
 
     @property
     def variant(self) -> str | None:
@@ -178,7 +179,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
         return None
     optional = (request.source, request.revision, request.as_)
     texts = (request.ref, request.store, request.frames, *(text or "" for text in optional))
-    flags = (request.force, request.keep_archive, request.skip_bad)
+    flags = (request.force, request.keep_archive, request.skip_bad, request.blocks)
     urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
     return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None

@@ -482,7 +482,7 @@ class Content:
         if "metadata" in self.kinds:
             return
         for name in self.dataset.manifest.metadata:
-            directory = self._store.path.joinpath("metadata", *components(name))
+            directory = self._store.beside("metadata", *components(name))
             texts = (directory / "offsets").exists()
             yield name, arrays.read_string(directory) if texts else compression.open_column(directory)
 
@@ -490,7 +490,7 @@ class Content:
         """Return a text of the dataset that is not per row; empty if there is none of this name."""
         if name not in self.dataset.manifest.metadata:
             return ""
-        found = arrays.read_strings(self._store.path.joinpath("metadata", *components(name)))
+        found = arrays.read_strings(self._store.beside("metadata", *components(name)))
         return found[0] if found else ""
 
     # -- fingerprint
@@ -522,7 +522,7 @@ class Content:
         f = self.fields[name]
         if self._is_plain() and self._as_stored(name):
             path = next(x.path for x in self._store.manifest.fields if x.name == self._stored_as[name])
-            known = compression.open_column(self._store.path / "digests" / path)
+            known = compression.open_column(self._store.beside("digests", *path.split("/")))
             return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, known)
         hashes = [
             self._block(f, a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows)

@@ -27,6 +27,7 @@ from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import AT_ENDS, EVERY_END, Loss
 from rlds_cli.exports.format import Unit
 from rlds_cli.exports.hdf5 import (
+    VERSIONS,
     Column,
     Hdf5Format,
     Layout,
@@ -115,7 +116,8 @@ class D4RL(Hdf5Format):
         own, observed = OwnNext.of(self.content), self.content.table.observed
         if own is None or not own.whole:  # those of a part of the observations leave the final ones unknown
             return own is not None and not observed.any()
-        return own.finals and bool(observed.all()) and (not own.alike or own.differ > 0.5)
+        differ = own.differ > max(1, own.pairs / 2)  # the reader takes up to a third of them for ends of episodes
+        return own.finals and bool(observed.all()) and (differ or not own.alike)
 
     def check(self) -> None:
         """Refuse datasets without observations or actions."""
@@ -139,7 +141,7 @@ class D4RL(Hdf5Format):
     def prepare(self, directory: Path) -> None:
         """Lay the file out."""
         steps = int(self.content.table.length.sum())
-        with h5py.File(self.file(directory), "w", libver=("earliest", "v110")) as f:
+        with h5py.File(self.file(directory), "w", libver=VERSIONS) as f:
             make, groups = Layout(), {"": f.id}
             for c in self.columns():
                 above, _, name = c.key.rpartition("/")

@@ -226,6 +226,8 @@ def format_of(name: str) -> type[Format]:
 def _made(ds: Dataset, to: str, target: Path, form: str | None) -> tuple[Format, tuple[Loss, ...]]:
     """Return the format with the content that it will write, and what it lacks of the dataset."""
     cls = format_of(to)
+    if not ds.num_episodes:
+        raise ExportError(f"{ds.id} has no episodes that could be exported.")
     whole = Content(ds)
     losses = tuple(cls(whole, target, form).losses())
     made = cls(whole.after(losses), target, form)

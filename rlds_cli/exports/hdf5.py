@@ -25,6 +25,7 @@ from rlds_cli.text import is_below, plural
 
 _TEXT, _IMAGE = h5py.string_dtype(), h5py.vlen_dtype(np.uint8)
 _DEEPEST = 24  # components of a name
+VERSIONS = ("v108", "v110")  # of HDF5 that read the files; older groups take more space and time
 Rows = Literal["steps", "next", "all"]
 
 
@@ -111,21 +112,23 @@ class GroupedFormat(Hdf5Format):
         path = self.file(directory)
         path.parent.mkdir(parents=True, exist_ok=True)
         columns, table = self.columns(), self.content.table
-        with h5py.File(path, "w", libver=("earliest", "v110")) as f:
+        places = np.zeros((len(table), len(columns)), np.int64)
+        with h5py.File(path, "w", libver=VERSIONS) as f:
             make = Layout()
             self.open(f)
             for k, length in enumerate(table.length.tolist()):
                 group = make.group(f.id, self.group(k))
                 self.describe(make, group, k)
                 groups: dict[str, h5py.h5g.GroupID] = {"": group}
-                for c in columns:
+                for i, c in enumerate(columns):
                     above, _, name = c.key.rpartition("/")
                     parent = make.below(groups, above)
-                    make.dataset(parent, name, c, length + (c.rows == "all"))
+                    places[k, i] = make.dataset(parent, name, c, length + (c.rows == "all"))
             for c in columns:
                 if c.kind != "array":
                     self._write_ragged(f, c)
             self.close(f)
+        np.save(_places(directory), places)
 
     def _write_ragged(self, f: h5py.File, column: Column) -> None:
         for a, b, values in self.pieces(column, 0, self.content.num_rows):
@@ -147,14 +150,12 @@ class GroupedFormat(Hdf5Format):
         table, path = self.content.table, self.file(directory)
         start = int(self.content.starts[unit.first])
         stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
-        columns = [c for c in self.columns() if c.kind == "array" and c.row_bytes]
-        with h5py.File(path, "r") as f:
-            groups = [h5py.h5g.open(f.id, self.group(k).encode()) for k in range(unit.first, unit.stop)]
-            places = [[h5py.h5d.open(g, c.key.encode()).get_offset() for g in groups] for c in columns]
-            del groups
+        places = np.load(_places(directory), mmap_mode="r")[unit.first : unit.stop].T
         descriptor = os.open(path, os.O_WRONLY)
         try:
-            for c, offsets in zip(columns, places, strict=True):
+            for c, offsets in zip(self.columns(), places.tolist(), strict=True):
+                if c.kind != "array" or not c.row_bytes:
+                    continue
                 for a, b, values in self.pieces(c, start, stop):
                     values = values.astype(c.dtype, copy=False)
                     for k, first, lo, hi in self._within(c, a, b):
@@ -174,6 +175,11 @@ def write_ragged(d: h5py.Dataset, at: int, values: Array) -> None:
         place = d.id.get_space()
         place.select_hyperslab((at,), (len(found),))
         d.id.write(h5py.h5s.create_simple(found.shape), place, found)
+
+
+def _places(directory: Path) -> Path:
+    """Return the file that keeps where the datasets lie, beside the exported files: opening each would take longer."""
+    return directory.with_name("places.npy")
 
 
 class Layout:
@@ -198,8 +204,8 @@ class Layout:
             groups[path] = self.group(self.below(groups, above), name)
         return groups[path]
 
-    def dataset(self, parent: Any, name: str, column: Column, rows: int) -> None:
-        """Make a dataset; texts and encoded images have their places allocated as they are written."""
+    def dataset(self, parent: Any, name: str, column: Column, rows: int) -> int:
+        """Make a dataset, and return its place in the file; that of texts and encoded images is not known yet: 0."""
         kind = column.kind if column.kind != "array" else column.dtype
         if kind not in self._types:
             dtype = {"text": _TEXT, "frames": _IMAGE}.get(column.kind, column.dtype)
@@ -207,9 +213,9 @@ class Layout:
         shape = (rows, *(column.shape if column.kind == "array" else ()))
         space = h5py.h5s.create_simple(shape)
         if column.kind == "array":
-            h5py.h5d.create(parent, name.encode(), self._types[kind], space, self._how)
-        else:
-            h5py.h5d.create(parent, name.encode(), self._types[kind], space)
+            return h5py.h5d.create(parent, name.encode(), self._types[kind], space, self._how).get_offset() or 0
+        h5py.h5d.create(parent, name.encode(), self._types[kind], space)
+        return 0
 
     def number(self, group: h5py.h5g.GroupID, name: str, value: int, dtype: str = "int64") -> None:
         """Write a number as an attribute."""
@@ -274,14 +280,15 @@ class OwnNext:
     """Next observations that are fields of their own.
 
     ``whole`` says that every observation has one, of its shape, ``alike`` that they have the same dtypes. ``finals``
-    says that they end with the final observations, and ``differ`` in which part of the other steps one is not the
-    observation of the row after.
+    says that they end with the final observations, and ``differ`` in how many of the other ``pairs`` of steps one is
+    not the observation of the row after.
     """
 
     whole: bool
     alike: bool
     finals: bool = False
-    differ: float = 0.0
+    differ: int = 0
+    pairs: int = 0
 
     @classmethod
     def of(cls, content: Content) -> OwnNext | None:
@@ -297,7 +304,7 @@ class OwnNext:
         return cls(whole, alike, *_compared(content, list(own))) if whole else cls(False, False)
 
 
-def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
+def _compared(content: Content, names: Sequence[str]) -> tuple[bool, int, int]:
     finals, differ, pairs = True, 0, 0
     size = sum(content.row_bytes(n) for n in names)
     step = max(1, PIECE // max(1, 2 * size))
@@ -315,7 +322,7 @@ def _compared(content: Content, names: Sequence[str]) -> tuple[bool, float]:
         finals &= not odd[ends].any()
         odd[last] = odd[ends] = False
         differ, pairs = differ + int(odd.sum()), pairs + (b - a) - len(last) - len(ends)
-    return finals, differ / max(1, pairs)
+    return finals, differ, pairs
 
 
 def placed(f: Field, placement: Literal["both", "root"]) -> Iterator[Loss]:

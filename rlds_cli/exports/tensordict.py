@@ -190,7 +190,10 @@ class TensorDict(Format):
 
     def _of_steps(self, make: Make, start: int, stop: int) -> Array:
         """Return the values of rows that are steps."""
-        return np.delete(make(start, stop), self.content.last_rows(start, stop) - start, axis=0)
+        values = make(start, stop)
+        cuts = [-1, *(self.content.last_rows(start, stop) - start).tolist(), stop - start]
+        runs = [values[a + 1 : b] for a, b in pairwise(cuts) if b > a + 1]
+        return runs[0] if len(runs) == 1 else np.concatenate([values[:0], *runs])
 
     def _doubled(self, make: Make, start: int, stop: int) -> Array:
         """Return rows, twice where the row before is a step that is done inside its episode.
@@ -200,7 +203,8 @@ class TensorDict(Format):
         before = self._done(max(start - 1, 0), stop - 1)
         twice = before if start else np.concatenate([[False], before])
         twice[self.content.last_rows(start, stop) - start] = False
-        return np.repeat(make(start, stop), 1 + twice, axis=0)
+        values = make(start, stop)
+        return np.repeat(values, 1 + twice, axis=0) if twice.any() else values
 
     def _pieces(self, start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:
         size = max(2, PIECE // max(1, width))

@@ -116,7 +116,7 @@ class Tfds(Format):
                 found[unit.name] = Path(name)
         return found
 
-    @property
+    @cached_property
     def _splits(self) -> list[tuple[str, int, int]]:
         whole = [(_UNSPLIT, 0, len(self.content.table))]
         return (self._blocks or whole) if self.content.table.splits else whole
@@ -143,14 +143,14 @@ class Tfds(Format):
                 records.write_example(file, lists, f"{self.content.id}: episode {episode}")
             return file.bytes
 
-    @property
+    @cached_property
     def _with_final(self) -> bool:
         """Whether the last step of an episode holds the final observation."""
         return bool(self.content.table.observed.all())
 
     def _lists(self, episode: int) -> Iterator[tuple[str, ListOfValues]]:
         table = self.content.table
-        start, steps = int(table.start[episode]), int(table.length[episode])
+        start, steps = int(self.content.starts[episode]), int(table.length[episode])
         rows = steps + self._with_final
         for name, f in self.content.fields.items():
             if key := self._keys.get(name):

@@ -42,7 +42,8 @@ class DatasetUsage:
 class Usage:
     """Bytes on disk of a home.
 
-    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``partial`` counts the remains of
+    ``packed`` counts row blocks for loading, which are rebuilt when needed; ``remote`` counts what is here of datasets
+    at an address, which is fetched again when needed; ``partial`` counts the remains of
     interrupted downloads, conversions and removals. ``archives`` and ``caches`` count shared files once; ``total``
     counts everything.
     """
@@ -55,6 +56,7 @@ class Usage:
     caches: int
     total: int
     free: int
+    remote: int = 0
 
 
 def usage(*, cache_dir: StrPath | None = None) -> Usage:
@@ -67,9 +69,10 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     packed, partial = size_on_disk(root / "packed", seen), size_on_disk(root / "partial", seen) + _leftovers(root, seen)
+    remote = size_on_disk(root / "remote", seen)
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
-    total = archived + cached + packed + partial
-    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root))
+    total = archived + cached + packed + partial + remote
+    return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote)
 
 
 def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:

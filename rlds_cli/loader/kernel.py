@@ -148,7 +148,7 @@ def _load() -> ctypes.CDLL:
 
 
 _KERNEL = _load()
-_gather = _KERNEL.rlds_gather
+_gather, _find = _KERNEL.rlds_gather, _KERNEL.rlds_find
 
 
 def address(array: Array) -> int:
@@ -552,16 +552,6 @@ class Plan:
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.pointers = lru_cache(partial(_pointers, len(outputs)))
 
-    def write(self, episode: IntArray, number: IntArray, places: int) -> None:
-        """Write the outputs of windows of single steps, int64 [n] each, for a plan that is given nothing else.
-
-        ``places`` is the address of an array of the addresses to write to, one for each output.
-        """
-        samples = _Samples(address(episode), address(number), None, 0)
-        bad = _gather(self.at, byref(samples), 0, len(episode), 1, places)
-        if bad >= 0:
-            _checked(bad)
-
     def _keep(self, array: Array, dtype: npt.DTypeLike = np.int64) -> int:
         kept = np.ascontiguousarray(array, dtype)
         self._kept.append(kept)
@@ -769,6 +759,37 @@ class Bound:
     def _check(self, first: int, n: int) -> None:
         if not 0 <= first <= first + n <= self._count or n < 0:
             raise IndexError(f"samples {first} to {first + n} of {self._count}")
+
+
+class StepReader:
+    """Reads windows of single steps by their numbers, for a plan that is given nothing else: find and gather in one.
+
+    It holds the places of ``n`` samples, so one thread uses it at a time.
+    """
+
+    __slots__ = ("_kept", "_plan", "_prefix", "_room", "_samples", "n")
+
+    def __init__(self, plan: Plan, prefix: PrefixTable, n: int) -> None:
+        self.n, room = n, np.empty((2, max(n, 1)), np.int64)
+        samples = _Samples(address(room[0]), address(room[1]), None, 0)
+        self._kept = plan, prefix, room, samples
+        self._plan, self._prefix, self._samples = plan.at, byref(prefix.struct), byref(samples)
+        self._room = samples.episode, samples.number
+
+    def write(self, numbers: IntArray, places: int) -> None:
+        """Write the outputs of windows ``numbers``, contiguous int64 [n], to memory.
+
+        ``places`` is the address of an array of the addresses to write to, one for each output.
+
+        Raises
+        ------
+        IndexError
+            There is no window of such a number.
+        """
+        bad = _find(self._prefix, address(numbers), self.n, *self._room)
+        if bad >= 0:
+            raise IndexError(f"number {numbers[bad]} of {self._kept[1].struct.total}")
+        _checked(_gather(self._plan, self._samples, 0, self.n, 1, places))
 
 
 def _pointers(columns: int, batches: int) -> type[ctypes.Array[c_void_p]]:

@@ -28,7 +28,7 @@ from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import generations, publishing
 
-Kind = Literal["packed", "partial", "archive", "generations"]
+Kind = Literal["packed", "partial", "archive", "generations", "remote"]
 _PART = ".part"
 _BUSY = "locked by another process"
 _HELD = "a process reads an older generation"
@@ -36,7 +36,7 @@ _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
 _WORK = re.compile(
-    r"staging|pull|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
+    r"staging|pull|mirror|blocks|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
 )
 _CHECK = re.compile(r"check-\w+")
 _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
@@ -67,7 +67,7 @@ class Collection:
     bytes: int
 
 
-def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collection:
+def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
@@ -79,6 +79,8 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
     ----------
     archives : bool
         Also remove archives.
+    remote : bool
+        Also remove what is here of datasets at an address that no process reads.
 
     Raises
     ------
@@ -89,6 +91,8 @@ def plan(*, archives: bool = False, cache_dir: StrPath | None = None) -> Collect
     found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home), *_generations(home)]
     if archives:
         found += _archives(home)
+    if remote:
+        found += _remote(home)
     with writing(home):
         return _collection(home, [replace(g, why=g.why or _busy(home, g)) for g in found])
 
@@ -128,7 +132,7 @@ def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
-    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial"))
+    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial", "remote"))
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
 
@@ -199,6 +203,15 @@ def _archives(home: Home) -> Iterator[Garbage]:
             yield Garbage("archive", directory, 0, str(id), why)
 
 
+def _remote(home: Home) -> Iterator[Garbage]:
+    from rlds_cli.remote import presence
+
+    for path in _children(home.root / "remote"):
+        if path.name != presence.LOCK:
+            known = (path / presence.MAP).exists() or path.name.endswith(".removed")
+            yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))
+
+
 def _children(directory: Path) -> list[Path]:
     """Return the entries of a directory of a home; none if it is a link."""
     return sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
@@ -243,7 +256,7 @@ def _busy(home: Home, g: Garbage) -> str:
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
-    if g.kind in ("packed", "generations"):
+    if g.kind in ("packed", "generations", "remote"):
         return []  # a process that has mapped a file keeps its content; generations have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
@@ -287,6 +300,10 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         return why
     if g.kind == "generations":
         return _free_rows(g.path)
+    if g.kind == "remote":
+        from rlds_cli.remote import presence
+
+        return "" if presence.discard(g.path) else "a process reads it"
     with ExitStack() as held:
         if why := _lock(home, held, _locks(home, g)):
             return why

@@ -18,6 +18,7 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
+from rlds_cli.remote import origins as remote
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
@@ -77,6 +78,18 @@ def mendable(id: str, path: Path) -> bool:
         return registry.get(str(found.base)).status != "closed" or Home(path.parents[2]).archive(found).is_dir()
     except (RldsError, OSError, ValueError, KeyError, IndexError):
         return False
+
+
+def fetch_again(path: Path) -> str | None:
+    """Return the hint for a damaged dataset that is at an address, too; None for others."""
+    try:
+        m = manifest.read(path)
+        origin = remote.of_dataset(path, m.fingerprint)
+    except (RldsError, OSError, ValueError):
+        return None
+    if origin is None or ids.parse(m.id).family != registry.LOCAL:
+        return None
+    return f"rlds download {origin.address} --as {m.id} --force fetches what differs"
 
 
 def own_files(path: Path) -> list[tuple[Path, str]]:

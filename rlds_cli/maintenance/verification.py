@@ -66,13 +66,14 @@ def verify(
     if is_growing(path):
         grown = verification.verify_directory(path, progress=progress)
         problems = [*grown.problems, *_expected(grown, wanted)]
-        hint = _REST if grown.problems else None
+        hint = (origins.fetch_again(path) or _REST) if grown.problems else None
         return replace(grown, ok=not problems, problems=tuple(problems), hint=hint)
     found = verify_directory(path, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
     problems = [*found.problems, *of_origin, *_expected(found, wanted)]
-    hint = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
+    fix = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
+    hint = fix or (origins.fetch_again(path) if problems else None)
     if of_packed and not problems:
         hint = f"rlds verify {found.id} --fix deletes packed files; loaders pack them again"
     return replace(

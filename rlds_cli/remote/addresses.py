@@ -31,6 +31,8 @@ _HUB = re.compile(
     r"(?:/(?P<path>[^@]*?))?/?(?:@(?P<rev>[^@]+))?"
 )
 _BUCKET = re.compile(r"(?P<bucket>[a-z0-9][a-z0-9._-]{0,220})(?:/(?P<path>.*))?", re.DOTALL)
+_INDEX = "rlds.json"  # whoever copies its address means the dataset
+_SITES = ("huggingface.co", "hf.co")  # whose pages have the addresses of their repositories
 _REVISION = re.compile(r"[\w.][\w./-]{0,200}")
 
 
@@ -78,6 +80,11 @@ class Address:
         return f"{self}#{self.pin}" if self.pin else str(self)
 
     @property
+    def given(self) -> str:
+        """The address without its pin, with the credentials that were given in it."""
+        return self.url or str(self)
+
+    @property
     def name(self) -> str:
         """The last part of the path; of a repository or bucket, its name."""
         return (self.path or self.root).rstrip("/").rpartition("/")[2]
@@ -120,7 +127,7 @@ def parse(text: StrPath) -> Address:
     InvalidId
         It is no address of a form above.
     """
-    given = os.fspath(text)
+    given = os.fspath(text).removesuffix(f"/{_INDEX}")
     pin = _PIN.fullmatch(given)
     place, digits = (pin["text"], f"{pin['kind']}:{pin['digits'].replace('-', '')}") if pin else (given, None)
     found = _SCHEME.match(place)
@@ -173,4 +180,6 @@ def _web(url: str, pin: str | None) -> Address:
     if not parts.hostname:
         raise ValueError
     host = parts.netloc.rpartition("@")[2]
+    if host in _SITES and path.count("/") == 2 and path.startswith("datasets/"):
+        return _hub(path, pin)
     return Address(parts.scheme.lower(), host, names.safe(path) if path else "", pin=pin, url=url.partition("#")[0])

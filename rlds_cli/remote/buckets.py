@@ -24,7 +24,9 @@ from rlds_cli.settings import Settings
 
 PART = 8 << 20  # bytes of a part of a large upload
 _PARTS = 9_000  # S3 takes 10,000
-_AT_ONCE = 8  # parts
+_AT_ONCE = 6  # parts
+_SLOW = 10  # times as long as for an answer: seconds for parts that are sent at once
+_LONGEST = 900.0  # seconds of any request
 _CHUNK = 1 << 20
 _SIGNED = timedelta(hours=1)
 _MOST_SIBLINGS = 100
@@ -60,10 +62,19 @@ class BucketObjects(Objects):
 
     @cached_property
     def _store(self) -> Any:
-        """The bucket as obstore has it; made with the first request, which asks S3 for the bucket's region."""
+        """The bucket as obstore has it, to read; made with the first request, which asks S3 for the bucket's region."""
+        return self._made({"read_timeout": timedelta(seconds=self.client.policy.read)})
+
+    @cached_property
+    def _writer(self) -> Any:
+        """The bucket to write: an answer comes when a whole part was sent, which takes long on a slow line."""
+        return self._made({"timeout": timedelta(seconds=_SLOW * self.client.policy.read)})
+
+    def _made(self, timeouts: Mapping[str, timedelta]) -> Any:
         if not _begun:
             _begun.append(os.getpid())
         where, policy = self.where, self.client.policy
+        endpoint = where.gcs if self.address.scheme == "gs" else where.s3 or ""
         common: dict[str, Any] = {
             "retry_config": {
                 "max_retries": _RETRIES,
@@ -75,15 +86,15 @@ class BucketObjects(Objects):
             },
             "client_options": {
                 "connect_timeout": timedelta(seconds=policy.connect),
-                "read_timeout": timedelta(seconds=policy.read),
-                "timeout": timedelta(seconds=max(120.0, 4 * policy.read)),
-                "allow_http": (where.gcs if self.address.scheme == "gs" else where.s3 or "").startswith("http://"),
+                "timeout": timedelta(seconds=_LONGEST),
+                "allow_http": endpoint.startswith("http://"),
+                **timeouts,
             },
         }
         if self.address.scheme == "gs":
             key: dict[str, Any] = {"service_account": str(where.google)} if where.google else {"skip_signature": True}
             return self._obstore.store.GCSStore(self.address.root, base_url=where.gcs, **key, **common)
-        options: dict[str, Any] = {"region": where.region or self._region(), **where.aws}
+        options: dict[str, Any] = {"region": self._region, **where.aws}
         if "access_key_id" not in where.aws:
             options["skip_signature"] = True
         if where.s3:
@@ -91,10 +102,11 @@ class BucketObjects(Objects):
         options["virtual_hosted_style_request"] = not where.s3 and "." not in self.address.root
         return self._obstore.store.S3Store(self.address.root, **options, **common)
 
+    @cached_property
     def _region(self) -> str:
-        """Ask S3 for the region of the bucket: it tells everybody, in the headers of a refusal."""
-        if self.where.s3:
-            return _DEFAULT_REGION
+        """The region of the bucket. S3 tells it to everybody, in the headers of a refusal."""
+        if self.where.region or self.where.s3:
+            return self.where.region or _DEFAULT_REGION
         headers: Any = {}
         try:
             with self.client.open(f"https://s3.amazonaws.com/{self.address.root}") as response:
@@ -113,7 +125,7 @@ class BucketObjects(Objects):
             if where.google is None:
                 return f"{where.gcs}/{self.address.root}/{quote(key)}"
         elif "access_key_id" not in where.aws:
-            host = where.s3 or f"https://s3.{where.region or self._region()}.amazonaws.com"
+            host = where.s3 or f"https://s3.{self._region}.amazonaws.com"
             return f"{host}/{self.address.root}/{quote(key)}"
         url: str = self._obstore.sign(self._store, "GET", key, _SIGNED)
         return url
@@ -188,10 +200,10 @@ class BucketObjects(Objects):
         try:
             with body.open() as content:
                 if body.size <= PART:
-                    self._obstore.put(self._store, key, content.read(), attributes=_kind(name), use_multipart=False)
+                    self._obstore.put(self._writer, key, content.read(), attributes=_kind(name), use_multipart=False)
                 else:
                     part = max(PART, -(-body.size // _PARTS))
-                    self._obstore.put(self._store, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
+                    self._obstore.put(self._writer, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
             there = int(self._obstore.head(self._store, key)["size"])
         except Exception as e:
             raise self._failed(e) from None
@@ -204,7 +216,7 @@ class BucketObjects(Objects):
         mode: Any = "create" if seen is None else {self._version: seen}
         if self.compares:
             try:
-                self._obstore.put(self._store, key, data, attributes=_kind(name), mode=mode, use_multipart=False)
+                self._obstore.put(self._writer, key, data, attributes=_kind(name), mode=mode, use_multipart=False)
                 return
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 raise Overtaken from None
@@ -219,7 +231,7 @@ class BucketObjects(Objects):
         if (None if there is None else there.tag) != seen:
             raise Overtaken
         try:
-            self._obstore.put(self._store, key, data, attributes=_kind(name), use_multipart=False)
+            self._obstore.put(self._writer, key, data, attributes=_kind(name), use_multipart=False)
         except Exception as e:
             raise self._failed(e) from None
         now = self._read(name, LONGEST)

@@ -405,7 +405,10 @@ class BlockFiles:
         for at, many in self._runs(numbers.tolist()):
             file, start, _ = self.map.place(at)
             length = min(many * BLOCK, self.files[file].size - start)
-            descriptor = self.map.open_rows(file)
+            try:
+                descriptor = self.map.open_rows(file)
+            except OSError as e:
+                raise self._failed(disk.disk_error(e, Path(str(self.map.ground))), at, start, start) from e
             writing = _Writing(self, descriptor, at, start)
             try:
                 self._source(file, start, length, writing.take)

@@ -20,32 +20,32 @@ import shutil
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlds_cli.errors import DamagedDataset, DownloadFailed, Offline, RldsError
+from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError
 from rlds_cli.files import disk
-from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, BlockHashes
 from rlds_cli.remote.cache import Stats, Take
 from rlds_cli.remote.index import File, Index, Piece
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_blocks, wrong_block
+from rlds_cli.remote.reading import ATTEMPTS, expect_index, wrong_block
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
+from rlds_cli.store import files as store_files
 
 DATASET, INDEX, HASHES, ADDRESSES = "dataset", "index.json", "hashes", "addresses.json"
-MARK = ".remote"  # in the directory of a dataset whose rows are elsewhere: the address
+MARK = store_files.REMOTE
 _EDGES = 32  # object blocks of which a part was used, kept in memory
 _RANGE = 8  # blocks of a request
 _AT_ONCE = 16  # requests for small files
@@ -101,17 +101,15 @@ def policy(timeout: float | None) -> RetryPolicy:
     )
 
 
-class RemoteContent:
+class Content(ABC):
     """The files of a dataset at an address.
 
     Parameters
     ----------
     connection : Connection
-    pinned : Pinned
+    index : Index
     root : Path
         Directory for its small files.
-    rows : callable
-        Says of a path whether it is of a file that is read by blocks.
     stats : Stats
         Counts requests and bytes.
 
@@ -121,14 +119,12 @@ class RemoteContent:
         Directory with the small files that are here.
     """
 
-    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats) -> None:
-        self.connection, self.index, self.stats = connection, pinned.index, stats
+    def __init__(self, connection: Connection, index: Index, root: Path, stats: Stats) -> None:
+        self.connection, self.index, self.stats = connection, index, stats
         self.path = root / DATASET
-        self._hashes = BlockHashes(pinned.hashes, [o.size for o in pinned.index.objects])
-        self._files = {f.path: f for f in pinned.index.files}
+        self._files = {f.path: f for f in index.files}
         self._sorted = sorted(self._files)
         self._there: set[str] = set()
-        self._edges: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
         _contents.add(self)
 
@@ -172,13 +168,45 @@ class RemoteContent:
             self._bring(missing)
         self._there.update(f.path for f in wanted)
 
+    def size(self, prefix: str) -> int:
+        """Return the bytes at the address of the files whose paths begin so."""
+        return sum(p.length for f in self.below(prefix) for p in f.pieces)
+
+    @abstractmethod
+    def _is_here(self, file: File) -> bool: ...
+
+    @abstractmethod
+    def _bring(self, files: list[File]) -> None: ...
+
+    @abstractmethod
+    def read(self, path: str, start: int, length: int, take: Take) -> None:
+        """Give bytes [start, start + length) of a file to ``take``, checked, in order; zeros where it has a hole.
+
+        Raises
+        ------
+        DownloadFailed, WrongHash, Offline
+        """
+
+    @abstractmethod
+    def is_right(self, path: str, start: int, data: memoryview) -> bool:
+        """Return whether data is a part of a file, as far as the hashes of whole blocks tell: else False."""
+
+
+class RemoteContent(Content):
+    """The files of a dataset that was pushed, checked by the hashes of its blocks."""
+
+    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats) -> None:
+        super().__init__(connection, pinned.index, root, stats)
+        self._hashes = BlockHashes(pinned.hashes, [o.size for o in pinned.index.objects])
+        self._edges: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
     def _is_here(self, file: File) -> bool:
         try:
             return (self.path / file.path).lstat().st_size == file.size
         except OSError:
             return False
 
-    def _bring(self, files: Sequence[File]) -> None:
+    def _bring(self, files: list[File]) -> None:
         blocks = {(p.object, b) for f in files for p in f.pieces for b in range(*_blocks(p))}
         with self._lock:
             got = {key: self._edges[key] for key in blocks if key in self._edges}
@@ -372,99 +400,6 @@ def _zeros(count: int, take: Take) -> None:
         count -= part
 
 
-# -- what is at an address, and what is here of it
-
-
-def find(address: Address, where: Settings, connection: Connection, stats: Stats) -> Pinned:
-    """Return the content of an address: pinned content that is here without a request, else what is there now.
-
-    Raises
-    ------
-    DatasetNotFound, WrongFingerprint, DamagedDataset, NewerFormat, DownloadFailed
-    Offline
-        The network may not be used, and nothing of it is here.
-    """
-    whole = address.pin is not None and len(address.pin.partition(":")[2]) == 64
-    offline = where.offline and address.scheme != "file"
-    if whole or offline:
-        for root in seen(where, address):
-            with suppress(OSError, RldsError):
-                found = load(root)
-                if address.matches(found.index.fingerprint):
-                    return found
-    if offline:
-        raise Offline(
-            f"{address} is on the network, which is off (RLDS_OFFLINE or --offline), and nothing of it is here.",
-            hint="open it once with the network",
-        )
-    objects = connection()
-    index, document = expect_index(objects)
-    stats.add(requests=1, fetched=len(document.data))
-    for root in homes(where):
-        with suppress(OSError, RldsError):
-            known = load(root / Pinned(index, b"").name)
-            if known.index == index:
-                return known
-    hashes = read_blocks(objects, index)
-    data = b"".join(hashes.of(number) for number in range(len(index.objects)))
-    stats.add(requests=1, fetched=len(data))
-    return Pinned(index, data)
-
-
-def homes(where: Settings) -> list[Path]:
-    """Return the directories of remote datasets: that of the user's own home."""
-    return [where.home / "remote"]
-
-
-def seen(where: Settings, address: Address | None = None) -> list[Path]:
-    """Return the directories of remote datasets that are here; only those that were seen at an address, if given."""
-    found = []
-    for top in homes(where):
-        with suppress(OSError):
-            for entry in sorted(os.scandir(top), key=lambda e: e.name):
-                root = Path(entry.path)
-                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
-                if there and (address is None or str(address) in addresses_of(root)):
-                    found.append(root)
-    return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
-
-
-def addresses_of(root: Path) -> list[str]:
-    """Return the addresses at which a remote dataset was seen, the latest last."""
-    said = documents.load_own(root / ADDRESSES) or {}
-    found = said.get("addresses")
-    return [a for a in found if isinstance(a, str)] if isinstance(found, list) else []
-
-
-def load(root: Path) -> Pinned:
-    """Read the index and the hashes of a remote dataset that is here; raises OSError, DamagedDataset."""
-    with safe_files.reading(root / INDEX) as file:
-        index = indexes.parse(file.read(), str(root / INDEX))
-    with safe_files.reading(root / HASHES) as file:
-        hashes = file.read()
-    if hashlib.sha256(hashes).hexdigest() != index.blocks.sha256:
-        raise DamagedDataset(f"{root / HASHES} is not what the index says.")
-    return Pinned(index, hashes)
-
-
-def save(root: Path, pinned: Pinned, address: Address) -> None:
-    """Write the index, the hashes and the address of a remote dataset into its directory."""
-    known = False
-    with suppress(OSError, RldsError):
-        known = load(root).index == pinned.index
-    if not known:
-        for name, data in ((HASHES, pinned.hashes), (INDEX, pinned.index.to_bytes())):
-            with safe_files.replacing(root / name) as file:
-                file.write(data)
-    before = addresses_of(root)
-    if before[-1:] != [str(address)]:
-        others = [a for a in before if a != str(address)][-_MOST_ADDRESSES:]
-        documents.save_own(root / ADDRESSES, {"addresses": [*others, str(address)]})
-    safe_files.directory(root / DATASET, root)
-    if not (root / DATASET / MARK).exists():
-        safe_files.replace_text(root / DATASET / MARK, f"{address}\n")
-
-
 def temporary_root() -> Path:
     """Return a new directory for the small files of a dataset without a cache; it ends with this process."""
     shared = Path("/dev/shm")
@@ -481,7 +416,7 @@ def _remove(root: Path, process: int) -> None:
         shutil.rmtree(root, ignore_errors=True)
 
 
-_contents: weakref.WeakSet[RemoteContent] = weakref.WeakSet()
+_contents: weakref.WeakSet[Content] = weakref.WeakSet()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 

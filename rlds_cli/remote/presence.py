@@ -46,6 +46,7 @@ from rlds_cli.array_types import IntArray
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
 
 BLOCK = 1 << 20
 LOCK = "room.lock"
@@ -203,13 +204,13 @@ class BlockMap:
         DamagedDataset
             The file is something else, or a process of another machine uses it.
         """
-        boot = _boot()
+        this = boot()
         if self._map[:8] == bytes(8):
-            self._map[_BOOT] = boot
+            self._map[_BOOT] = this
             self._map[:8] = _MAGIC
         if self._map[:8] != _MAGIC:
             raise DamagedDataset(f"{self.ground}/{MAP} is no map of blocks.", hint="rlds gc removes remote datasets")
-        if self._map[_BOOT] != boot:
+        if self._map[_BOOT] != this:
             try:
                 fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -218,7 +219,7 @@ class BlockMap:
                     hint="cache=0, or RLDS_HOME on a disk of this machine",
                 ) from None
             self.state[:] = 0
-            self._map[_BOOT] = boot
+            self._map[_BOOT] = this
         fcntl.flock(self._file.number, fcntl.LOCK_SH)
 
     @property
@@ -244,6 +245,8 @@ class BlockMap:
 
     def open_rows(self, file: int) -> int:
         """Return a new descriptor of a file of rows."""
+        if self.gone and isinstance(self.ground, DirectoryGround):  # it has two names, and is only read
+            return safe_files.open_shared(self.ground.root / name_of_rows(self.ground, file), os.O_RDONLY)
         return self.ground.open(name_of_rows(self.ground, file))
 
     # -- pins
@@ -478,6 +481,28 @@ def is_locked(descriptor: int, first: int, count: int) -> bool:
     return bool(_FLOCK.unpack(answer[: _FLOCK.size])[0] != fcntl.F_UNLCK)
 
 
+def discard(root: Path) -> bool:
+    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
+    room = Room(root.parent, None)
+    with room.locked():
+        try:
+            descriptor = safe_files.open_own(root / MAP, os.O_RDWR)
+        except FileNotFoundError:
+            descriptor = -1
+        try:
+            if descriptor >= 0:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            aside = root.with_name(f".{root.name}.{os.urandom(8).hex()}.removed")
+            root.rename(aside)
+        except BlockingIOError:
+            return False
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+    trees.remove(aside)
+    return True
+
+
 # -- the list of the files of rows
 
 
@@ -504,7 +529,8 @@ def _note_files(ground: DirectoryGround, files: Sequence[RowFile]) -> None:
     safe_files.replace_text(path, json.dumps({"files": [[f.path, f.size] for f in wanted]}))
 
 
-def _boot() -> bytes:
+def boot() -> bytes:
+    """Return what tells one start of the machine from another, 64 bytes."""
     try:
         said = _BOOT_FILE.read_bytes().strip()
     except OSError:

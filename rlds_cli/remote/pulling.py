@@ -35,8 +35,8 @@ from rlds_cli.http.connections import is_private
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import LOCAL
+from rlds_cli.remote import completing, origins
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote import origins
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, BlockHashes, blocks_of
 from rlds_cli.remote.index import File, Index, Piece
@@ -80,6 +80,7 @@ def pull(
     as_: str | None = None,
     expect: str | None = None,
     force: bool = False,
+    blocks: bool = False,
     progress: Progress = silent,
     policy: RetryPolicy | None = None,
 ) -> Path:
@@ -94,6 +95,8 @@ def pull(
     force : bool
         Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
         generation is replaced without it.
+    blocks : bool
+        Go on with the blocks that are here since the dataset was read at its address, and take them over as they are.
 
     Raises
     ------
@@ -125,7 +128,10 @@ def pull(
                 _check_replaceable(here, place, id, address, index, force)
             target = place.dataset(id)
             with disk_errors(target), _not_written(here):
-                _fetch_and_publish(objects, index, id, place, here, progress)
+                if blocks:
+                    _complete(objects, index, id, place, progress)
+                else:
+                    _fetch_and_publish(objects, index, id, place, here, progress)
             origins.record(place, id, _origin(address, index))
     progress(Event(str(id), "ready", note=f"downloaded from {address}"))
     return target
@@ -207,6 +213,10 @@ def _fetch_and_publish(
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
+    if index.generation is None:  # refuse now what would be refused later
+        (work / "head").mkdir(exist_ok=True)
+        safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
+        manifest.read(work / "head")
     arriving = _Arriving(objects, index, hashes, work, str(id), tell)
     arriving.run(here)
     dataset = work / "dataset"
@@ -215,6 +225,22 @@ def _fetch_and_publish(
     safe_files.directory(place.dataset(id).parent, place.root)
     publishing.publish(dataset, place.dataset(id), growing=index.generation is not None)
     trees.discard(work)
+
+
+def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: Progress) -> None:
+    """Fetch what a remote dataset lacks, and publish its files."""
+    work = safe_files.work_directory(place.partial(id, "blocks"), place.root)
+    dataset = work / "dataset"
+    root = completing.bring(objects.address, objects.where, index.fingerprint, dataset, str(id), tell)
+    head = (dataset / indexes.MANIFEST).read_bytes()
+    if hashlib.sha256(head).hexdigest() != index.manifest:
+        raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
+    _identify(dataset, head, id, growing=index.generation is not None)
+    _check(dataset, index, objects, tell)
+    safe_files.directory(place.dataset(id).parent, place.root)
+    publishing.publish(dataset, place.dataset(id), growing=index.generation is not None)
+    trees.discard(work)
+    completing.forget(root)  # later, by rlds gc, if a process reads it
 
 
 def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:

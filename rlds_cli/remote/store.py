@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.growing.store import GrowingStore
-from rlds_cli.remote import addresses, content, decoding, presence
+from rlds_cli.remote import addresses, content, decoding, finding, presence
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
-from rlds_cli.remote.content import Connection, Pinned, RemoteContent
+from rlds_cli.remote.content import Connection, Content, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
+from rlds_cli.remote.plain import Plain, PlainContent
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, compression, generations, manifest
@@ -74,7 +77,7 @@ def open_remote(
         raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
     stats = Stats()
     connection = Connection(address, where, timeout)
-    pinned = content.find(address, where, connection, stats)
+    pinned = finding.find(address, where, connection, stats)
     growing = pinned.index.generation is not None
     if generation is not None and generation != pinned.index.generation:
         there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
@@ -108,12 +111,20 @@ def parse_size(cache: CacheSize) -> int | None:
 
 
 class Access:
-    """What a store of either kind needs: the content, and its blocks, in the home or in memory."""
+    """What a store of either kind needs: the content, and its blocks, in the home or in memory.
+
+    Attributes
+    ----------
+    root : Path or None
+        Its directory in the home.
+    row_blocks : BlockFiles
+        The files of rows as they lie at the address.
+    """
 
     def __init__(
         self,
         connection: Connection,
-        pinned: Pinned,
+        pinned: Pinned | Plain,
         where: Settings,
         limit: int | None,
         timeout: float | None,
@@ -130,12 +141,23 @@ class Access:
             safe_files.directory(root / content.DATASET, root)
             safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
         else:
-            self.room = Room(where.home / "remote", limit)
             self.root = root = where.home / "remote" / pinned.name
-            self.room.ground(pinned.name)
-            content.save(root, pinned, connection.address)
-        self.content = RemoteContent(connection, pinned, root, stats)
+            try:
+                self.room = Room(where.home / "remote", limit)
+                self.room.ground(pinned.name)
+                with self.room.locked():
+                    finding.save(root, pinned, connection.address)
+            except OSError as e:
+                error = disk.disk_error(e, root)
+                error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
+                raise error from e
+        self.content: Content = (
+            PlainContent(connection, pinned, root, stats)
+            if isinstance(pinned, Plain)
+            else RemoteContent(connection, pinned, root, stats)
+        )
         self.path = self.content.path
+        self.row_blocks: BlockFiles
 
     @property
     def address(self) -> Address:
@@ -150,7 +172,7 @@ class Access:
         def source(file: int, start: int, length: int, take: Take) -> None:
             of.read(files[file].path, start, length, take)
 
-        return BlockFiles(
+        self.row_blocks = BlockFiles(
             self.room,
             self.pinned.name,
             files,
@@ -161,12 +183,11 @@ class Access:
             stats=self.stats,
             counts=False,
         )
+        return self.row_blocks
 
     def reopened(self) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same content in another process."""
-        address = self.address
-        text = address.url or str(address)
-        pinned = f"{text}#{self.pinned.index.fingerprint}"
+        pinned = f"{self.address.given}#{self.pinned.index.fingerprint}"
         return _reopened, (pinned, self.where.home, self.cache, self.timeout)
 
 
@@ -187,25 +208,25 @@ class _Remote(Store):
 
     remote = True
     blocks: BlockFiles
-    _access: Access
+    access: Access
 
     @property
     def address(self) -> str:
         """The address, without credentials."""
-        return str(self._access.address)
+        return str(self.access.address)
 
     @property
     def stats(self) -> Stats:
         """What this process has fetched, and waited for."""
-        return self._access.stats
+        return self.access.stats
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self._access.reopened()
+        return self.access.reopened()
 
     def beside(self, *parts: str) -> Path:
         """Return the path of a file or directory beside the rows, which is here then."""
         name = "/".join(parts)
-        self._access.content.need(name, f"{name}/")
+        self.access.content.need(name, f"{name}/")
         return self.path.joinpath(*parts)
 
     @contextmanager
@@ -216,7 +237,7 @@ class _Remote(Store):
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
         prefix = "".join(f"{part}/" for part in parts)
-        return sum(p.length for f in self._access.content.below(prefix) for p in f.pieces)
+        return self.access.content.size(prefix)
 
     def rows(self, name: str) -> Array:
         """Return all rows of a field as a `RemoteColumn`: what is read of it is fetched."""
@@ -279,7 +300,7 @@ class RemoteStore(_Remote):
     """The files of a dataset at an address."""
 
     def __init__(self, access: Access) -> None:
-        self._access = access
+        self.access = access
         access.content.need("zarr.json", "episodes/")
         super().__init__(access.path)
         index = access.pinned.index
@@ -303,10 +324,10 @@ class RemoteStore(_Remote):
                 found.append(arrays.data_file(Path(DIRECTORY, f.path, "bytes"), 1).as_posix())
             if self._decoded:
                 for array in compression.column_arrays(self.fields[f.name], Path(f.path)):
-                    found += [c.path for c in self._access.content.below(f"{array.as_posix()}/c/")]
+                    found += [c.path for c in self.access.content.below(f"{array.as_posix()}/c/")]
             else:
                 found += [file.as_posix() for file in stored_rows.files(Path(), f, f.path).values()]
-        index = self._access.pinned.index
+        index = self.access.pinned.index
         there = {f.path for f in index.files}
         return [path for path in dict.fromkeys(found) if path in there]
 
@@ -354,7 +375,7 @@ class RemoteStore(_Remote):
             return (rows + 1,), np.dtype("int64")
         if key.endswith((BYTES, FILMS)):
             directory = self._directory_of(key)
-            self._access.content.need(f"{directory.as_posix()}/zarr.json")
+            self.access.content.need(f"{directory.as_posix()}/zarr.json")
             shape, dtype = arrays.open_document(self.path / directory)
             if len(shape) != 1 or dtype != np.uint8:
                 raise DamagedDataset(f"{self.path / directory} is no array of bytes.", hint="rlds verify ID")
@@ -377,7 +398,7 @@ class RemoteStore(_Remote):
                 shape, dtype = self._shape(key)
                 size = arrays.file_size(shape, dtype)
                 path = arrays.data_file(directory, len(shape)).as_posix()
-                found = self._access.content.file(path).size if size else 0
+                found = self.access.content.file(path).size if size else 0
                 if found != size:
                     raise DamagedDataset(
                         f"{self.address}: {path} has {found:,} bytes; {size:,} expected.",
@@ -411,8 +432,8 @@ class RemoteStore(_Remote):
     def directory(self, name: str) -> Path:
         """Return the directory of a field, which has no rows here."""
         path = self._stored[name].path
-        below = self._access.content.below(f"{path}/")
-        self._access.content.need(*(f.path for f in below if f.path.endswith("/zarr.json")))
+        below = self.access.content.below(f"{path}/")
+        self.access.content.need(*(f.path for f in below if f.path.endswith("/zarr.json")))
         return self.path / path
 
     def strings(self, name: str) -> Array:
@@ -425,7 +446,7 @@ class RemoteStore(_Remote):
         if name not in self._videos:
             path = self._stored[name].path
             film = self._film(name)
-            of = self._access.content
+            of = self.access.content
             of.need(*(f.path for f in of.below(f"{DIRECTORY}/{path}/") if f.path != film))
             self._videos[name] = RemoteVideos(self.path / DIRECTORY / path, self._column(name + FILMS), self, film)
         return self._videos[name]
@@ -491,7 +512,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
     """The files of a dataset that grows at an address, at the generation that was pushed."""
 
     def __init__(self, access: Access, generation: int | None = None) -> None:
-        self._access = access
+        self.access = access
         of, index = access.content, access.pinned.index
         of.need("zarr.json", generations.FILE)
         heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
@@ -516,7 +537,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
             size = self._segment_rows * arrays.row_bytes((0, *shape), dtype)
             for number in self._needed if size else ():
                 path = self._segment(f, number)
-                if self._access.content.file(path).size != size:
+                if self.access.content.file(path).size != size:
                     raise DamagedDataset(
                         f"{self.address}: {path} has another size than {size:,} bytes.", hint=logs.HINT
                     )
@@ -527,11 +548,11 @@ class RemoteGrowingStore(_Remote, GrowingStore):
 
     def newest(self) -> GrowingStore:
         """Return what is at the address now, which may be this generation."""
-        access = self._access
+        access = self.access
         stats = Stats()
-        unpinned = addresses.parse(access.address.url or str(access.address))
+        unpinned = replace(access.address, pin=None)
         connection = Connection(unpinned, access.where, access.timeout)
-        pinned = content.find(unpinned, access.where, connection, stats)
+        pinned = finding.find(unpinned, access.where, connection, stats)
         if pinned.index.fingerprint == self.content and pinned.index.generation == self.generation.number:
             return self
         if pinned.index.generation is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 
 import requests
 
-from rlds_cli.http.connections import Permanent, Retryable
+from rlds_cli.http.connections import Budget, Permanent, Retryable
 from rlds_cli.remote.objects import Chunk, Document, Objects
 
+_REQUESTS = 32  # for one range, with redirects
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 
@@ -22,6 +24,10 @@ class WebObjects(Objects):
         """Return the URL that a file is requested at."""
         return self.address.url_of(name)
 
+    def _open(self, name: str, asked: str) -> AbstractContextManager[requests.Response]:
+        """Request a range. Retries are limited, but not the requests for a dataset of any size."""
+        return self.client.open(self.url(name), {"Range": asked}, budget=Budget(_REQUESTS))
+
     def has_ranges(self, name: str) -> bool:
         """Ask the server for two bytes of a file, once."""
         if self._ranges is None:
@@ -29,7 +35,7 @@ class WebObjects(Objects):
         return self._ranges
 
     def _honours_range(self, name: str) -> bool:
-        with self.client.open(self.url(name), {"Range": "bytes=1-2"}) as response:
+        with self._open(name, "bytes=1-2") as response:
             return response.status_code != 200
 
     def _read(self, name: str, longest: int) -> Document | None:
@@ -45,7 +51,7 @@ class WebObjects(Objects):
 
     def _size(self, name: str) -> int | None:
         try:
-            with self.client.open(self.url(name), {"Range": "bytes=0-0"}) as response:
+            with self._open(name, "bytes=0-0") as response:
                 if response.status_code == 206 and (
                     told := _RANGE.fullmatch(response.headers.get("Content-Range", ""))
                 ):
@@ -59,8 +65,7 @@ class WebObjects(Objects):
             raise
 
     def _stream(self, name: str, start: int, length: int) -> Iterator[Chunk]:
-        asked = {"Range": f"bytes={start}-{start + length - 1}"}
-        with self.client.open(self.url(name), asked) as response:
+        with self._open(name, f"bytes={start}-{start + length - 1}") as response:
             skip = 0
             if response.status_code == 206:
                 _check_range(response.headers, start, length)

@@ -29,7 +29,7 @@ from rlds_cli.downloads.fetch.planning import FetchStep
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, source_of
 from rlds_cli.downloads.sources.protocol import RemoteFile
-from rlds_cli.errors import DownloadFailed, RldsError, UploadFailed
+from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferError, UploadFailed
 from rlds_cli.files import hashing, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -48,6 +48,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _GROUP, _FILES = 1 << 30, 64  # bytes and files that are fetched, sent and removed together
 _AT_ONCE = 4  # files that are sent
 _ATTEMPTS = 20  # to write the sums while others write them, too
+_NAMED = 5  # failures in one message
 _TAG = "mirror"
 
 
@@ -69,11 +70,15 @@ class MirroredFile:
 
 @dataclass(frozen=True, slots=True)
 class MirroredArchive:
-    """An archive at the mirror; ``warnings`` are about its licence, and about files without a published hash."""
+    """An archive at the mirror; ``warnings`` are about its licence, and about files without a published hash.
+
+    ``problem`` says in a plan why its source does not list it.
+    """
 
     id: str
     files: tuple[MirroredFile, ...]
     warnings: tuple[str, ...]
+    problem: str | None = None
 
     @property
     def to_fetch(self) -> int:
@@ -161,17 +166,41 @@ def mirror(
     UnknownDataset
         The registry has no such id.
     DownloadFailed, WrongHash, Offline
-        A file could not be fetched. Those before it are at the mirror; the same call goes on.
+        Files could not be fetched, after all other archives were copied; the same call goes on. A plan has the reasons.
     UploadFailed
-        The store did not take a file.
+        The store did not take a file; no other is tried.
     """
     where, tell = settings.read(cache_dir), shown(progress)
     entries = [registry.get(id) for id in download.expand([refs] if isinstance(refs, str) else refs)]
     with stores.open_objects(addresses.parse(to), where) as objects:
         target = _Target(objects)
         target.read()
-        act = partial(_planned if dry_run else _mirrored, target, where, tell)
-        return Mirrored(str(objects.address), tuple(map(act, entries)), not dry_run)
+        found, failed = list[MirroredArchive](), dict[str, RldsError]()
+        for entry in entries:
+            try:
+                found.append((_planned if dry_run else _mirrored)(target, where, tell, entry))
+            except (TransferError, ArchiveError) as e:
+                if isinstance(e, UploadFailed):
+                    raise
+                failed[entry.id] = e
+                found.append(MirroredArchive(entry.id, (), (), problem=e.message))
+                tell(Event(entry.id, "note", note=e.message))
+    if failed and not dry_run:
+        raise _unfinished(failed, len(entries), str(objects.address))
+    return Mirrored(str(objects.address), tuple(found), not dry_run)
+
+
+def _unfinished(failed: Mapping[str, RldsError], of: int, to: str) -> RldsError:
+    """Return the error that says which archives could not be copied."""
+    first = next(iter(failed.values()))
+    if of == 1:
+        return first
+    named = [f"{id}: {e.message}" for id, e in failed.items()]
+    more = f" And {len(named) - _NAMED:,} more." if len(named) > _NAMED else ""
+    return type(first)(
+        f"{len(failed):,} of {of:,} archives could not be copied to {to}. {' '.join(named[:_NAMED])}{more}",
+        hint="the others are there; the same command tries again",
+    )
 
 
 def _planned(target: _Target, where: Settings, tell: Progress, entry: Entry) -> MirroredArchive:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli import settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, joined
+from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, blocks_of, joined
 from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_blocks
@@ -33,10 +33,13 @@ MOST_OBJECTS = 100
 _SHARE = 72  # objects of equal size, of which each is at least three quarters full: 96
 _WORTH = 4096  # bytes of a piece for which an object of another dataset is copied
 _READ = 1 << 20
-_LARGE = 8 * BLOCK  # bytes of a file whose blocks are blocks of an object
+_LARGE = 8 * BLOCK  # bytes of a file that begins with a block of an object, if few zeros come before it
 _EPISODES = "episodes/"
+_ADDED = 32  # one such part of what is sent may be sent for a better order, or to leave objects behind
+_LOOKS = 16  # blocks of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
+_Key = tuple[int, int]  # an object: numbers of its index and in it
 
 
 @dataclass(frozen=True)
@@ -126,13 +129,15 @@ class Plan:
         return sum(o.object.size for o in self.new)
 
 
-def plan(snapshot: Snapshot, known: Sequence[Known], told: Told = lambda done: None) -> Plan:
-    """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed."""
+def plan(snapshot: Snapshot, known: Sequence[Known], told: Told = lambda done: None, *, prune: bool = False) -> Plan:
+    """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
+
+    With ``prune`` objects of which less than half is used are not taken over: they can be removed then.
+    """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
         matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
-        matches = _worthwhile(matches, known)
-        matches = _few(matches, snapshot)
+        matches = _worthwhile(matches, known, snapshot, prune)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
         packed = _packed(sorted(spans, key=_order), snapshot.size)
         new = tuple(pool.map(lambda parts: _hashed(parts, told), packed))
@@ -178,9 +183,36 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
             for piece in other.pieces:
                 if not k.has(piece) or not _within(file.extents, piece):
                     continue
-                if _is_free(piece, found) and ranges.sha256(file, piece.at, piece.length) == piece.sha256:
+                if not _is_free(piece, found):
+                    continue
+                if ranges.sha256(file, piece.at, piece.length) == piece.sha256:
                     found.append(Match(piece.at, piece.length, number, piece))
+                else:
+                    parts = _equal_blocks(file, piece, k, ranges)
+                    found += [Match(p.at, p.length, number, p) for p in parts]
     return sorted(found, key=lambda m: m.at)
+
+
+def _equal_blocks(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
+    """Yield the parts of a piece whose blocks are the same in a file: that of rows which come before a change."""
+    first, stop = blocks_of(piece.offset), (piece.offset + piece.length) // BLOCK
+    hashes = known.hashes.of(piece.object)
+
+    def is_equal(block: int) -> bool:
+        at = piece.at + block * BLOCK - piece.offset
+        return ranges.sha256(file, at, BLOCK) == hashes[32 * block : 32 * block + 32].hex()
+
+    looked = range(first, stop, max(1, (stop - first) // _LOOKS))
+    if not any(map(is_equal, looked)):
+        return
+    begun = None
+    for block in range(first, stop + 1):
+        if block < stop and is_equal(block):
+            begun = block if begun is None else begun
+        elif begun is not None:
+            at, length = piece.at + begun * BLOCK - piece.offset, (block - begun) * BLOCK
+            yield Piece(at, piece.object, begun * BLOCK, length, ranges.sha256(file, at, length))
+            begun = None
 
 
 def _within(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:
@@ -211,25 +243,30 @@ def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
     )
 
 
-def _worthwhile(matches: list[list[Match]], known: Sequence[Known]) -> list[list[Match]]:
-    """Drop what is only in objects of other datasets of which hardly anything is used: they would be copied whole."""
-    used = {(m.known, m.piece.object) for found in matches for m in found if known[m.known].here or m.length >= _WORTH}
-    return [[m for m in found if (m.known, m.piece.object) in used] for found in matches]
+def _worthwhile(
+    matches: list[list[Match]], known: Sequence[Known], snapshot: Snapshot, prune: bool
+) -> list[list[Match]]:
+    """Drop the objects whose use is not worth keeping or copying them whole; their content is packed anew.
 
-
-def _few(matches: list[list[Match]], snapshot: Snapshot) -> list[list[Match]]:
-    """Drop the objects of which least is used, while there would be too many: their content is packed anew."""
-    used: dict[tuple[int, int], int] = {}
+    These are objects of other datasets of which only scraps are used; those of which less than half is used, as far as
+    that adds a few per cent to what is sent anyway (with ``prune`` all of them); and the least used of too many.
+    """
+    used: dict[_Key, int] = {}
+    longest: dict[_Key, int] = {}
     for found in matches:
         for m in found:
             key = m.known, m.piece.object
-            used[key] = used.get(key, 0) + m.length
-    least = sorted(used, key=lambda key: used[key])
-    gone = set[tuple[int, int]]()
-    while least and len(least) + _objects_for(snapshot, sum(used[key] for key in least)) > MOST_OBJECTS:
-        gone.update(least[: -(-len(least) // 2)])
-        least = least[-(-len(least) // 2) :]
-    return [[m for m in found if (m.known, m.piece.object) not in gone] for found in matches] if gone else matches
+            used[key], longest[key] = used.get(key, 0) + m.length, max(longest.get(key, 0), m.length)
+    kept = sorted((key for key in used if known[key[0]].here or longest[key] >= _WORTH), key=lambda key: used[key])
+    spare = (snapshot.size - sum(used[key] for key in kept)) // _ADDED
+    for key in list(kept):
+        if 2 * used[key] < known[key[0]].index.objects[key[1]].size and (used[key] <= spare or prune):
+            spare -= used[key]
+            kept.remove(key)
+    while kept and len(kept) + _objects_for(snapshot, sum(used[key] for key in kept)) > MOST_OBJECTS:
+        kept = kept[-(-len(kept) // 2) :]
+    stay = set(kept)
+    return [[m for m in found if (m.known, m.piece.object) in stay] for found in matches]
 
 
 def _objects_for(snapshot: Snapshot, known: int) -> int:
@@ -262,21 +299,25 @@ def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
 
 
 def _order(span: Span) -> tuple[bool, bool, int]:
-    """Return what spans are sorted by: small ones first, of those the manifest and the episode table."""
-    large, path = span.length >= _LARGE, span.file.path
-    return span.file.growing, large, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
+    """Return what spans are sorted by: large ones first; of the others the manifest and the episode table."""
+    small, path = span.length < _LARGE, span.file.path
+    return span.file.growing, small, 0 if path == MANIFEST or path.startswith(_EPISODES) else 1
 
 
 def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
-    """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full."""
-    size = _size(total + total * BLOCK // _LARGE)
+    """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full.
+
+    Blocks of large files are blocks of their object, as far as that adds few zeros: one part in `_ADDED`.
+    """
+    size = _size(total + total // _ADDED)
     made: list[list[Span]] = [[]]
-    filled = 0
+    filled = laid = added = 0
     for span in spans:
         between = (span.at - filled) % BLOCK if span.length >= _LARGE else 0
-        if 0 < between < size - filled:
+        laid += span.length
+        if 0 < between < size - filled and (added + between) * _ADDED <= laid:
             made[-1].append(Span(_zeros(between), 0, between))
-            filled += between
+            filled, added = filled + between, added + between
         while span.length:
             room = size - filled
             if span.length > room and 4 * filled >= 3 * size:

@@ -87,6 +87,7 @@ def push(
         Read everything and return the plan; nothing is written anywhere.
     prune : bool
         Remove objects that the new index does not name: those of older pushes, which readers of an older index need.
+        What is used of objects that are less than half used is sent again.
     pages : bool, optional
         Write the card, Croissant metadata and the HTML report, for which all rows are read. By default the report is
         left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
@@ -150,7 +151,7 @@ def send(
         old = there | objects.names("blocks/") if prune else {}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress)
+            plan = _plan(taken, objects, found, there, refused, progress, prune=prune)
             if dry_run:
                 return _pushed(plan, taken, address, there, dry_run=True)
             beside = documents(plan, objects)
@@ -216,6 +217,8 @@ def _plan(
     there: Mapping[str, int],
     refused: Set[str],
     tell: Progress,
+    *,
+    prune: bool,
 ) -> Plan:
     known = []
     if found is not None:
@@ -224,7 +227,7 @@ def _plan(
         known = [k for k in known if _has_hashes(k)]
     if not known or known[0].index.manifest != taken.manifest:
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell))
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), prune=prune)
 
 
 def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
@@ -262,7 +265,9 @@ class _Told:
 
     def __call__(self, size: int) -> None:
         with self._lock:
-            self._done = min(self._total, self._done + size)
+            before, self._done = self._done, min(self._total, self._done + size)
+            if self._done == before:  # what is sent again after a failure
+                return
             self._progress(Event(self._id, self._stage, "", self._done, self._total))
 
 
@@ -300,9 +305,11 @@ def _write_index(
                 f"{objects.address}/{gone.name} is gone: somebody removed it meanwhile. The index was not written.",
                 hint="the same command again sends it",
             )
+    content = plan.index.to_bytes()
+    indexes.parse(content, f"The index for {objects.address}")  # what is written can be read
     objects.put(plan.index.blocks_name, Body.of(plan.hashes))
     try:
-        objects.replace(indexes.NAME, plan.index.to_bytes(), None if found is None else found[1].tag, beside)
+        objects.replace(indexes.NAME, content, None if found is None else found[1].tag, beside)
     except Overtaken:
         raise UploadFailed(
             f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",

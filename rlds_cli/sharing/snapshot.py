@@ -129,6 +129,8 @@ def _ordinary(path: Path) -> Iterator[LocalFile]:
     store_files.check_tree(path)
     for file in sorted(trees.files(path)):
         name = file.relative_to(path).as_posix()
+        if "/." in f"/{name}":  # of a file system or a desktop
+            continue
         status = file.lstat()
         extents = ((0, status.st_size),) if status.st_size else ()
         yield LocalFile(name, status.st_size, extents, file, identity=_identity(status))

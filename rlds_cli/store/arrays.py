@@ -180,7 +180,7 @@ def open_sized(file: Path, size: int) -> io.FileIO:
     try:
         f = files.open_regular(file)
     except FileNotFoundError as e:
-        raise DamagedDataset(f"{file} is missing.", hint=_HINT) from e
+        raise files.missing(file) or DamagedDataset(f"{file} is missing.", hint=_HINT) from e
     except OSError as e:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=_HINT) from e
     try:
@@ -196,7 +196,7 @@ def check_size(file: Path, size: int) -> None:
     try:
         found = file.stat().st_size
     except FileNotFoundError as e:
-        raise DamagedDataset(f"{file} is missing.", hint=_HINT) from e
+        raise files.missing(file) or DamagedDataset(f"{file} is missing.", hint=_HINT) from e
     except OSError as e:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=_HINT) from e
     _compare_size(file, found, size)
@@ -301,7 +301,8 @@ def _load(directory: Path) -> dict[str, Any]:
     try:
         found = documents.loads(files.content(path, documents.LONGEST))
     except (OSError, ValueError) as e:
-        raise DamagedDataset(f"{path} cannot be read: {e}") from e
+        elsewhere = files.missing(path) if isinstance(e, FileNotFoundError) else None
+        raise elsewhere or DamagedDataset(f"{path} cannot be read: {e}") from e
     if not isinstance(found, dict):
         raise DamagedDataset(f"{path} cannot be read: {type(found).__name__}; an object expected.")
     return found

@@ -177,7 +177,7 @@ def check_shards(array: Path) -> None:
     for shard in range(found.shards):
         file = _shard_file(array, found, shard)
         if not file.is_file():
-            raise DamagedDataset(f"{file} is missing.", hint=_HINT)
+            raise files.missing(file) or DamagedDataset(f"{file} is missing.", hint=_HINT)
 
 
 def _shard_file(array: Path, found: ArrayLayout, shard: int) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rlds_cli.errors import DamagedDataset, NoPermission
 from rlds_cli.files import safe as safe_files
 
+REMOTE = ".remote"  # in the directory of a dataset whose rows are at an address: that address
 _MOST = 1 << 20  # files and directories of one dataset
 _DEEPEST = 600  # directories inside each other
 
@@ -33,6 +34,20 @@ def open_regular(path: Path) -> io.FileIO:
         return io.FileIO(safe_files.open_shared(path, os.O_RDONLY))
     except NoPermission as e:
         raise _foreign(path, path.lstat().st_mode) from e
+
+
+def missing(path: Path) -> DamagedDataset | None:
+    """Return the error for a file that is not here because its dataset is at an address; None for any other file."""
+    for directory in path.parents:
+        try:
+            address = content(directory / REMOTE, 4096).decode(errors="replace").strip()
+        except (OSError, ValueError, DamagedDataset):
+            continue
+        return DamagedDataset(
+            f"{path.relative_to(directory)} is at {address}, and this needs it on this disk.",
+            hint=f"rlds download {address} --as local/NAME",
+        )
+    return None
 
 
 def content(path: Path, longest: int) -> bytes:

@@ -50,6 +50,7 @@ _V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp
 LANGUAGE = ("language_persistent", "language_events")  # annotations; read also where info.json forgets them
 COUNTED = ("episode_index", "frame_index", "index")
 TASK = "task_index"
+_SEED_DIGITS = 20  # of 64 bits
 _NAMES = {"next.done": "next/info/done", TASK: "task"}
 _ROWS = r"(observation|action)\b"  # whose rows of one element stay rows
 
@@ -178,6 +179,8 @@ def before(info: Info) -> ExportedFile:
 def _about(said: ExportedFile, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return seed, options and own columns of an episode, from its row in ``meta/``."""
     seed, options = (None if key is None else row.get(key) for key in (said.seed, said.options))
+    if isinstance(seed, str) and seed.isdecimal() and len(seed) <= _SEED_DIGITS:
+        seed = int(seed)
     if seed is not None and not (type(seed) is int and 0 <= seed < 1 << 64):
         raise ValueError(f"the seed {seed!r}")
     if options is not None and not isinstance(options, str):
@@ -306,7 +309,10 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 def batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
     """Read the rows of a Parquet file, so many at a time."""
-    with reading(path), parquet.opened(path, memory_map=True, pre_buffer=False) as file:
+    # Maps of files count as memory in use. They are needed only where a row group is the whole file.
+    with reading(path) as pa:
+        mapped = pa.parquet.read_metadata(path).num_row_groups == 1
+    with reading(path), parquet.opened(path, memory_map=mapped, pre_buffer=False) as file:
         yield from parquet.batches(file, path, columns, rows)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +44,8 @@ from rlds_cli.ted import (
 
 FILE, METADATA = "rlds_episodes.json", "rlds_metadata"
 VERSION = 1
-PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
+# Of a part. Files are mapped part by part, since pages of a map count as memory; opening HDF5 takes long.
+PART_ROWS, PART_BYTES, HDF5_BYTES = 1 << 19, 64 << 20, 512 << 20
 LONGEST = 128 << 20
 _PLACEMENTS = ("root", "next", "both")
 
@@ -72,7 +73,8 @@ def plan(archive: Archive, file: Path) -> Plan:
         table = _Table(file, about["episodes"], lanes)
         fields, keys = _fields(file, about["fields"], lanes)
     width = sum(f.row_bytes for f in fields)
-    size = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)))
+    most = HDF5_BYTES if found[0].file.suffix in stores.HDF5 else PART_BYTES
+    size = max(1, min(PART_ROWS, most // max(width, 1)))
     rows = np.cumsum(table.length + 1)
     stops = np.unique(np.append(np.searchsorted(rows, np.arange(size, int(rows[-1]), size), "right"), len(rows)))
     parts, first = [], 0
@@ -265,6 +267,12 @@ class _Column(LazyColumn):
 
 
 def _load(file: Path, root: Path) -> dict[str, Any]:
+    about = file.stat()
+    return _loaded(file, root, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=1)
+def _loaded(file: Path, root: Path, changed: int, size: int) -> dict[str, Any]:
     about = documents.load_object(stores.within(file, root), longest=LONGEST)
     if about.get("version") != VERSION:
         raise CorruptArchive(

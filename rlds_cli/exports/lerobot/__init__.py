@@ -38,11 +38,12 @@ from rlds_cli.formats import parquet
 from rlds_cli.ted import CUT, FLAGS, VIDEO, Array, Repeated
 
 FILES = 1000  # in a chunk, as lerobot has it
-ROW_GROUP = 96 << 20  # bytes of an episode from which it takes more than one row group
+NUMBERS, IMAGES = 16 << 20, 96 << 20  # bytes of an episode from which it takes more than one row group
 _IMAGES = 64  # of a unit, or one of each episode, that statistics are taken from
 _DECODED = 16  # episodes of which a frame is decoded for statistics
 _DATA_MB, _VIDEO_MB = 100, 200  # sizes of files that lerobot appends to
 _STEPS_A_SECOND = 1.0  # where nothing is known of time
+_LINES = {TIME, "frame_index", "episode_index", "index"}  # evenly spaced numbers
 _STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
 _PANDAS = {  # so that pandas finds the texts as the index
     "index_columns": ["__index_level_0__"],
@@ -79,10 +80,8 @@ class _LeRobot(Format):
     def losses(self) -> list[Loss]:
         """Return what LeRobot cannot say."""
         found = [loss for loss in super().losses() if loss.kind not in ("splits", "metadata")]
-        ranges = _ranges(self.content)
-        if odd := [name for name, found_range in ranges.items() if found_range is None]:
-            text = f"named splits, of which some are no range of episodes: {', '.join(odd)}"
-            found.append(Loss("splits", text))
+        odd = [name for name, of_split in _ranges(self.content).items() if of_split is None]
+        found += [Loss("splits", f"the named split {name}, which is no range of episodes", name) for name in odd]
         names = [n for n in self.content.dataset.manifest.metadata if n != FACTS]
         if names:
             text = f"data that are not per row: {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
@@ -113,8 +112,13 @@ class _LeRobot(Format):
     # -- work
 
     def units(self) -> Sequence[Unit]:
-        """Divide the episodes into ranges of about 64 MiB; in v3 each is a file."""
-        return super().units()
+        """Divide the episodes into ranges of about 64 MiB, and of 1,000 at most; in v3 each is a file."""
+        return self._units
+
+    @cached_property
+    def _units(self) -> Sequence[Unit]:
+        bounds = [(a, min(a + FILES, u.stop)) for u in super().units() for a in range(u.first, u.stop, FILES)]
+        return [Unit(f"{a}-{b}", a, b) for a, b in bounds]
 
     def prepare(self, directory: Path) -> None:
         """Make the directories."""
@@ -140,13 +144,14 @@ class _LeRobot(Format):
     def _number(self, unit: Unit) -> int:
         return next(k for k, u in enumerate(self.units()) if u.name == unit.name)
 
-    def _write_episode(self, episode: int, files: _Files, images: int) -> dict[str, Statistics]:
+    def _write_episode(self, episode: int, files: _Files, some: int) -> dict[str, Statistics]:
         """Write the rows of an episode, and return its statistics."""
         pa = parquet.pyarrow()
-        steps, start = int(self.content.table.length[episode]), int(self.content.table.start[episode])
+        steps, start = int(self.content.table.length[episode]), int(self.content.starts[episode])
         columns = self.layout.in_parquet
-        row = max(1, sum(self.content.row_bytes(c.field.name) for c in columns if c.field))
-        at_once = max(1, ROW_GROUP // row)
+        numbers = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "array")
+        images = sum(self.content.row_bytes(c.field.name) for c in columns if c.field and c.kind == "image")
+        at_once = max(1, min(NUMBERS // max(1, numbers), IMAGES // max(1, images)))
         pieces: dict[str, list[Statistics]] = {}
         for a in range(0, steps, at_once):
             b = min(a + at_once, steps)
@@ -154,7 +159,7 @@ class _LeRobot(Format):
             for c in columns:
                 column, values = self._column(c, episode, start, a, b)
                 made.append(column)
-                found = self._statistics(c, values, start + a, start + b, images)
+                found = self._statistics(c, values, start + a, start + b, some)
                 if found is not None:
                     pieces.setdefault(c.key, []).append(found)
             files.add(pa.Table.from_arrays(made, schema=files.schema))
@@ -168,7 +173,8 @@ class _LeRobot(Format):
             return statistics.of_images(self.content.frames(c.field.name, r, r + 1)[0] for r in some.tolist())
         if values is None:
             return None
-        return statistics.of_rows(values, by_last_axis=self.version == "v3.0")
+        of = statistics.of_line if c.field is None and c.key in _LINES else statistics.of_rows
+        return of(values, by_last_axis=self.version == "v3.0")
 
     def _column(self, c: ExportColumn, episode: int, start: int, a: int, b: int) -> tuple[Any, Array | None]:
         """Return steps ``a`` to ``b`` of an episode as a column of Arrow, and as an array if they are numbers."""
@@ -227,7 +233,7 @@ class _LeRobot(Format):
 
     def _times(self, episode: int) -> Array:
         """Return the seconds of the rows of an episode, as they are read."""
-        start, length = int(self.content.table.start[episode]), int(self.content.table.length[episode])
+        start, length = int(self.content.starts[episode]), int(self.content.table.length[episode])
         return self._numbers(self.layout.columns[TIME], episode, start, 0, length).astype(np.float64)
 
     def _statistics_of_videos(self, episode: int) -> dict[str, Statistics]:
@@ -236,7 +242,7 @@ class _LeRobot(Format):
             return {}
         found: dict[str, Statistics] = {}
         for key, camera in self.cameras.items():
-            row = int(self.content.table.start[episode])
+            row = int(self.content.starts[episode])
             pixels = self.content.rows(camera.name, row, row + 1)[0]
             if pixels.dtype == np.uint8:
                 found[key] = statistics.of_pixels(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
@@ -254,13 +260,14 @@ class _LeRobot(Format):
     def _listed(self, episode: int) -> dict[str, Any]:
         """Return what ``meta/`` says of an episode in both versions."""
         table = self.content.table
-        steps, start = int(table.length[episode]), int(table.start[episode])
+        steps, start = int(table.length[episode]), int(self.content.starts[episode])
         numbers = np.unique(self.layout.task_numbers(episode, start, start + steps)).tolist()
-        own = {key: table.extra[name][episode] for name, key in self._own_keys().items()}
+        own = {key: table.extra[name][episode] for name, key in self._own_keys.items()}
         own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
         own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
         return {"episode_index": episode, "tasks": [self.layout.tasks[n] for n in numbers], "length": steps, **own}
 
+    @cached_property
     def _own_keys(self) -> dict[str, str]:
         """Return the keys of the user's own episode columns by their names."""
         odd = {*_STANDARD, "seed", "options"}
@@ -287,7 +294,7 @@ class _LeRobot(Format):
         table, said = self.content.table, self.layout.said()
         episodes: dict[str, Any] = {} if isinstance(table.seed, Repeated) else {"seed": "seed"}
         episodes |= {} if isinstance(table.options, Repeated) else {"options": "options"}
-        episodes |= {"columns": self._own_keys()} if table.extra else {}
+        episodes |= {"columns": self._own_keys} if table.extra else {}
         _write_json(directory / "meta" / "info.json", info)
         _write_json(directory / "meta" / exported.FILE, said | ({"episodes": episodes} if episodes else {}))
 
@@ -324,7 +331,7 @@ class LeRobot3(_LeRobot):
         path = directory / "meta" / "episodes" / _place(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         listed = []
-        for row, found in rows:
+        for row, _ in rows:
             first = int(self._first[row["episode_index"]])
             places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
             places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
@@ -335,10 +342,10 @@ class LeRobot3(_LeRobot):
                 places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
                 places |= {f"videos/{key}/from_timestamp": begin}
                 places |= {f"videos/{key}/to_timestamp": begin + row["length"] / self.fps}
-            of = {f"stats/{k}/{name}": v for k, s in statistics.plain(found).items() for name, v in s.items()}
-            listed.append(row | places | of)
+            listed.append(row | places)
         names = dict.fromkeys(name for row in listed for name in row)
-        table = pa.table({n: _listed_column(n, [row.get(n) for row in listed]) for n in names})
+        columns = {n: _listed_column(n, [row.get(n) for row in listed]) for n in names}
+        table = pa.table(columns | statistics.columns([found for _, found in rows]))
         pa.parquet.write_table(table, path)
         sync(path)
 
@@ -400,8 +407,10 @@ class LeRobot21(_LeRobot):
         pieces = directory / "meta" / "pieces"
         pieces.mkdir(exist_ok=True)
         lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
+        large = any((seed or 0) >> 63 for seed in self.content.table.seed)  # lerobot's tools take numbers for int64
         for row, found in rows:
-            lists["episodes"].append(row)
+            seed = row.get("seed")
+            lists["episodes"].append(row | ({"seed": str(seed)} if large and seed is not None else {}))
             lists["stats"].append({"episode_index": row["episode_index"], "stats": statistics.plain(found)})
         for name, lines in lists.items():
             path = pieces / f"{number}.{name}"
@@ -494,9 +503,10 @@ class _FilePerEpisode(_Files):
 
 
 def _encoding(schema: Any) -> dict[str, Any]:
-    """Return options of the writer: dictionaries only for texts, and no bounds of long values."""
+    """Return options of the writer: dictionaries only for texts, and bounds of what readers look for episodes by."""
     texts = [f.name for f in schema if str(f.type) == "string"]
-    return {"use_dictionary": texts or False, "write_statistics": False, "write_batch_size": 1 << 16}
+    counts = [f.name for f in schema if f.name in _LINES]
+    return {"use_dictionary": texts or False, "write_statistics": counts, "write_batch_size": 1 << 16}
 
 
 def _place(number: int, suffix: str = "parquet") -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.description import COUNTED, LANGUAGE, TASK
 from rlds_cli.exports.content import Content
+from rlds_cli.exports.lerobot import statistics
 from rlds_cli.files import json as documents
 from rlds_cli.formats import parquet
 from rlds_cli.ted import VIDEO, Array, Field, IntArray
@@ -104,12 +105,12 @@ class Layout:
         yield ExportColumn(TASK, None, "int64", (1,))
         yield ExportColumn(DONE, None, "bool", (1,))
 
-    @property
+    @cached_property
     def cameras(self) -> list[ExportColumn]:
         """Fields in videos."""
         return [c for c in self.columns.values() if c.kind == "video"]
 
-    @property
+    @cached_property
     def in_parquet(self) -> list[ExportColumn]:
         """Columns of the Parquet files."""
         return [c for c in self.columns.values() if c.kind != "video"]
@@ -147,7 +148,7 @@ class Layout:
             return list(dict.fromkeys(own))
         return [str(about.manifest.env.get("id") or about.id)]
 
-    @property
+    @cached_property
     def _task_column(self) -> list[str] | None:
         own = self.content.own_columns.get("task")
         return own if own and all(isinstance(v, str) for v in own) else None  # type: ignore[return-value]
@@ -229,14 +230,10 @@ class Layout:
 def array_of(values: Array, shape: tuple[int, ...]) -> Any:
     """Return rows [n, ...] as a column of scalars, or of lists; plain numbers are not copied."""
     pa = parquet.pyarrow()
+    if len(shape) > 1:
+        return statistics.lists_of(values)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    if shape == (1,):
-        return flat
-    if len(shape) == 1:
-        return pa.FixedSizeListArray.from_arrays(flat, shape[0])
-    for side in reversed(shape):
-        flat = pa.ListArray.from_arrays(pa.array(np.arange(0, len(flat) + 1, side, dtype=np.int32)), flat)
-    return flat
+    return flat if shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, shape[0])
 
 
 def images_of(data: Array, ends: IntArray) -> Any:

@@ -8,11 +8,12 @@ Statistics of episodes are joined as lerobot joins them: a quantile is the mean 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rlds_cli.formats import parquet
 from rlds_cli.ted import Array
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -47,9 +48,22 @@ def of_rows(values: Array, *, by_last_axis: bool) -> Statistics:
     return found | {"count": np.array([count])}
 
 
+def of_line(values: Array, *, by_last_axis: bool) -> Statistics:
+    """Return what `of_rows` returns, of numbers that are evenly spaced: counts and times."""
+    count, low, high = len(values), float(values[0]), float(values[-1])
+    std = (high - low) * np.sqrt((count + 1) / (12 * (count - 1))) if count > 1 else 0.0
+    found = {"min": low, "max": high, "mean": (low + high) / 2, "std": std}
+    found |= {name: low + q * (high - low) for name, q in QUANTILES.items()} if by_last_axis else {}
+    return {name: np.array([v]) for name, v in found.items()} | {"count": np.array([count])}
+
+
 def _of_piece(flat: Array) -> Statistics:
     """Return the statistics of [n, width]; narrow rows are added up side by side, which is faster."""
     count, width = flat.shape
+    if width == 1:
+        x = flat[:, 0].astype(np.float64)
+        found = {"min": x.min(), "max": x.max(), "mean": x.mean(), "std": x.std()}
+        return {name: v[None] for name, v in found.items()} | {"count": np.array([count])}
     beside = next(k for k in range(max(1, min(count, _SIDE_BY_SIDE // width)), 0, -1) if count % k == 0)
     folded = flat.reshape(-1, beside * width)
     x = folded.astype(np.float64)
@@ -121,6 +135,30 @@ def joined(parts: list[Statistics]) -> Statistics:
         "count": np.array([int(total)]),
     }
     return found | {q: weighted(np.stack([p[q] for p in parts])) for q in QUANTILES if all(q in p for p in parts)}
+
+
+def columns(found: Sequence[Mapping[str, Statistics]]) -> dict[str, Any]:
+    """Return statistics of episodes as columns of Arrow, ``stats/KEY/NAME``; null where an episode has none."""
+    pa = parquet.pyarrow()
+    names = dict.fromkeys((key, name) for of in found for key, s in of.items() for name in s)
+    made: dict[str, Any] = {}
+    for key, name in names:
+        values = [of[key][name] if key in of else None for of in found]
+        if any(v is None for v in values):
+            made[f"stats/{key}/{name}"] = pa.array([None if v is None else v.tolist() for v in values])
+        else:
+            made[f"stats/{key}/{name}"] = lists_of(np.stack(values))  # type: ignore[arg-type]
+    return made
+
+
+def lists_of(values: Array) -> Any:
+    """Return an array [n, ...] as lists of lists."""
+    pa = parquet.pyarrow()
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for side in reversed(values.shape[1:]):
+        ends = np.arange(0, len(column) + 1, side, dtype=np.int32)
+        column = pa.ListArray.from_arrays(pa.array(ends), column)
+    return column
 
 
 def plain(found: Mapping[str, Statistics]) -> dict[str, dict[str, Any]]:

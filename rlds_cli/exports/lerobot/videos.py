@@ -37,7 +37,7 @@ class Camera:
 
     def rows(self, episode: int) -> Array:
         """Return (video, frame) of the steps of an episode, [T, 2]."""
-        start, length = int(self.content.table.start[episode]), int(self.content.table.length[episode])
+        start, length = int(self.content.starts[episode]), int(self.content.table.length[episode])
         return self.content.video_rows(self.name, start, start + length)
 
     @cached_property

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -26,7 +26,7 @@ from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import DONE, Fields, Names
 from rlds_cli.loader.index import Located, SampledWindows, WindowIndex
-from rlds_cli.loader.kernel import Plan, address
+from rlds_cli.loader.kernel import Plan, StepReader, address
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.loader.storage import memory
@@ -75,7 +75,6 @@ class Transitions:
             raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
         self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info)
         self._windows = pool(dataset, Transition(), anchors)
-        self._find = self._windows.prefix.find
         offered = Fields(self._windows, Transition(), (), anchors)
         chosen = _chosen(offered, fields)
         memory.check_decoded(dataset, offered.stored(chosen), None)
@@ -89,7 +88,7 @@ class Transitions:
         self.names = self.tree.names
         self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
         self._whole: dict[str, torch.Tensor] = {}
-        self._spare: dict[tuple[int, int], list[_Memory]] = {}
+        self._spare: dict[tuple[int, int], tuple[list[StepReader], list[_Memory]]] = {}
         self._all = self._compile(self.names)
 
     def __len__(self) -> int:
@@ -126,16 +125,35 @@ class Transitions:
         IndexError
             There is no transition of such a number.
         """
+        numbers = np.ascontiguousarray(numbers, np.int64)
         compiled = self._all if names is None else self._compile(names)
-        episode, number = self._find(numbers)
-        plan = compiled.of_steps
-        if plan is not None and len(numbers):
-            memory = self._memory(plan, len(numbers))
-            plan.write(episode, number, memory.places)
-            return memory.tensors
-        drawn = SampledWindows(_ORDER, range(len(numbers)), episode, number, lambda: _NO_CHANCE)
+        if compiled.of_steps is not None and len(numbers):
+            return self._read_steps(compiled.of_steps, numbers)
+        drawn = SampledWindows(_ORDER, range(len(numbers)), *self._windows.prefix.find(numbers), lambda: _NO_CHANCE)
         values, _ = compiled.read(Located(self._windows.table, drawn, 0), 0, len(numbers))
         return [as_leaf(x) for x in values.values()]
+
+    def _read_steps(self, plan: Plan, numbers: IntArray) -> list[torch.Tensor]:
+        """Read what the kernel writes as it is, into memory that nothing else uses."""
+        key = id(plan), len(numbers)
+        spare = self._spare.get(key)
+        if spare is None:
+            if len(self._spare) >= _SIZES:
+                self._spare.clear()
+            spare = self._spare[key] = [], []
+        readers, memories = spare  # other threads may take of them at the same time
+        try:
+            reader = readers.pop()
+        except IndexError:
+            reader = StepReader(plan, self._windows.prefix.table, len(numbers))
+        try:
+            tensors, places, _kept = memories.pop()
+        except IndexError:
+            (tensors, places, _kept), *rest = _memories(plan, len(numbers))
+            memories += rest
+        reader.write(numbers, places)
+        readers.append(reader)
+        return tensors
 
     def tensordict(self, numbers: IntArray, more: Mapping[str, Any] | None = None) -> TensorDict:
         """Return transitions ``numbers`` [n] as a TensorDict with batch size [n]; ``more`` [n, ...] is added to it."""
@@ -153,20 +171,6 @@ class Transitions:
             self._whole[name] = values
         return values
 
-    def _memory(self, plan: Plan, n: int) -> _Memory:
-        """Return memory for the outputs of a plan [n, ...] that nothing else uses."""
-        spare = self._spare.get((id(plan), n))
-        if spare is None:
-            if len(self._spare) >= _SIZES:
-                self._spare.clear()
-            spare = self._spare[id(plan), n] = []
-        try:
-            return spare.pop()
-        except IndexError:
-            first, *rest = _memories(plan, n)
-            spare += rest
-            return first
-
     def _compile(self, names: tuple[str, ...]) -> CompiledColumns:
         if names not in self._compiled:
             self._compiled[names] = CompiledColumns(self._windows, {n: self._columns[n] for n in names}, (), None)
@@ -176,15 +180,8 @@ class Transitions:
         return _again, (self.dataset, *self._made_with)
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """Tensors, and the address of the array of their addresses, which ``kept`` is."""
-
-    tensors: list[torch.Tensor]
-    places: int
-    kept: Array
-
-
+# Tensors, the address of the array of their addresses, and this array.
+_Memory = tuple[list[torch.Tensor], int, Array]
 _SIZES = 8  # of batches, of which memory is kept ready
 _AHEAD, _AHEAD_BYTES = 32, 1 << 20
 
@@ -199,10 +196,8 @@ def _memories(plan: Plan, n: int) -> list[_Memory]:
     arrays = [np.empty((count * n, *shape), dtype) for dtype, shape in plan.made]
     places = np.array([address(x) for x in arrays]) + np.arange(count)[:, None] * [x.nbytes // count for x in arrays]
     parts = zip(*(torch.unsafe_split(torch.from_numpy(x), n) for x in arrays), strict=True)
-    return [
-        _Memory(list(tensors), int(places.ctypes.data) + i * places.strides[0], places)
-        for i, tensors in enumerate(parts)
-    ]
+    at, step = address(places), places.strides[0]
+    return [(list(tensors), at + i * step, places) for i, tensors in enumerate(parts)]
 
 
 def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool) -> Transitions:

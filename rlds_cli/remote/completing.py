@@ -1,0 +1,127 @@
+"""Make a remote dataset whole: the blocks that are here stay, and its files of rows become those of a dataset.
+
+The files of rows get a second name below the work directory of the download, and when the dataset is published, their
+first one goes. Processes that read the remote dataset go on reading it. Segments of datasets that grow are copied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import disk, trees
+from rlds_cli.files import safe as safe_files
+from rlds_cli.progress import Event, Progress
+from rlds_cli.remote import presence
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.cache import BlockFiles, Hold
+from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.store import Access, RemoteGrowingStore, RemoteStore, open_remote
+from rlds_cli.settings import Settings
+
+_AT_A_TIME = 64  # blocks
+_AHEAD = 2  # times as many that arrive meanwhile
+
+
+def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id: str, tell: Progress) -> Path:
+    """Have all blocks of a dataset here, and its files below ``dataset``, which is made anew; return its directory.
+
+    Raises
+    ------
+    DownloadFailed, WrongHash, NoSpace
+        The same call goes on with the blocks that are here.
+    DamagedDataset
+        The address has other content than the fingerprint by now.
+    """
+    access = open_access(address, where)
+    index = access.pinned.index
+    if index.fingerprint != fingerprint:
+        raise DamagedDataset(f"{address} changed while it was read.", hint="the same command again")
+    blocks = access.row_blocks
+    missing = len(blocks.map.state) - blocks.here
+    disk.check_space(missing * BLOCK, dataset, kept="Blocks that are here stay.")
+    holds = list(_arriving(blocks, id, tell))  # nothing leaves until the files have their new names
+    rows = {f.path: number for number, f in enumerate(blocks.files)}
+    access.content.need(*(f.path for f in index.files if f.path not in rows))
+    trees.discard(dataset)
+    take_over = os.link if index.generation is None else _copy  # a writer changes files that have one name only
+    with access.room.locked():
+        if index.generation is None:
+            blocks.map.leave()
+            for number in rows.values():
+                _seal(blocks.path_of(number))
+        for file in index.files:
+            path = dataset / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if file.path in rows:
+                take_over(blocks.path_of(rows[file.path]), path)
+            else:
+                safe_files.write_bytes(path, (access.path / file.path).read_bytes())
+    for hold in holds:
+        hold.release()
+    assert access.root is not None
+    return access.root
+
+
+def _seal(file: Path) -> None:
+    """Sync a file and make it read-only, as those of datasets are; one that may be written gets no second name."""
+    descriptor = safe_files.open_shared(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.fchmod(descriptor, os.fstat(descriptor).st_mode & ~0o222)
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file of rows with its holes."""
+    with safe_files.reading(source) as file, target.open("xb") as out:
+        out.truncate(os.fstat(file.fileno()).st_size)
+        while data := file.read(BLOCK):
+            if any(data):
+                out.write(data)
+            else:
+                out.seek(len(data), os.SEEK_CUR)
+
+
+def open_access(address: Address, where: Settings) -> Access:
+    """Open a remote dataset in the home, without a limit of its own."""
+    pin = f"#{address.pin}" if address.pin else ""
+    store = open_remote(f"{address.given}{pin}", where)
+    assert isinstance(store, RemoteStore | RemoteGrowingStore)
+    return store.access
+
+
+def _arriving(blocks: BlockFiles, id: str, tell: Progress) -> Iterator[Hold]:
+    """Yield holds on all blocks, each of which is here."""
+    total = sum(f.size for f in blocks.files)
+    parts = [
+        (number, np.arange(first, min(first + _AT_A_TIME, f.blocks)))
+        for number, f in enumerate(blocks.files)
+        for first in range(0, f.blocks, _AT_A_TIME)
+    ]
+    ahead = [blocks.announce([part]) for part in parts[: _AHEAD + 1]]
+    done = 0
+    for k, (number, part) in enumerate(parts):
+        ahead[k].wait()
+        if len(ahead) < len(parts):
+            ahead.append(blocks.announce([parts[len(ahead)]]))
+        done += min(blocks.files[number].size, (int(part[-1]) + 1) * BLOCK) - int(part[0]) * BLOCK
+        tell(Event(id, "fetch", "", done, total))
+        yield ahead[k]
+
+
+def forget(root: Path) -> bool:
+    """Remove the directory of a remote dataset, unless a process uses it; return whether it is gone."""
+    if not presence.discard(root):
+        return False
+    with suppress(OSError):
+        decoded = root.with_name(f"{root.name}-rows")
+        if decoded.is_dir():
+            presence.discard(decoded)
+    return True

@@ -1,0 +1,126 @@
+"""Find the content of an address: what is there now, or what is here of it already."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from rlds_cli.errors import DamagedDataset, Offline, RldsError
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.plain import Plain, read_plain
+from rlds_cli.remote.presence import boot
+from rlds_cli.remote.reading import expect_index, read_blocks, read_index
+from rlds_cli.settings import Settings
+
+INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
+_MOST_ADDRESSES = 20  # that are kept
+
+
+def find(address: Address, where: Settings, connection: Connection, stats: Stats) -> Pinned | Plain:
+    """Return the content of an address: pinned content that is here without a request, else what is there now.
+
+    Raises
+    ------
+    DatasetNotFound, WrongFingerprint, DamagedDataset, NewerFormat, DownloadFailed
+    Offline
+        The network may not be used, and nothing of it is here.
+    """
+    whole = address.pin is not None and len(address.pin.partition(":")[2]) == 64
+    offline = where.offline and address.scheme != "file"
+    if whole or offline:
+        for root in seen(where, address):
+            with suppress(OSError, RldsError):
+                found = load(root)
+                if address.matches(found.index.fingerprint):
+                    return found
+    if offline:
+        raise Offline(
+            f"{address} is on the network, which is off (RLDS_OFFLINE or --offline), and nothing of it is here.",
+            hint="open it once with the network",
+        )
+    objects = connection()
+    if read_index(objects) is None:
+        with tempfile.TemporaryDirectory() as directory:
+            plain = read_plain(objects, stats, Path(directory))
+        if plain is not None:
+            return plain
+    index, document = expect_index(objects)
+    stats.add(requests=1, fetched=len(document.data))
+    for root in homes(where):
+        with suppress(OSError, RldsError):
+            known = load(root / Pinned(index, b"").name)
+            if known.index == index:
+                return known
+    hashes = read_blocks(objects, index)
+    data = b"".join(hashes.of(number) for number in range(len(index.objects)))
+    stats.add(requests=1, fetched=len(data))
+    return Pinned(index, data)
+
+
+def homes(where: Settings) -> list[Path]:
+    """Return the directories of remote datasets: that of the user's own home."""
+    return [where.home / "remote"]
+
+
+def seen(where: Settings, address: Address | None = None) -> list[Path]:
+    """Return the directories of remote datasets that are here; only those that were seen at an address, if given."""
+    found = []
+    for top in homes(where):
+        with suppress(OSError):
+            for entry in sorted(os.scandir(top), key=lambda e: e.name):
+                root = Path(entry.path)
+                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
+                if there and (address is None or str(address) in addresses_of(root)):
+                    found.append(root)
+    return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
+
+
+def addresses_of(root: Path) -> list[str]:
+    """Return the addresses at which a remote dataset was seen, the latest last."""
+    said = documents.load_own(root / ADDRESSES) or {}
+    found = said.get("addresses")
+    return [a for a in found if isinstance(a, str)] if isinstance(found, list) else []
+
+
+def load(root: Path) -> Pinned:
+    """Read the index and the hashes of a remote dataset that is here; raises OSError, DamagedDataset."""
+    with safe_files.reading(root / INDEX) as file:
+        index = indexes.parse(file.read(), str(root / INDEX))
+    with safe_files.reading(root / HASHES) as file:
+        hashes = file.read()
+    if hashlib.sha256(hashes).hexdigest() != index.blocks.sha256:
+        raise DamagedDataset(f"{root / HASHES} is not what the index says.")
+    return Pinned(index, hashes)
+
+
+def save(root: Path, pinned: Pinned | Plain, address: Address) -> None:
+    """Write the index, the hashes and the address of a remote dataset into its directory."""
+    known = isinstance(pinned, Plain)
+    with suppress(OSError, RldsError):
+        known = known or load(root).index == pinned.index
+    if not known and isinstance(pinned, Pinned):
+        for name, data in ((HASHES, pinned.hashes), (INDEX, pinned.index.to_bytes())):
+            with safe_files.replacing(root / name) as file:
+                file.write(data)
+    started = boot().strip()
+    if not (root / BOOT).exists() or (root / BOOT).read_bytes() != started:
+        trees.discard(root / DATASET)  # what was written last may be lost since
+        safe_files.directory(root / DATASET, root)
+        with safe_files.replacing(root / BOOT) as file:
+            file.write(started)
+    before = addresses_of(root)
+    if before[-1:] != [str(address)]:
+        others = [a for a in before if a != str(address)][-_MOST_ADDRESSES:]
+        documents.save_own(root / ADDRESSES, {"addresses": [*others, str(address)]})
+    safe_files.directory(root / DATASET, root)
+    if not (root / DATASET / MARK).exists():
+        safe_files.replace_text(root / DATASET / MARK, f"{address}\n")

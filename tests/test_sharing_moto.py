@@ -1,0 +1,116 @@
+"""Pushed datasets in moto, which behaves like S3 where it matters here: parts of uploads, pages of lists, permissions.
+
+moto is not among the packages for development; `pip install 'moto[s3,server]'` runs these tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlds_cli
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
+from rlds_cli.remote import addresses, buckets
+from rlds_cli.remote.objects import Body, Overtaken
+from rlds_cli.remote.stores import open_objects
+from rlds_cli.sharing import packing
+from rlds_cli.sharing.pushing import push
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "AKIDMOTO",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "NO_PROXY": "*",
+    }.items():
+        monkeypatch.setenv(name, value)
+    import boto3
+    import requests
+
+    requests.post(f"http://127.0.0.1:{port}/moto-api/reset", timeout=5)  # servers of one process share everything
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="lab")
+    yield client
+    server.stop()
+
+
+def large(seed: int = 0, rows: int = 300_000) -> rlds_cli.Dataset:
+    values = np.random.default_rng(seed).integers(0, 256, (rows + 1, 64), np.uint8)
+    return rlds_cli.create("local/large", [{"observation": values, "action": np.arange(rows) + seed}], force=True)
+
+
+def test_parts_lists_and_copies(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = large()  # 21 MiB: an object in three parts
+    push(ds.id, "s3://lab/a/large")
+    listed = s3.list_objects_v2(Bucket="lab", Prefix="a/large/objects/")["Contents"]
+    assert [o["ETag"].strip('"').rpartition("-")[2] for o in listed] == ["3"]
+    assert push(ds.id, "s3://lab/a/large").sent == 0
+    assert push(ds.id, "s3://lab/a/beside").sent == 0
+    came = rlds_cli.download("s3://lab/a/beside", as_="local/b", cache_dir=tmp_path / "other")
+    assert came.fingerprint == ds.fingerprint
+    second = large(1)
+    push(second.id, "s3://lab/a/large")
+    assert push(second.id, "s3://lab/a/large", prune=True).removed >= 21 << 20
+    came = rlds_cli.download("s3://lab/a/large", as_="local/c", cache_dir=tmp_path / "other")
+    assert came.fingerprint == second.fingerprint
+
+
+def test_lists_of_several_pages(s3: Any) -> None:
+    from rlds_cli import settings
+
+    for k in range(1100):
+        s3.put_object(Bucket="lab", Key=f"x/objects/{k:04}", Body=b"")
+    with open_objects(addresses.parse("s3://lab/x"), settings.read()) as objects:
+        assert len(objects.names("objects/")) == 1100
+
+
+def test_conditions(s3: Any) -> None:
+    from rlds_cli import settings
+
+    with open_objects(addresses.parse("s3://lab/x"), settings.read()) as objects:
+        objects.replace("rlds.json", b"one", None)
+        with pytest.raises(Overtaken):
+            objects.replace("rlds.json", b"two", None)
+        seen = objects.read("rlds.json")
+        assert seen is not None and seen.data == b"one"
+        objects.replace("rlds.json", b"three", seen.tag)
+        with pytest.raises(Overtaken):
+            objects.replace("rlds.json", b"four", seen.tag)
+        assert objects.put("objects/x", Body.of(bytes(buckets.PART + 1))) == buckets.PART + 1
+        assert objects.size("objects/x") == buckets.PART + 1
+
+
+def test_what_is_not_permitted(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import requests
+
+    monkeypatch.setattr(packing, "LEAST", 1 << 20)
+    ds = large(rows=1000)
+    push(ds.id, "s3://lab/x")
+    endpoint = s3.meta.endpoint_url
+    with pytest.raises(DownloadFailed, match="NoSuchBucket"):
+        push(ds.id, "s3://nobody/x")
+    with pytest.raises(DatasetNotFound):
+        rlds_cli.download("s3://nobody/x", as_="local/n")
+    requests.post(f"{endpoint}/moto-api/reset-auth", data="0", timeout=5)  # from here on, moto checks permissions
+    try:
+        with pytest.raises((UploadFailed, DownloadFailed), match=r"InvalidAccessKeyId|denied"):
+            push(large(2, 1000).id, "s3://lab/x")
+    finally:
+        requests.post(f"{endpoint}/moto-api/reset-auth", data="9999", timeout=5)
+    came = rlds_cli.download("s3://lab/x", as_="local/y", cache_dir=tmp_path / "other")
+    assert came.fingerprint == ds.fingerprint
