@@ -86,8 +86,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("block", [16, 1024])
-@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize(("block", "stays"), [(16, False), (1024, True)])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
     far = late(here, block, stays=stays)

@@ -22,7 +22,7 @@ from test_remote_store import HASTY, MAKERS, large
 import rlds_cli
 from rlds_cli import bench
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DownloadFailed
+from rlds_cli.errors import DownloadFailed, InvalidArgument
 from rlds_cli.loader import Episode, Goals, Loader, Member, Mixture, ReturnToGo, Sequential, Shuffled, Slice, Transition
 from rlds_cli.sharing.pushing import push
 
@@ -124,6 +124,15 @@ def test_ranks(tmp_path: Path, far: Path) -> None:
     there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
     for rank in range(4):
         check(here, there, rank=rank, world_size=4, window=Slice(5))
+
+
+def test_a_dataset_that_grows_is_not_live_at_an_address(tmp_path: Path, far: Path) -> None:
+    here = MAKERS["grown"](tmp_path)
+    push(here.id, tmp_path / "store")
+    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    for dataset in (there, Mixture({"a": there})):
+        with pytest.raises(InvalidArgument, match="live=True on local/grown, a dataset at an address"):
+            Loader(dataset, 4, live=True)
 
 
 # -- how much is read

@@ -8,6 +8,7 @@ a call, so that other threads run.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import Structure, byref, c_char, c_double, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -659,7 +660,8 @@ class Touches:
     """
 
     def __init__(self, plan: Plan, files: Sequence[BlockRange], block: int) -> None:
-        self._plan, self._lock = plan, Lock()  # the plan keeps the arrays whose addresses are here
+        self._plan = plan  # which keeps the arrays whose addresses are here
+        self._lock, self._process = Lock(), os.getpid()
         firsts = np.cumsum([0, *(f.blocks for f in files)])
         self._firsts: IntArray = firsts
         self._marks = np.zeros(max(1, int(firsts[-1])), np.uint8)
@@ -691,6 +693,9 @@ class Touches:
         Where flags end sums, their blocks must be there, unless the question is asked ``before``: then it is answered
         as if no flag ended a sum, with the blocks of all flags that can.
         """
+        if self._process != os.getpid():  # a thread of the parent may have been at work
+            self._lock, self._process = Lock(), os.getpid()
+            self._marks[:] = 0
         with self._lock:
             touch = self._touch
             touch.before, touch.count = before, 0

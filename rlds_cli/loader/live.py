@@ -29,6 +29,7 @@ from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transf
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
+from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.loader.tensors import host, portable
 from rlds_cli.store import generations
 from rlds_cli.ted import IntArray
@@ -274,6 +275,11 @@ def check(dataset: Dataset, request: Request) -> None:
     if dataset.generation is None:
         raise InvalidArgument(
             f"live=True: {dataset.id} does not grow.", hint="live=False; rlds_cli.writer(...) makes datasets that grow"
+        )
+    if blocks_of(dataset) is not None:
+        raise InvalidArgument(
+            f"live=True on {dataset.id}, a dataset at an address: nobody looks there for new generations.",
+            hint="live=False; open it again for what was pushed since",
         )
     if dataset.is_selection:
         raise InvalidArgument(

@@ -59,16 +59,15 @@ class Meter:
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
         found = {id(b): b for d in datasets if (b := blocks_of(d)) is not None}
-        self._counts = [b.stats for b in found.values()]
-        self._clocks = [clock_of(b) for b in found.values()]
+        self._blocks = [*found.values()]
         self._before = self._now()
         self._begun: float | None = None
         self._batches = self._samples = 0
 
     def _now(self) -> tuple[float, int, int, int]:
-        c = self._counts
+        c = [b.stats for b in self._blocks]
         return (
-            sum(clock.seconds for clock in self._clocks),
+            sum(clock_of(b).seconds for b in self._blocks),
             sum(x.fetched for x in c),
             sum(x.requests for x in c),
             sum(x.evicted for x in c),

@@ -279,6 +279,7 @@ class Clock:
 
 
 _clocks: WeakKeyDictionary[Blocks, Clock] = WeakKeyDictionary()
+os.register_at_fork(after_in_child=_clocks.clear)  # the threads that waited are those of the parent
 
 
 def clock_of(blocks: Blocks) -> Clock:
