@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.errors import CorruptArchive, InvalidArgument, LossyExport
+from rlds_cli.errors import CorruptArchive, ExportError, InvalidArgument, LossyExport
 from rlds_cli.exports import tensordict as form_of
 from rlds_cli.exports.content import Content
 from rlds_cli.exports.exporting import plan_export
@@ -234,7 +234,7 @@ def test_what_is_lost_is_listed(home: Path, tmp_path: Path, monkeypatch: pytest.
     assert "mission" in [loss.field for loss in plan_export(ds, "tensordict", tmp_path / "out").losses]
     with pytest.raises(InvalidArgument, match="zip is no form"):
         plan_export(ds, "tensordict", tmp_path / "out", form="zip")
-    with pytest.raises(InvalidArgument, match="no episode"):
+    with pytest.raises(ExportError, match="has no episodes"):
         plan_export(ds.select(where="length > 9"), "tensordict", tmp_path / "out")
 
 

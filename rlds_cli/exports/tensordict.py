@@ -33,7 +33,6 @@ import numpy as np
 
 from rlds_cli.archives.torchrl.described import FILE, METADATA, VERSION
 from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, encoded
-from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import PIECE, Loss
 from rlds_cli.exports.format import EPISODES, Format, Unit, sync
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Repeated
@@ -120,11 +119,6 @@ class TensorDict(Format):
                 if size > MOST_TEXT or values > MOST_TEXTS:
                     return True
         return False
-
-    def check(self) -> None:
-        """Refuse content without a step."""
-        if not len(self.content.table):
-            raise InvalidArgument(f"{self.content.id}: there is no episode to export.")
 
     # -- what is written
 

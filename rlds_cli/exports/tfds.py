@@ -25,7 +25,6 @@ import numpy as np
 from rlds_cli.archives import exported
 from rlds_cli.archives.openx import directory as tfds_directory
 from rlds_cli.archives.openx import steps as tfds_steps
-from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync, units_of
 from rlds_cli.files import json as documents
@@ -83,11 +82,6 @@ class Tfds(Format):
                 yield Loss("field", f"{name}: its rows hold no values", name)
             elif f.kind == "text" and (count := self.content.missing_texts(name)):
                 yield Loss("missing", f"{name}: {count:,} steps have no text, and get an empty one", name)
-
-    def check(self) -> None:
-        """Refuse a dataset without episodes."""
-        if not len(self.content.table):
-            raise InvalidArgument(f"{self.content.id}: there are no episodes to export.", hint="select some episodes")
 
     # -- work
 

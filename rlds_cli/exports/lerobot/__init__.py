@@ -26,7 +26,6 @@ from typing import Any, Self
 import numpy as np
 
 from rlds_cli.archives import exported
-from rlds_cli.errors import InvalidArgument
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync
 from rlds_cli.exports.lerobot import features, statistics
@@ -103,11 +102,6 @@ class _LeRobot(Format):
         if not camera.is_readable():
             text = f"{camera.name}: its frames do not follow the time of the rows: will be stored decoded"
             yield Loss("encoding", text, camera.name)
-
-    def check(self) -> None:
-        """Refuse a dataset without episodes."""
-        if not len(self.content.table):
-            raise InvalidArgument(f"{self.content.id}: there are no episodes to export.", hint="select some episodes")
 
     # -- work
 
