@@ -109,7 +109,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Blocks:
-    """What was read of some blocks: their hashes by field, the episodes, and references to videos."""
+    """The result of reading some blocks: their hashes by field, the episodes, and references to videos."""
 
     hashes: dict[str, list[bytes]]
     tables: list[EpisodeTable] = field(default_factory=list)

@@ -139,7 +139,7 @@ class Tfds(Format):
 
     @cached_property
     def _with_final(self) -> bool:
-        """Whether the last step of an episode holds the final observation."""
+        """Return whether the last step of an episode holds the final observation."""
         return bool(self.content.table.observed.all())
 
     def _lists(self, episode: int) -> Iterator[tuple[str, ListOfValues]]:
@@ -216,7 +216,7 @@ class Tfds(Format):
 
     @cached_property
     def _ends_twice(self) -> bool:
-        """Whether some step is terminated and truncated, which the marks of RLDS do not say."""
+        """Return whether some step is terminated and truncated, which the marks of RLDS do not say."""
         for a, b in self.content.pieces(FLAGS[0]):
             if (self.content.rows(FLAGS[0], a, b) & self.content.rows(FLAGS[1], a, b)).any():
                 return True

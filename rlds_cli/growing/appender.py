@@ -41,7 +41,7 @@ _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
 
 @dataclass(slots=True)
 class _State:
-    """What an appender knows of the newest generation."""
+    """The newest generation, as an appender knows it."""
 
     generation: Generation
     sums: content.Sums

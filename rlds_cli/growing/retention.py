@@ -1,4 +1,4 @@
-"""What a growing dataset keeps: the newest episodes, a uniform sample of all, or the best."""
+"""Retention of datasets that grow: the newest episodes, a uniform sample of all, or the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each episode of a dataset that grows."""
+"""State of each episode of a dataset that grows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MANY = 1 << 14  # freed episodes at the beginning that are worth forgetting
 
 
 class Standing:
-    """What became of episodes: they are kept, left, or left and their rows are freed. One byte for each."""
+    """State of episodes: they are kept, left, or left and their rows are freed. One byte for each."""
 
     KEPT, LEFT, FREED = range(3)
 

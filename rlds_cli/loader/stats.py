@@ -1,4 +1,4 @@
-"""What a loader has given, and what it waited for."""
+"""Figures of a loader: batches, and the time that it waited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """What a loader has given since it was made, and what it waited for.
+    """Figures of a loader since it was made: batches, and the time that it waited.
 
     Attributes
     ----------

@@ -510,7 +510,7 @@ class Hold:
 
     @property
     def is_here(self) -> bool:
-        """Whether all blocks are here."""
+        """Return whether all blocks are here."""
         return not self.flights or bool(self._of.map.state[self.blocks].all())
 
     def wait(self, timeout: float | None = None) -> None:

@@ -26,7 +26,7 @@ Wanted = list[tuple[int, IntArray]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the bytes of an array lie in files of rows, end to end.
+    """Place of the bytes of an array in files of rows, end to end.
 
     Byte p of the array is byte ``(p + skip) % file_bytes`` of file ``files[(p + skip) // file_bytes]``.
 

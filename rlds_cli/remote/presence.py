@@ -1,4 +1,4 @@
-"""Which blocks of remote datasets are here: maps of blocks, pins of processes, and room for blocks in a home.
+"""Presence of the blocks of remote datasets: maps of blocks, pins of processes, and room for blocks in a home.
 
 ::
 

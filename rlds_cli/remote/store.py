@@ -111,7 +111,7 @@ def parse_size(cache: CacheSize) -> int | None:
 
 
 class Access:
-    """What a store of either kind needs: the content, and its blocks, in the home or in memory.
+    """Base of a store of either kind: the content, and its blocks, in the home or in memory.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None) -> 
 
 
 class _Remote(Store):
-    """What remote stores of both kinds share.
+    """The part that remote stores of both kinds share.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ class _Remote(Store):
 
     @property
     def stats(self) -> Stats:
-        """What this process has fetched, and waited for."""
+        """Figures of this process: what it fetched, and how long it waited."""
         return self.access.stats
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -115,7 +115,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a push does: the index that it writes, the objects that it sends, and those that the store copies."""
+    """The plan of a push: the index that it writes, the objects that it sends, and those that the store copies."""
 
     index: Index
     new: tuple[NewObject, ...]

@@ -1,4 +1,4 @@
-"""What lies beside a pushed dataset for people and programs: the card, Croissant metadata and the HTML report."""
+"""Pages beside a pushed dataset, for people and programs: the card, Croissant metadata and the HTML report."""
 
 from __future__ import annotations
 

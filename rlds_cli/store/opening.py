@@ -175,7 +175,7 @@ class Store:
 
     @property
     def slices(self) -> bool:
-        """Whether reading a part of `rows` reads no more than that part; else `between` does."""
+        """Return whether reading a part of `rows` reads no more than that part; else `between` does."""
         return self.manifest.encoding == "memmap"
 
     def between(self, name: str, start: int, stop: int) -> Array:

@@ -62,7 +62,7 @@ _PANDAS = {  # so that pandas finds the texts as the index
 
 
 class _LeRobot(Format):
-    """What both versions have in common."""
+    """The part that both versions share."""
 
     reader = "lerobot"
     can = frozenset({"unknown-final", "cut", "seeds", "options", "columns"})

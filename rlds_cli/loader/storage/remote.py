@@ -75,7 +75,7 @@ class Blocks(Protocol):
 
     @property
     def stats(self) -> Counts:
-        """What was fetched so far."""
+        """Return the figures of what was fetched so far."""
         ...
 
     @property
@@ -106,7 +106,7 @@ OFFSETS, BYTES, FILMS = "\0offsets", "\0bytes", "\0video"  # after the name of a
 
 
 class Place(Protocol):
-    """Where the bytes of an array lie in files of rows: see `rlds_cli.remote.columns.Place`."""
+    """Place of the bytes of an array in files of rows: see `rlds_cli.remote.columns.Place`."""
 
     @property
     def files(self) -> IntArray:
