@@ -102,6 +102,19 @@ bench-share: $(READY) .bench-data/peers/.ready
 bench-remote: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/remote.py
 
+test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
+	$(BIN)/python scripts/check_exports.py --python lerobot=.bench-data/lerobot/bin/python \
+		--python lerobot2.1=.bench-data/lerobot/bin/python --python tfds=.bench-data/tfds/bin/python
+
+.bench-data/lerobot/.ready: scripts/lerobot.txt $(VENV)/.ready
+	$(PYTHON) -m venv $(@D)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r scripts/lerobot.txt && touch $@
+
+.bench-data/tfds/.ready: $(VENV)/.ready
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check tensorflow tensorflow-datasets==4.9.10 && touch $@
+
 # Libraries that want other versions of what we have live beside it, and find the rest in our environment.
 .bench-data/peers/.ready: benchmarks/peers.txt $(VENV)/.ready
 	$(PYTHON) -m venv $(@D)
