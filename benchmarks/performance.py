@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
 GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
+SHARING = "<!-- figures of sharing: written by python benchmarks --markdown -->\n"
+REMOTE = "<!-- figures of remote: written by python benchmarks --markdown -->\n"
 HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "aim", "")
 
 
@@ -26,7 +29,9 @@ def write() -> None:
         (START, "loader", tables),
         (PREPROCESS, "preprocess", preprocess_tables),
         (ARCHIVES, "images", archives),
-        (GROWING, "growing", growing),
+        (GROWING, "growing", partial(single, "growing", "make bench-grow")),
+        (SHARING, "sharing", partial(single, "sharing", "make bench-share")),
+        (REMOTE, "remote", partial(single, "remote", "make bench-remote")),
     )
     for start, name, made in places:
         if (RESULTS / f"{name}.json").exists():
@@ -58,10 +63,10 @@ def archives() -> str:
     return "\n\n".join(parts)
 
 
-def growing() -> str:
-    """The table of datasets that grow."""
-    run = json.loads((RESULTS / "growing.json").read_text())
-    return "\n\n".join([_about(run, "make bench-grow"), _plain(run["rows"])])
+def single(name: str, command: str) -> str:
+    """The table of a benchmark with one."""
+    run = json.loads((RESULTS / f"{name}.json").read_text())
+    return "\n\n".join([_about(run, command), _plain(run["rows"])])
 
 
 def preprocess_tables() -> str:

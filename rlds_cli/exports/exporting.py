@@ -44,7 +44,7 @@ FORMATS = {  # name on the command line: (module, class)
 }
 _PUBLISHED = "#published"  # a line of the journal; units have other names
 _THREADS = 4  # that hash
-_ALONE = 1  # units that are written in this process: starting others takes longer
+_ALONE = 8  # units that this process writes unless the user says otherwise: starting others takes longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Jour
         tell(Event(made.content.id, "export", "", done, total, "steps"))
 
     workers = settings.cores() if jobs is None else jobs
-    if workers <= 1 or len(left) <= _ALONE:
+    if workers <= 1 or len(left) <= (_ALONE if jobs is None else 1):
         for unit in left:
             finished(unit, made.write(unit, files))
     else:
