@@ -824,6 +824,13 @@ def test_the_command_that_fetches_it_can_be_pasted(store: Path) -> None:
     assert f"rlds download '{place}'#{ds.fingerprint}" in told
 
 
+def test_a_selection_is_not_pushed_as_the_whole(store: Path) -> None:
+    ds = large(100)
+    with pytest.raises(InvalidArgument, match="push takes the id"):
+        rlds_cli.push(ds.select(where="length > 1"), store)  # type: ignore[arg-type]
+    assert not store.exists()
+
+
 def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> None:
     ds = large(300)
     made = preprocess.run(ds, "scale_reward", "scaled", jobs=1, args={"scale": 2})
