@@ -150,6 +150,13 @@ def test_fields_and_elements_that_never_change() -> None:
     assert f["no-reward"].severity == "warning"
 
 
+def test_large_integers_that_float64_cannot_tell_apart_are_not_called_constant() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["action"] = np.arange(len(e["action"]), dtype=np.uint64) + np.uint64(2**63)
+    assert "constant" not in found(episodes)
+
+
 def test_the_same_reward_in_every_step_is_a_note() -> None:
     episodes = walks()
     for e in episodes:

@@ -16,7 +16,7 @@ import tfds_files
 from test_exports import episodes
 
 import rlds_cli
-from rlds_cli.errors import CorruptArchive, LossyExport
+from rlds_cli.errors import CorruptArchive, ExportError, LossyExport
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Unit
 from rlds_cli.exports.tfds import Tfds
@@ -111,6 +111,25 @@ def test_final_observations_of_some_episodes_are_a_loss(home: Path, tmp_path: Pa
     with pytest.raises(LossyExport, match="final observations of 1 of 2 episodes"):
         rlds_cli.export(ds, "tfds", tmp_path / "out")
     assert rlds_cli.export(ds, "tfds", tmp_path / "out", lossy=True).proved
+
+
+def test_rewards_of_several_values(home: Path, tmp_path: Path) -> None:
+    made = [
+        {**e, "next": {**e["next"], "reward": np.outer(np.arange(len(e["action"])) + 1, [1.0, 10])}} for e in episodes()
+    ]
+    ds = rlds_cli.create("local/two-goals", made)
+    done = rlds_cli.export(ds, "tfds", tmp_path / "out")
+    assert done.fingerprint == ds.fingerprint and not done.losses
+    _, second, _ = records(tmp_path / "out" / "out-train.tfrecord-00000-of-00001")
+    assert second["steps/reward"] == [struct.pack("<2d", k, 10 * k) for k in (1, 2, 3, 0)]
+
+
+def test_without_an_observation_nothing_is_written(home: Path, tmp_path: Path) -> None:
+    made = {"observation": np.full((3, 2), 1 + 1j), "action": np.zeros(2), "next": {"reward": np.zeros(2)}}
+    ds = rlds_cli.create("local/waves", [made])
+    with pytest.raises(ExportError, match="local/waves has no observation"):
+        rlds_cli.export(ds, "tfds", tmp_path / "out", lossy=True)
+    assert not list(tmp_path.glob("*out*"))
 
 
 def test_lists_of_every_kind(home: Path, tmp_path: Path) -> None:

@@ -148,6 +148,14 @@ def test_it_can_be_read_without_seeing_it(page: str) -> None:
     assert all(a.get("tabindex") == "0" and a["aria-label"] for a in document.all("div") if a.get("role") == "region")
 
 
+@pytest.mark.filterwarnings("error")
+def test_complex_numbers_have_no_curve_of_their_real_parts(home: Path) -> None:
+    wave = {"observation": np.full((3, 1), 1 + 5j), "action": np.arange(2.0)}
+    ds = rlds_cli.create("local/waves", [wave])
+    found = gather(ds, summarise(ds), check(ds))
+    assert [c.name for c in found.viewing.fields] == ["action"] and "observation" in found.viewing.left_out
+
+
 def test_nothing_is_fetched_and_only_its_own_script_runs(page: str) -> None:
     document = Document(page)
     for name, attributes in document.elements:

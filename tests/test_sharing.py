@@ -807,6 +807,30 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
 # -- lock files
 
 
+def test_an_address_means_what_was_pushed_there_last(store: Path) -> None:
+    large(100, ref="local/a")
+    push("local/a", store)
+    large(100, ref="local/b", seed=1)
+    push("local/b", store)
+    assert rlds_cli.open_dataset(str(store)).id == "local/b"
+    push("local/a", store)
+    assert rlds_cli.open_dataset(str(store)).id == "local/a"
+
+
+def test_the_command_that_fetches_it_can_be_pasted(store: Path) -> None:
+    place = store / "our lab"
+    ds = large(100, ref="local/a")
+    told = run_rlds("push", ds.id, place).stdout.decode()
+    assert f"rlds download '{place}'#{ds.fingerprint}" in told
+
+
+def test_a_selection_is_not_pushed_as_the_whole(store: Path) -> None:
+    ds = large(100)
+    with pytest.raises(InvalidArgument, match="push takes the id"):
+        rlds_cli.push(ds.select(where="length > 1"), store)  # type: ignore[arg-type]
+    assert not store.exists()
+
+
 def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> None:
     ds = large(300)
     made = preprocess.run(ds, "scale_reward", "scaled", jobs=1, args={"scale": 2})

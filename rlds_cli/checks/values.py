@@ -128,7 +128,10 @@ def _constant_elements(s: Subject, f: Field) -> np.ndarray | None:
     if stats is None or stats.count < 2 or 0 in f.shape:
         return None
     low, high = (np.ravel(np.asarray(x, np.float64)) for x in (stats.min, stats.max))
-    return np.asarray((low == high) & (stats.nonfinite == 0))
+    same = (low == high) & (stats.nonfinite == 0)
+    if np.dtype(f.dtype).kind in "iu":  # statistics are float64, to which larger integers are rounded
+        same &= np.abs(low) < 2**53
+    return np.asarray(same)
 
 
 def _only_value(s: Subject, name: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,5 +96,5 @@ def _told(done: Pushed) -> str:
         lines.append(f"{text.size_of(done.removed)} of older pushes removed")
     if not done.dry_run:
         # a pin is no part of an address that could hold a secret, and is shown
-        lines.append(visible.Lines(f"rlds download {visible.line(done.address)}#{done.fingerprint}"))
+        lines.append(visible.Lines(f"rlds download {shlex.quote(visible.line(done.address))}#{done.fingerprint}"))
     return visible.lines(lines)

@@ -25,12 +25,14 @@ import numpy as np
 from rlds_cli.archives import exported
 from rlds_cli.archives.openx import directory as tfds_directory
 from rlds_cli.archives.openx import steps as tfds_steps
+from rlds_cli.errors import ExportError
 from rlds_cli.exports.content import Loss
 from rlds_cli.exports.format import Format, Unit, absent_images, sync, units_of
 from rlds_cli.files import json as documents
 from rlds_cli.formats import tfrecord_writing as records
 from rlds_cli.formats.tfrecord_writing import ListOfValues
 from rlds_cli.ted import CUT, FLAGS, REWARD, VIDEO, Array, Field, Repeated
+from rlds_cli.text import is_below
 
 _CLASSES = "tensorflow_datasets.core.features"
 _KEYS = {REWARD: "reward", "next/discount": "discount"}
@@ -82,6 +84,12 @@ class Tfds(Format):
                 yield Loss("field", f"{name}: its rows hold no values", name)
             elif f.kind == "text" and (count := self.content.missing_texts(name)):
                 yield Loss("missing", f"{name}: {count:,} steps have no text, and get an empty one", name)
+
+    def check(self) -> None:
+        """Refuse a dataset without observations: TFDS' steps have some."""
+        left_out = {loss.field for loss in self.losses_of_fields() if loss.kind == "field"}
+        if not any(is_below(name, "observation") for name in self.content.fields if name not in left_out):
+            raise ExportError(f"{self.content.id} has no observation that TFDS could hold.")
 
     # -- work
 

@@ -79,7 +79,7 @@ def forget(place: Home, id: DatasetId) -> None:
 def find(ref: StrPath, where: Settings) -> Path | None:
     """Return a dataset that is here and came from an address, or was pushed to it, with the content that it pins.
 
-    None for a text that is no address.
+    Of several, it is the one that came or was pushed last. None for a text that is no address.
     """
     try:
         address = addresses.parse(ref)
@@ -99,7 +99,12 @@ def find(ref: StrPath, where: Settings) -> Path | None:
 
 
 def _all(place: Home) -> Iterator[tuple[DatasetId, Origin]]:
+    """Yield all records of a home, the latest first."""
+    written = {}
     for path in sorted((place.root / _DIRECTORY).glob("*.json")):
+        with suppress(OSError):
+            written[path] = path.stat().st_mtime_ns
+    for path in sorted(written, key=lambda path: -written[path]):
         family, _, component = path.name.removesuffix(".json").partition("+")
         with suppress(InvalidId):
             id = ids.from_component(family, component)

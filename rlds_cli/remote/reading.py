@@ -121,9 +121,9 @@ def read_span(objects: Objects, index: Index, hashes: BlockHashes, number: int, 
 
 def wrong_block(objects: Objects, index: Index, number: int, block: int) -> WrongHash:
     """Return the error for a block that the store sends with other bytes."""
+    place = f"{str(objects.address).rstrip('/')}/{index.objects[number].name}"
     return WrongHash(
-        f"Block {block:,} of {objects.address}/{index.objects[number].name} has other bytes than the index says, "
-        f"{ATTEMPTS} times. Nothing of it is used.",
+        f"Block {block:,} of {place} has other bytes than the index says, {ATTEMPTS} times. Nothing of it is used.",
         hint=push_again(objects),
     )
 

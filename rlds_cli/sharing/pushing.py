@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from rlds_cli import ids, settings, text
-from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UploadFailed
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DamagedDataset, InvalidArgument, NewerFormat, RldsError, UploadFailed
 from rlds_cli.home import Home, locate
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event, Progress, Stage, shown
@@ -113,6 +114,11 @@ def push(
     >>> rlds_cli.push(ds.path, tempfile.mkdtemp()).objects
     1
     """
+    if isinstance(ref, Dataset):  # it may be a selection, or an older generation
+        raise InvalidArgument(
+            "push takes the id or the directory of a dataset, not the dataset itself.",
+            hint=f"rlds_cli.push({str(ref.id)!r}, ...) pushes all of its episodes; rlds_cli.create(ID, ...) keeps some",
+        )
     address, where, tell = addresses.parse(to), settings.read(cache_dir), shown(progress)
     path = locate.dataset(ref, cache_dir=cache_dir)
     taken = snapshot.take(path)

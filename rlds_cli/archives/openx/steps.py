@@ -256,7 +256,7 @@ class RecordLayout:
         if any(m.any() for m in inside):
             yield Note("marks-inside", "episodes have is_first or is_last inside", 1, str(origin))
         reward = found.get(REWARD)
-        if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1] != 0:
+        if self.rule == "observation" and isinstance(reward, np.ndarray) and reward[-1].any():
             yield Note(
                 "last-reward", "rewards in the row of the final observation are not 0, and are left out", 1, str(origin)
             )

@@ -307,7 +307,8 @@ def view(
     """Read the ``chosen`` episodes (number -> reasons)."""
     schema = sorted(ds.schema.values(), key=rank)
     pictured = [f for f in schema if is_image(f)][:_MOST_IMAGES]
-    numeric = [f for f in schema if f.kind == "array" and f.name not in FLAGS and not is_image(f) and 0 not in f.shape]
+    arrays = [f for f in schema if f.kind == "array" and f.name not in FLAGS and not is_image(f) and 0 not in f.shape]
+    numeric = [f for f in arrays if np.dtype(f.dtype).kind != "c"]  # a curve of real parts would be another field
     curves = _curves(numeric)
     kept = [f for f in numeric if f.name in {c.name for c in curves}]
     elements = max(1, sum(len(c.indices) for c in curves))
