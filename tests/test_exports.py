@@ -84,3 +84,17 @@ def test_a_directory_that_is_there_is_not_replaced_unasked(home: Path, tmp_path:
     assert (tmp_path / "there" / "mine.txt").read_text() == "mine"
     rlds_cli.export(ds, "d4rl", tmp_path / "there", force=True)
     assert [p.name for p in (tmp_path / "there").iterdir()] == ["there.hdf5"]
+
+
+def test_homes_are_not_exported_to(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    with pytest.raises(NameTaken, match="lies in the home"):
+        rlds_cli.export(ds, "d4rl", home / "datasets" / "local" / "other")
+    assert [p.name for p in (home / "datasets" / "local").iterdir()] == ["three"]
+
+
+def test_infinities_of_both_signs_are_data(home: Path) -> None:
+    e = episodes()[0]
+    e["next"]["reward"] = np.array([np.inf, -np.inf])
+    ds = rlds_cli.create("local/infinite", [e])
+    assert np.isnan(ds.episodes["total_reward"][0])

@@ -138,13 +138,16 @@ def export(
     LossyExport
         Something would be lost; ``losses`` of the error lists it. Nothing was written.
     NameTaken
-        ``directory`` exists and is not empty, or another export writes to it.
+        ``directory`` exists and is not empty, lies in a home, or another export writes to it.
     ExportError
         Importing the files again gives other content. ``directory`` was not written.
     """
     tell = shown(progress)
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     target = settings.expanded(directory).absolute()
+    home = next((h for h in settings.read(cache_dir).homes if target.is_relative_to(h)), None)
+    if home is not None:
+        raise NameTaken(f"{target} lies in the home {home}, which rlds keeps.", hint="name a directory outside of it")
     made, losses = _made(ds, to, target, form)
     if losses and not lossy:
         raise LossyExport(
@@ -249,11 +252,14 @@ def _workplace(target: Path) -> Iterator[Path]:
     lock = FileLock(place / "lock")
     try:
         place.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise NoPermission(f"{place} cannot be made: {e.strerror}.", hint="name another directory") from e
+    try:
         lock.acquire(0)
     except (LockHeld, FileNotFoundError):  # the other one has finished meanwhile, and removes the directory
         raise NameTaken(f"Another export writes to {target}.", hint="wait for it, or name another directory") from None
     except OSError as e:
-        raise NoPermission(f"{place} cannot be made: {e.strerror}.", hint="name another directory") from e
+        raise NoPermission(f"{place} cannot be locked: {e.strerror}.", hint="name another directory") from e
     try:
         yield place
     finally:

@@ -66,7 +66,8 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
 def _instead(address: str) -> str:
     lerobot = ids.lerobot_id(address)
     known = f"rlds download {lerobot} fetches a LeRobot dataset; " if lerobot else ""
-    return f"{known}rlds push ID {address} pushes one; rlds import PATH --as local/NAME takes files of others"
+    pushes = "" if address.startswith("http") else f"rlds push ID {address} pushes one; "
+    return f"{known}{pushes}rlds import PATH --as local/NAME takes files of others"
 
 
 def read_blocks(objects: Objects, index: Index) -> BlockHashes:

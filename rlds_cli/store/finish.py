@@ -310,6 +310,7 @@ class _Either:
         return np.asarray(self._a[index] | self._b[index])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # infinities of both signs are data
 def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
     """Sum a column over each episode in float64, block by block; the last row of an episode holds zero."""
     total = np.zeros(len(start), dtype)
