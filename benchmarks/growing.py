@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from results import DATA, RESULTS, Results, memory
+from results import DATA, Results, memory, run_parts
 
 import rlds_cli
 from rlds_cli import ids
@@ -558,27 +558,10 @@ PARTS = {
 }
 
 
-def main() -> None:
-    named = sys.argv[1:]
-    unknown = set(named) - set(PARTS)
-    if unknown:
-        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    kept: dict[str, list[dict[str, object]]] = {}
-    file = RESULTS / "growing.json"
-    if named and file.exists():  # what is not measured again stays
-        for row in json.loads(file.read_text())["rows"]:
-            kept.setdefault(str(row.get("part")), []).append(row)
-    for name in named or PARTS:
-        results = Results("growing")
-        PARTS[name](results)
-        kept[name] = [{**row, "part": name} for row in results.rows]
-        Results("growing", [row for part in PARTS for row in kept.get(part, ())]).write()
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peer"]:
         peer(sys.argv[2])
     elif sys.argv[1:2] and sys.argv[1].startswith("--"):
         {"recording": recording, "committing": committing, "arriving": arriving}[sys.argv[1].removeprefix("--")]()
     else:
-        main()
+        run_parts("growing", PARTS, sys.argv[1:])

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -29,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from results import DATA, RESULTS, Results, memory
+from results import DATA, Results, memory, run_parts
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound
@@ -483,21 +484,9 @@ def part_peers(out: Results, url: str) -> None:
 PARTS = {"windows": part_windows, "images": part_images, "small": part_small, "peers": part_peers}
 
 
-def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["--work"]:
-        print(json.dumps(WORK[arguments[1]](*json.loads(arguments[2]))))
-        return 0
-    if unknown := [a for a in arguments if a not in PARTS]:
-        print(f"There is no part {unknown[0]}: {', '.join(PARTS)}.")
-        return 2
-    out = Results("remote")
-    with server() as url:
-        for name in arguments or PARTS:
-            PARTS[name](out, url)
-    out.write()
-    print(f"written to {RESULTS / 'remote.json'}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if sys.argv[1:2] == ["--work"]:
+        print(json.dumps(WORK[sys.argv[2]](*json.loads(sys.argv[3]))))
+    else:
+        with server() as url:
+            run_parts("remote", {name: partial(part, url=url) for name, part in PARTS.items()}, sys.argv[1:])

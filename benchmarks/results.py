@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +40,23 @@ class Results:
             "load": LOAD,
         }
         (RESULTS / f"{self.name}.json").write_text(json.dumps(about | asdict(self), indent=1) + "\n")
+
+
+def run_parts(name: str, parts: Mapping[str, Callable[[Results], None]], named: Sequence[str]) -> None:
+    """Measure the named parts, or all, and write ``<RESULTS>/<name>.json``; what is not measured again stays in it."""
+    unknown = set(named) - set(parts)
+    if unknown:
+        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    kept: dict[str, list[dict[str, object]]] = {}
+    file = RESULTS / f"{name}.json"
+    if named and file.exists():
+        for row in json.loads(file.read_text())["rows"]:
+            kept.setdefault(str(row.get("part")), []).append(row)
+    for part in named or parts:
+        results = Results(name)
+        parts[part](results)
+        kept[part] = [{**row, "part": part} for row in results.rows]
+        Results(name, [row for p in parts for row in kept.get(p, ())]).write()
 
 
 def _memory_gib() -> float:

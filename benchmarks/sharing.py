@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from results import DATA, RESULTS, Results
+from results import DATA, Results, run_parts
 
 import rlds_cli
 from rlds_cli.dataset import Dataset, open_dataset
@@ -222,27 +222,10 @@ def pushes(results: Results) -> None:
 PARTS: dict[str, Callable[[Results], None]] = {"exports": exports, "pushes": pushes}
 
 
-def main() -> None:
-    named = sys.argv[1:]
-    unknown = set(named) - set(PARTS)
-    if unknown:
-        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    kept: dict[str, list[dict[str, object]]] = {}
-    file = RESULTS / "sharing.json"
-    if named and file.exists():  # what is not measured again stays
-        for row in json.loads(file.read_text())["rows"]:
-            kept.setdefault(str(row.get("part")), []).append(row)
-    for name in named or PARTS:
-        results = Results("sharing")
-        PARTS[name](results)
-        kept[name] = [{**row, "part": name} for row in results.rows]
-        Results("sharing", [row for part in PARTS for row in kept.get(part, ())]).write()
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2])
     elif sys.argv[1:2] and sys.argv[1].startswith("--"):
         work(sys.argv[1].removeprefix("--"), *sys.argv[2:])
     else:
-        main()
+        run_parts("sharing", PARTS, sys.argv[1:])

@@ -16,7 +16,7 @@ AntMaze's do.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,6 @@ class D4RL(Hdf5Format):
     name = "d4rl"
     reader = "d4rl"
     can = frozenset(("final", "unknown-final", "cut", "metadata"))
-
-    def file(self, directory: Path) -> Path:
-        """Return the file."""
-        return directory / f"{self.target.name}.hdf5"
-
-    def files(self, directory: Path) -> Sequence[Path]:
-        """Return the file."""
-        return [self.file(directory)]
 
     def import_options(self) -> Mapping[str, Any]:
         """Return the rule for the ends where a step terminates inside an episode."""

@@ -57,9 +57,13 @@ class Column:
 class Hdf5Format(Format):
     """A format with one HDF5 file."""
 
-    @abstractmethod
     def file(self, directory: Path) -> Path:
         """Return the file."""
+        return directory / f"{self.target.name}.hdf5"
+
+    def files(self, directory: Path) -> Sequence[Path]:
+        """Return the file."""
+        return [self.file(directory)]
 
     @abstractmethod
     def columns(self) -> list[Column]:

@@ -58,6 +58,10 @@ class Minari(GroupedFormat):
         """Return the file."""
         return directory / "data" / "main_data.hdf5"
 
+    def files(self, directory: Path) -> Sequence[Path]:
+        """Return the directory: its metadata are imported, too."""
+        return [directory]
+
     def group(self, episode: int) -> str:
         """Return the group of an episode."""
         return f"episode_{episode}"

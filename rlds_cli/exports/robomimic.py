@@ -16,8 +16,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -55,14 +54,6 @@ class Robomimic(GroupedFormat):
     name = "robomimic"
     reader = "robomimic"
     can = frozenset(("final", "unknown-final", "cut", "splits"))
-
-    def file(self, directory: Path) -> Path:
-        """Return the file."""
-        return directory / f"{self.target.name}.hdf5"
-
-    def files(self, directory: Path) -> Sequence[Path]:
-        """Return the file."""
-        return [self.file(directory)]
 
     def group(self, episode: int) -> str:
         """Return the group of an episode."""
