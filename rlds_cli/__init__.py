@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlds_cli import archives as archives
     from rlds_cli import checks as checks
     from rlds_cli import errors as errors
+    from rlds_cli import exports as exports
     from rlds_cli import importing as importing
     from rlds_cli import interop as interop
     from rlds_cli import loader as loader
@@ -86,6 +87,7 @@ _MODULES = {
     "batch": "rlds_cli.dataset.batch",
     "checks": "rlds_cli.checks",
     "errors": "rlds_cli.errors",
+    "exports": "rlds_cli.exports",
     "importing": "rlds_cli.importing",
     "interop": "rlds_cli.interop",
     "loader": "rlds_cli.loader",

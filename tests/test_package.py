@@ -35,6 +35,7 @@ AT_HAND = [
     "errors.RldsError",
     "batch.Batch",
     "interop.d4rl.qlearning_dataset",
+    "exports.plan_export",
     "ted.lay_out",
     "archives.Archive",
     "archives.hdf5",

@@ -154,7 +154,7 @@ class GroupedFormat(Hdf5Format):
         table, path = self.content.table, self.file(directory)
         start = int(self.content.starts[unit.first])
         stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
-        places = np.load(_places(directory), mmap_mode="r")[unit.first : unit.stop].T
+        places = np.load(_places(directory), mmap_mode="r", allow_pickle=False)[unit.first : unit.stop].T
         descriptor = os.open(path, os.O_WRONLY)
         try:
             for c, offsets in zip(self.columns(), places.tolist(), strict=True):

@@ -24,6 +24,7 @@ Chunk = bytes | memoryview
 
 LONGEST = 64 << 20  # bytes of a document that is read into memory
 POLICY = RetryPolicy()
+_CHECK = "check the address and the connection; nothing that is here was changed"
 
 
 class Overtaken(Exception):
@@ -232,7 +233,8 @@ class Objects(ABC):
         try:
             return self.client.persist(lambda left: act(), reached)
         except Permanent as exc:
-            raise DownloadFailed(f"{self._place(name)} could not be read: {exc.reason}.", hint=self._hint(exc)) from exc
+            message = f"{self._place(name)} could not be read: {exc.reason}."
+            raise DownloadFailed(message, hint=self._hint(exc) or _CHECK) from exc
 
     def _writing(self, name: str, act: Callable[[], T]) -> T:
         try:
