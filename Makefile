@@ -125,6 +125,7 @@ test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
 	$(BIN)/python scripts/soak_sharing.py
+	$(BIN)/python scripts/soak_exports.py
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
