@@ -76,12 +76,14 @@ def chunks():
     return np.unique(np.repeat(rows, [len(batch) for batch in batches]), return_inverse=True)[1]
 
 
+@pytest.mark.slow
 def test_chunks_are_merged_in_their_order(ds):
     first = np.unique(chunks(), return_index=True)[1].tolist()
     assert preprocess.state(preprocess.run(ds, functions.standardise, jobs=2))["seen"] == first
     assert len(first) > 5
 
 
+@pytest.mark.slow
 def test_an_object_with_three_methods_is_a_function(ds, truth):
     made = preprocess.run(ds, "preprocess_functions:scale_returns", jobs=2, args={"factor": 10.0})
     returns = [e["next"]["reward"].sum() for e in truth]

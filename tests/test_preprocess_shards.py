@@ -317,6 +317,7 @@ def test_shards_that_are_killed_are_gone_on_with(ds, home, start):
     assert list((home / "partial").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_all_at_once_and_one_of_them_twice(ds, home, start):
     alone = preprocess.run(ds, functions.standardise, "alone", jobs=0)
     processes = [start("standardise", n, 3) for n in (1, 2, 3, 2)]
