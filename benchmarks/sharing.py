@@ -40,7 +40,7 @@ EPISODES, LENGTH, OBSERVATION, ACTION = 4000, 1000, 17, 6
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MIB = 1 << 20
 PEERS = DATA / "peers" / "bin" / "python"  # boto3, huggingface_hub
-PEER = {"s3": "boto3, the same files in parts", "hub": "huggingface_hub.upload_large_folder"}
+PEER = {"s3": "boto3, the same files in parts", "hub": "huggingface_hub, upload_folder"}
 
 
 def steps() -> Dataset:
@@ -79,8 +79,8 @@ def measured(*arguments: str, python: str = sys.executable, env: Mapping[str, st
     """Run a piece of work in a process of its own; it says seconds and MiB."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
-    environ = {**os.environ, **(env or {})}
-    done = subprocess.run([python, __file__, *arguments], capture_output=True, text=True, check=True, env=environ)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(env or {})}
+    done = subprocess.run([python, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True, env=environ)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -134,9 +134,13 @@ def to_hub(repository: str) -> Callable[[], object]:
     path = open_dataset(ID, cache_dir=HOME).path
     files = OUT / "folder"
     shutil.copytree(path, files)  # it keeps notes in the folder
-    return lambda: HfApi().upload_large_folder(
-        repo_id=repository, repo_type="dataset", folder_path=str(files), print_report=False
-    )
+    api = HfApi()
+
+    def act() -> None:
+        api.create_repo(repository, repo_type="dataset", exist_ok=True)
+        api.upload_folder(repo_id=repository, repo_type="dataset", folder_path=str(files))
+
+    return act
 
 
 @contextmanager
@@ -197,16 +201,16 @@ def pushes(results: Results) -> None:
     def take(name: str, *arguments: str, **more: Any) -> None:
         found.setdefault(name, []).append(measured(*arguments, **more))
 
-    store = DATA / "sharing" / "store"
+    store = (DATA / "sharing" / "store").resolve()
     for _ in range(ROUNDS):
         shutil.rmtree(store, ignore_errors=True)
         take("a plain copy, synced", "--copy")
         take("push to a directory", "--push", str(store))
         take("download from a directory", "--pull", str(store))
-        for kind, peer, address in (("s3", "s3", "s3://bench/steps"), ("hub", "hub", "hf://datasets/me/steps")):
+        for kind, peer, address in (("s3", "s3", "s3://bench/steps"), ("hub", "hub", "hf://datasets/lab/steps")):
             for name, arguments, python in (
                 (f"push to {address.partition(':')[0]}://", ("--push", address), sys.executable),
-                (PEER[kind], (f"--{peer}", "bench" if kind == "s3" else "me/plain"), str(PEERS)),
+                (PEER[kind], (f"--{peer}", "bench" if kind == "s3" else "lab/plain"), str(PEERS)),
             ):
                 with serving(kind) as env:
                     take(name, *arguments, python=python, env=env)
