@@ -89,10 +89,6 @@ class Stats:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the counts by name."""
-        return {name: getattr(self, name) for name in ("waited", "requests", "fetched", "used", "evicted")}
-
 
 class _Flight:
     """A run of blocks that is being fetched."""

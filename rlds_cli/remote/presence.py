@@ -47,8 +47,8 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.remote.blocks import BLOCK as BLOCK
 
-BLOCK = 1 << 20
 LOCK = "room.lock"
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
 _MAGIC = b"rldsmap1"
