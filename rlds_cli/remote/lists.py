@@ -68,8 +68,7 @@ class BlockLists:
         found = self._here(number, group)
         if found is not None:
             return found
-        start, length = self._groups.list_of(number, group)
-        first = start // _RANGE * _RANGE
+        first = self._groups.list_of(number, group)[0] // _RANGE * _RANGE
         with self._lock:
             busy = self._busy.setdefault((number, first), threading.Lock())
         with busy:  # the other groups of this range wait for it

@@ -14,9 +14,10 @@ So a block that is pinned and here stays. A slot belongs to the process that has
 with the process, and thus its pins.
 
 A block is 64 KiB of a file. The map says of each: ``state``, 1 if it is here and was checked; ``taken``, 1 if the disk
-may hold bytes of it; and of each group of 16, ``used``: the time of the last use of one of them. The state is set after the bytes are written, so a process that is killed between
-leaves a block that is taken and not here: its bytes are checked before it is fetched again. So are all blocks after a
-restart of the machine, which may have lost bytes and kept the map.
+may hold bytes of it; and of each group of 16, ``used``: the time of the last use of one of them. The state is set after
+the bytes are written, so a process that is killed between leaves a block that is taken and not here: its bytes are
+checked before it is fetched again. So are all blocks after a restart of the machine, which may have lost bytes and kept
+the map.
 
 With ``cache=0`` all of these files are anonymous memory.
 """
