@@ -27,6 +27,7 @@ class LateBlocks:
 
     def __init__(self, block: int, *, stays: bool = False, delay: float = 0.0, seed: int = 0) -> None:
         self.block, self.stays, self.delay, self.broken = block, stays, delay, set()
+        self.group, self.large = block, 1 << 30
         self._true: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
         self._state: list[np.ndarray] = []
@@ -59,7 +60,7 @@ class LateBlocks:
     def state(self, file: int) -> np.ndarray:
         return self._state[file]
 
-    def announce(self, wanted):
+    def announce(self, wanted, scattered=()):
         wanted = [(file, np.array(blocks)) for file, blocks in wanted]
         with self.lock:
             self.holds += 1

@@ -207,7 +207,7 @@ def test_what_is_announced(here, monkeypatch):
     far = late(here, 64)
     blocks, most, announced = far.store.blocks, 0, []
     announce = blocks.announce
-    monkeypatch.setattr(blocks, "announce", lambda wanted: announced.append(wanted) or announce(wanted))
+    monkeypatch.setattr(blocks, "announce", lambda wanted, *rest: announced.append(wanted) or announce(wanted, *rest))
     for _ in Loader(far, 8, backend="numpy", steps=50, sampler=Sequential()):
         most = max(most, blocks.holds)
     assert 2 < most <= 2 + 40  # some runs ahead, until enough is on its way
@@ -228,7 +228,7 @@ def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
     far.store.blocks.fill()
     asked, announce = [], far.store.blocks.announce
-    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted: asked.append(wanted) or announce(wanted))
+    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest))
     for one, other in zip(loader, near, strict=True):
         same(one, other)
     (whole,) = asked

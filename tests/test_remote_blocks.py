@@ -18,10 +18,10 @@ import pytest
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.remote import presence
 from rlds_cli.remote.cache import BlockFiles, Take
-from rlds_cli.remote.presence import BLOCK, Room, RowFile
+from rlds_cli.remote.presence import BLOCK, GROUP, Room, RowFile
 
 REPOSITORY = Path(__file__).parents[1]
-FILES = [RowFile("a/c/0/0", 10 * BLOCK + 77), RowFile("b/c/0", 3 * BLOCK), RowFile("none", 0)]
+FILES = [RowFile("a/c/0/0", 10 * GROUP + 77), RowFile("b/c/0", 3 * GROUP), RowFile("none", 0)]
 
 
 def content(file: int, start: int, length: int) -> bytes:
@@ -53,15 +53,22 @@ def opened(root: Path | None, store: Store, limit: int | None = None, name: str 
     return BlockFiles(Room(root, limit), name, FILES, store, check=check, where="mem://x", **more)  # type: ignore[arg-type]
 
 
-def blocks(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
+def blocks(*groups: int, file: int = 0) -> np.ndarray:
+    """The blocks of groups of a file."""
+    numbers = [np.arange(g * GROUP // BLOCK, min((g + 1) * GROUP // BLOCK, FILES[file].blocks)) for g in groups]
+    return np.concatenate(numbers)
 
 
-def read(files: BlockFiles, file: int, block: int) -> bool:
-    """Hold a block, and say whether its bytes are right."""
-    with files.hold([(file, blocks(block))]):
-        data = files.mapped(file)[block * BLOCK : (block + 1) * BLOCK]
-        return data.tobytes() == content(file, block * BLOCK, len(data))
+def here(files: BlockFiles, file: int) -> list[int]:
+    """The groups of a file of which blocks are here."""
+    return np.unique(files.state(file).nonzero()[0] * BLOCK // GROUP).tolist()
+
+
+def read(files: BlockFiles, file: int, group: int) -> bool:
+    """Hold a group, and say whether its bytes are right."""
+    with files.hold([(file, blocks(group, file=file))]):
+        data = files.mapped(file)[group * GROUP : (group + 1) * GROUP]
+        return data.tobytes() == content(file, group * GROUP, len(data))
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -69,14 +76,14 @@ def test_what_is_held_is_here_and_is_fetched_once(tmp_path: Path, memory: bool) 
     store = Store()
     files = opened(None if memory else tmp_path / "remote", store)
     assert not files.state(0).any()
-    with files.hold([(0, blocks(2, 3, 10)), (1, blocks(0))]):
-        assert files.state(0).nonzero()[0].tolist() == [2, 3, 10]
+    with files.hold([(0, blocks(2, 3, 10)), (1, blocks(0, file=1))]):
+        assert here(files, 0) == [2, 3, 10]
         for file, block in ((0, 2), (0, 3), (0, 10), (1, 0)):
-            at = block * BLOCK
-            assert files.mapped(file)[at : at + BLOCK].tobytes() == content(file, at, min(BLOCK, FILES[file].size - at))
+            at = block * GROUP
+            assert files.mapped(file)[at : at + GROUP].tobytes() == content(file, at, min(GROUP, FILES[file].size - at))
     assert read(files, 0, 10) and read(files, 1, 0)
-    assert sorted(store.asked) == [(0, 2 * BLOCK, BLOCK), (0, 3 * BLOCK, BLOCK), (0, 10 * BLOCK, 77), (1, 0, BLOCK)]
-    assert files.stats.requests == 4 and files.stats.fetched == 3 * BLOCK + 77
+    assert sorted(store.asked) == [(0, 2 * GROUP, GROUP), (0, 3 * GROUP, GROUP), (0, 10 * GROUP, 77), (1, 0, GROUP)]
+    assert files.stats.requests == 4 and files.stats.fetched == 3 * GROUP + 77
     assert files.number(Path("b/c/0")) == 1
     if not memory:
         again = Store()
@@ -98,7 +105,7 @@ def test_an_announced_block_arrives_without_waiting(tmp_path: Path) -> None:
 def test_whole_files_are_held_only_if_all_of_them_is_here(tmp_path: Path) -> None:
     files = opened(tmp_path / "remote", Store())
     assert files.hold_all([1]) is None
-    files.hold([(1, blocks(0, 1, 2))]).release()
+    files.hold([(1, blocks(0, 1, 2, file=1))]).release()
     hold = files.hold_all([1, 2])
     assert hold is not None and files.hold_all([0, 1]) is None
     hold.release()
@@ -107,7 +114,7 @@ def test_whole_files_are_held_only_if_all_of_them_is_here(tmp_path: Path) -> Non
 def test_many_adjacent_blocks_are_asked_for_together(tmp_path: Path) -> None:
     store = Store()
     files = opened(tmp_path / "remote", store, at_once=2)
-    with files.hold([(0, np.arange(11))]):
+    with files.hold([(0, blocks(*range(11)))]):
         assert check(0, 0, memoryview(files.mapped(0).tobytes()))
     assert len(store.asked) <= 4
 
@@ -133,17 +140,17 @@ def test_a_failure_names_the_block_and_is_tried_again(tmp_path: Path) -> None:
 
     store.before = refuse
     files = opened(tmp_path / "remote", store)
-    with pytest.raises(DownloadFailed, match=r"Block 1 of b/c/0 \(bytes 1,048,576-2,097,151\) of mem://x .*HTTP 503"):
-        files.hold([(1, blocks(1))])
+    with pytest.raises(DownloadFailed, match=r"Block 16 of b/c/0 \(bytes 1,048,576-1,114,111\) of mem://x .*HTTP 503"):
+        files.hold([(1, blocks(1, file=1))])
     store.before = lambda file, start: None
     assert read(files, 1, 1)
 
 
 def test_a_short_body_is_no_block(tmp_path: Path) -> None:
     files = BlockFiles(Room(tmp_path / "remote", None), "x", FILES, lambda f, s, n, take: take(bytes(n - 1)))
-    with pytest.raises(DownloadFailed, match="Block 0 of a/c/0/0"):
+    with pytest.raises(DownloadFailed, match="Block 15 of a/c/0/0"):
         files.hold([(0, blocks(0))])
-    assert not files.state(0).any()
+    assert files.state(0).nonzero()[0].tolist() == list(range(15))
 
 
 def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
@@ -151,7 +158,7 @@ def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
     store.before = lambda file, start: go.wait(20) and None
     files = opened(tmp_path / "remote", store, timeout=0.2)
     begun = time.monotonic()
-    with pytest.raises(DownloadFailed, match=r"Block 3 .* within 0.2 s"):
+    with pytest.raises(DownloadFailed, match=r"Block 48 .* within 0.2 s"):
         files.hold([(0, blocks(3))])
     assert time.monotonic() - begun < 2
     go.set()
@@ -160,43 +167,43 @@ def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_least_recently_used_blocks_leave(tmp_path: Path, memory: bool) -> None:
     store = Store()
-    files = opened(None if memory else tmp_path / "remote", store, limit=4 * BLOCK)
+    files = opened(None if memory else tmp_path / "remote", store, limit=4 * GROUP)
     for block in (0, 1, 2, 3):
         assert read(files, 0, block)
     assert read(files, 0, 0)  # used again
     assert read(files, 0, 4) and read(files, 0, 5)
-    assert files.state(0).nonzero()[0].tolist() == [0, 3, 4, 5]
-    assert files.stats.evicted == 2
+    assert here(files, 0) == [0, 3, 4, 5]
+    assert files.stats.evicted * BLOCK // GROUP == 2
     if not memory:
         taken = (tmp_path / "remote/one/rows/0").stat().st_blocks * 512
-        assert taken <= 4 * BLOCK + 65536
+        assert taken <= 4 * GROUP + 65536
     assert read(files, 0, 1) and len(store.asked) == 7
 
 
 def test_what_is_held_never_leaves(tmp_path: Path) -> None:
-    files = opened(tmp_path / "remote", Store(), limit=2 * BLOCK)
+    files = opened(tmp_path / "remote", Store(), limit=2 * GROUP)
     held = files.hold([(0, blocks(0, 1, 2))])
     assert read(files, 0, 5) and read(files, 1, 0)
     for block in (0, 1, 2):
-        assert check(0, block * BLOCK, memoryview(files.mapped(0)[block * BLOCK : (block + 1) * BLOCK].tobytes()))
+        assert check(0, block * GROUP, memoryview(files.mapped(0)[block * GROUP : (block + 1) * GROUP].tobytes()))
     held.release()
-    assert files.here <= 2  # the limit holds again
+    assert files.here * BLOCK <= 2 * GROUP  # the limit holds again
 
 
 def test_a_hold_that_is_dropped_pins_nothing(tmp_path: Path) -> None:
-    files = opened(tmp_path / "remote", Store(), limit=BLOCK)
+    files = opened(tmp_path / "remote", Store(), limit=GROUP)
     files.hold([(0, blocks(0))])
     assert read(files, 0, 1) and read(files, 0, 2)
-    assert files.state(0).nonzero()[0].tolist() == [2]
+    assert here(files, 0) == [2]
 
 
 def test_blocks_of_other_datasets_leave_and_held_ones_stay(tmp_path: Path) -> None:
-    one, two = (opened(tmp_path / "remote", Store(), limit=3 * BLOCK, name=name) for name in ("one", "two"))
+    one, two = (opened(tmp_path / "remote", Store(), limit=3 * GROUP, name=name) for name in ("one", "two"))
     with one.hold([(0, blocks(0))]):
         assert read(one, 0, 1) and read(one, 0, 2)
         assert read(two, 0, 0) and read(two, 0, 1)
-        assert one.state(0).nonzero()[0].tolist() == [0]
-    assert two.here == 2
+        assert here(one, 0) == [0]
+    assert two.here * BLOCK > GROUP
 
 
 def test_a_full_disk_lets_blocks_leave_and_then_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,16 +213,16 @@ def test_a_full_disk_lets_blocks_leave_and_then_says_so(tmp_path: Path, monkeypa
     write, free = os.pwrite, [0]
 
     def full(descriptor: int, data: bytes, at: int) -> int:
-        if files.here > 1 or free[0] < 0:
+        if files.state(0)[GROUP // BLOCK] or free[0] < 0:  # block 1 is still here
             raise OSError(28, "No space left on device")
         return write(descriptor, data, at)
 
     monkeypatch.setattr(os, "pwrite", full)
     assert read(files, 0, 2)  # block 1 left for it
-    assert files.state(0).nonzero()[0].tolist() == [0, 2]
+    assert here(files, 0) == [0, 2]
     free[0] = -1
     files.hold_all([2])
-    with files.hold([(0, blocks(2))]), pytest.raises(NoSpace, match="Block 3 of a/c/0/0"):
+    with files.hold([(0, blocks(2))]), pytest.raises(NoSpace, match="Block 48 of a/c/0/0"):
         files.hold([(0, blocks(3))])
     monkeypatch.undo()
     held.release()
@@ -230,7 +237,7 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     rows = files.map.ground.root / "rows/0"  # type: ignore[attr-defined]
     del files
     with rows.open("r+b") as file:  # the disk kept the map, and lost some bytes
-        file.seek(BLOCK + 5)
+        file.seek(GROUP + 5)
         file.write(b"\0\1\2")
     (tmp_path / "boot").write_text("another\n")
     monkeypatch.setattr(presence, "_BOOT_FILE", tmp_path / "boot")
@@ -238,7 +245,7 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     again = opened(tmp_path / "remote", store)
     assert not again.state(0).any()
     assert read(again, 0, 0) and read(again, 0, 1)
-    assert store.asked == [(0, BLOCK, BLOCK)]
+    assert store.asked == [(0, GROUP, BLOCK)]  # the one that is wrong
 
 
 # -- processes
@@ -253,7 +260,7 @@ COMMON = textwrap.dedent(
     class Logged(Store):
         def __call__(self, file, start, length, take):
             with open(root.parent / "asked", "ab", 0) as log:
-                log.write(f"{{file}} {{start // BLOCK}}\\n".encode())
+                log.write(f"{{file}} {{start // GROUP}}\\n".encode())
             time.sleep({pause})
             super().__call__(file, start, length, take)
     """
@@ -291,7 +298,7 @@ def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
             os._exit(0 if good else 1)
         children.append(child)
     assert all(os.waitpid(child, 0)[1] == 0 for child in children)
-    assert check(0, 0, memoryview(files.mapped(0)[:BLOCK].tobytes()))
+    assert check(0, 0, memoryview(files.mapped(0)[:GROUP].tobytes()))
     """
     ended(start(tmp_path, script, pause=0.005))
     asked = (tmp_path / "asked").read_text().split("\n")[:-1]
@@ -300,13 +307,13 @@ def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
 
 def test_the_forked_children_of_a_dataset_in_memory_share_it(tmp_path: Path) -> None:
     script = """
-    files = opened(None, Logged(), limit=3 * BLOCK)
+    files = opened(None, Logged(), limit=3 * GROUP)
     with files.hold([(0, blocks(0))]):
         child = os.fork()
         if not child:
             os._exit(0 if all(read(files, 0, b) for b in range(11)) else 1)
         assert os.waitpid(child, 0)[1] == 0
-        assert files.state(0)[0] and check(0, 0, memoryview(files.mapped(0)[:BLOCK].tobytes()))
+        assert files.state(0)[0] and check(0, 0, memoryview(files.mapped(0)[:GROUP].tobytes()))
     assert all(read(files, 0, b) for b in range(11))
     """
     ended(start(tmp_path, script))
@@ -334,7 +341,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_block(tmp_path
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     waiting.join()
-    assert right == [True] and store.asked == [(0, 6 * BLOCK, BLOCK)]
+    assert right == [True] and store.asked == [(0, 6 * GROUP, GROUP)]
 
 
 def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
@@ -346,7 +353,7 @@ def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
     """
     process = start(tmp_path, script)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    files = opened(tmp_path / "remote", Store(), limit=BLOCK)
+    files = opened(tmp_path / "remote", Store(), limit=GROUP)
     assert read(files, 0, 5) and files.state(0)[:2].all()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -356,21 +363,21 @@ def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
 def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> None:
     """Four processes in the room of three blocks, for a while; each checks all that it reads."""
     script = """
-    files = opened(root, Logged(), limit=3 * BLOCK)
+    files = opened(root, Logged(), limit=3 * GROUP)
     draw = np.random.default_rng(int(os.environ["AT"]))
     until, count = time.monotonic() + 1.2, 0
     while time.monotonic() < until:
         chosen = np.unique(draw.integers(0, 11, 2))
-        with files.hold([(0, chosen)]):
+        with files.hold([(0, blocks(*chosen))]):
             data = files.mapped(0)
             for b in chosen.tolist():
-                part = data[b * BLOCK : (b + 1) * BLOCK]
-                assert part.tobytes() == content(0, b * BLOCK, len(part)), b
+                part = data[b * GROUP : (b + 1) * GROUP]
+                assert part.tobytes() == content(0, b * GROUP, len(part)), b
         count += 1
     print(count)
     """
     processes = [start(tmp_path, script, at=k) for k in range(4)]
     assert all(int(ended(process)) > 5 for process in processes)
-    files = opened(tmp_path / "remote", Store(), limit=3 * BLOCK)
+    files = opened(tmp_path / "remote", Store(), limit=3 * GROUP)
     files.room.shrink()
-    assert files.here <= 3
+    assert files.here * BLOCK <= 3 * GROUP

@@ -36,7 +36,7 @@ from rlds_cli.errors import (
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.importing import import_archive
 from rlds_cli.remote.columns import RemoteColumn
-from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.presence import GROUP
 from rlds_cli.remote.store import is_remote, parse_size
 from rlds_cli.sharing import packing
 from rlds_cli.sharing.pushing import push
@@ -219,12 +219,12 @@ def test_opening_fetches_the_manifest_and_the_episode_table(store: Path, other: 
     assert got.num_steps == ds.num_steps and list(got.episodes["length"]) == list(ds.episodes["length"])
     assert got.stats["action"].mean == ds.stats["action"].mean
     index = (store / "rlds.json").stat().st_size
-    assert got.store.stats.fetched <= index + 2 * BLOCK < ds.num_rows * 64
+    assert got.store.stats.fetched <= index + 2 * GROUP < ds.num_rows * 64
     before = got.store.stats.fetched
     assert (got.column("observation")[100_000:100_010] == ds.column("observation")[100_000:100_010]).all()
-    assert got.store.stats.fetched - before == BLOCK  # large files lie at blocks of their object
+    assert got.store.stats.fetched - before == GROUP  # large files lie at groups of their object
     assert (got.column("observation")[100_020:100_030] == ds.column("observation")[100_020:100_030]).all()
-    assert got.store.stats.fetched - before == BLOCK
+    assert got.store.stats.fetched - before == GROUP
 
 
 def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_newer_push_that_removed_the_objects_is_an_error(store: Path, other: P
     push(old.id, store)
     got = rlds_cli.open_dataset(store, cache_dir=other)
     assert (got.column("observation")[:10] == first).all()
-    gone = [store / "objects" / o for o, _ in json.loads((store / "rlds.json").read_text())["objects"]]
+    gone = [store / "objects" / o for o, _, _ in json.loads((store / "rlds.json").read_text())["objects"]]
     push(large(60_000, seed=2).id, store)
     for file in gone:
         file.unlink()
@@ -468,12 +468,12 @@ def test_threads_read_at_once(store: Path, other: Path) -> None:
     assert wrong == []
 
 
-def test_large_files_begin_at_blocks_of_their_object(store: Path) -> None:
+def test_large_files_begin_at_groups_of_their_object(store: Path) -> None:
     push(large(200_000).id, store)
     index = json.loads((store / "rlds.json").read_text())
     pieces = {path: found for path, _, found in index["files"]}["observation/c/0/0"]
-    assert all((offset - at) % BLOCK == 0 for at, _, offset, _, _ in pieces)
-    assert packing._LARGE > BLOCK
+    assert all((offset - at) % GROUP == 0 for at, _, offset, _, _ in pieces)
+    assert packing._LARGE > GROUP
 
 
 # -- plain copies

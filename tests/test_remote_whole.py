@@ -20,7 +20,7 @@ from rlds_cli import preprocess
 from rlds_cli.home.usage import usage
 from rlds_cli.maintenance import gc
 from rlds_cli.maintenance.verification import verify
-from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.presence import GROUP
 from rlds_cli.sharing.pushing import push
 
 REPOSITORY = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
     assert_same(made, wanted)
     assert_same(got, wanted)  # goes on reading
     if kind == "large":
-        assert {f.stat().st_ino for f in made.path.rglob("c/*/*") if f.stat().st_size > BLOCK} <= inodes
+        assert {f.stat().st_ino for f in made.path.rglob("c/*/*") if f.stat().st_size > GROUP} <= inodes
     assert rlds_cli.open_dataset(store, cache_dir=other).path == made.path
     assert not any((other / "partial").iterdir())
 
@@ -52,10 +52,10 @@ def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # n
     got.column("observation")[:150_000]
     before = got.store.stats.fetched
     for directory in (store / "objects").iterdir():
-        assert directory.stat().st_size > BLOCK
+        assert directory.stat().st_size > GROUP
     del got
     made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
-    assert before > 9 * BLOCK and same(made.column("observation")[:], ds.column("observation")[:])
+    assert before > 9 * GROUP and same(made.column("observation")[:], ds.column("observation")[:])
     assert not [p for p in (other / "remote").iterdir() if p.is_dir()]  # nobody read it
 
 
@@ -98,7 +98,7 @@ def test_du_and_gc_know_the_blocks(store: Path, other: Path) -> None:  # noqa: F
     got = rlds_cli.open_dataset(store, cache_dir=other)
     got.column("observation")[:]
     found = usage(cache_dir=other)
-    assert 60_000 * 64 < found.remote < 60_000 * 64 + 4 * BLOCK and found.total == found.remote
+    assert 60_000 * 64 < found.remote < 60_000 * 64 + 4 * GROUP and found.total == found.remote
     assert not gc.plan(cache_dir=other).removed
     planned = gc.plan(remote=True, cache_dir=other)
     assert [g.kind for g in planned.removed] == ["remote"] and planned.bytes > 60_000 * 64
@@ -125,7 +125,7 @@ def test_preprocessing_reads_blocks(store: Path, other: Path, monkeypatch: pytes
     assert mine.fingerprint == wanted.fingerprint
     assert mine.id == "local/large@norm" and mine.path.is_relative_to(other / "datasets")
     taken = sum(f.stat().st_blocks * 512 for f in (other / "remote").rglob("rows/*"))
-    assert taken <= 2 * BLOCK + (64 << 10)
+    assert taken <= 2 * GROUP + (64 << 10)
 
 
 def test_texts_and_frames_are_preprocessed_from_an_address(

@@ -193,7 +193,7 @@ def test_faults_while_reading_are_retried(hub: Hub, tmp_path: Path, kind: str) -
     assert same(pull(tmp_path / "x"), ds)
 
 
-@pytest.mark.parametrize("which", ["objects", "blocks"])
+@pytest.mark.parametrize("which", ["objects", "groups"])
 def test_wrong_bytes_are_never_opened(hub: Hub, tmp_path: Path, which: str) -> None:
     push(arm())
     (file,) = [f for name, f in hub.repositories["lab/arm"].files.items() if name.startswith(which)]
@@ -287,7 +287,8 @@ def test_prune_removes_in_one_commit(hub: Hub, tmp_path: Path) -> None:
     push(second, prune=True)
     content = hub.content("lab/arm")
     index = json.loads(content["rlds.json"])
-    named = {f"objects/{sha256}" for sha256, _ in index["objects"]} | {f"blocks/{index['blocks'][0]}"}
+    named = {f"{kind}/{o[0]}" for o in index["objects"] for kind in ("objects", "blocks")}
+    named.add(f"groups/{index['groups'][0]}")
     assert named == {n for n in content if "/" in n}
     assert same(pull(tmp_path / "x"), second)
 

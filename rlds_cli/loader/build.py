@@ -18,7 +18,7 @@ from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler
-from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
+from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform, WarmUp
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import blocks_of
@@ -168,6 +168,8 @@ def read(
     changed = {name for name in chosen if transforms.left(name) or transforms.functions}
     n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None
     made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step)
+    if made.compiled.remote is not None:
+        made.compiled.remote.scattered = not _keeps_near(request.sampler)
     made.packing = packing
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
@@ -215,6 +217,11 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
         raise InvalidArgument(
             f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
         )
+
+
+def _keeps_near(sampler: Sampler) -> bool:
+    """Return whether windows that are near each other in the data come near each other."""
+    return isinstance(sampler, Sequential) or (isinstance(sampler, Shuffled) and sampler.block is not None)
 
 
 def warmed(sampler: Sampler, warm_up: WarmUp | None) -> Sampler:

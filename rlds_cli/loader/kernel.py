@@ -657,6 +657,8 @@ class Touches:
     ----------
     files : list of int
         The files that are read at all.
+    row_bytes : dict of int to int
+        The most bytes that are read of a row, by file.
     """
 
     def __init__(self, plan: Plan, files: Sequence[BlockRange], block: int) -> None:
@@ -667,15 +669,15 @@ class Touches:
         self._marks = np.zeros(max(1, int(firsts[-1])), np.uint8)
         self._list = np.empty(min(_LISTED, len(self._marks)), np.int64)
         reads: list[_Read] = []
-        used: set[int] = set()
+        self.row_bytes: dict[int, int] = {}
         for at, r in plan.reads:
             number = next((i for i, f in enumerate(files) if f.base <= at < f.base + f.nbytes), None)
             if number is not None:
-                used.add(number)
+                self.row_bytes[number] = max(r.size, self.row_bytes.get(number, 0))
                 f = files[number]
                 per = -(-f.chunk // block) if f.chunk else 0
                 reads.append(_Read(r.column, r.at, r.stride, r.size, f.base, int(firsts[number]), f.chunk, per))
-        self.files = sorted(used)
+        self.files = sorted(self.row_bytes)
         self._reads = (_Read * max(1, len(reads)))(*reads)
         self._touch = _Touch(
             len(reads),
@@ -725,6 +727,7 @@ class Bound:
     ) -> None:
         self._samples, self._kept = _samples(episode, number, given, length)
         self._plan, self._at, self._made, self._pointers = plan, plan.at, plan.made, plan.pointers
+        self.length = max(1, length)
         self._lead, self._count = (length,) if length else (), len(episode)
         self._given = (c_void_p * len(given))(*map(address, given))
         self._samples.given = ctypes.addressof(self._given)

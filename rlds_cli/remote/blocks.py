@@ -1,6 +1,16 @@
-"""Hashes of blocks: the sha256 of every 1 MiB of every object, by which a reader checks each range that arrives.
+"""Hashes of blocks, by which a reader checks each range of an object that arrives.
 
-They lie end to end, 32 bytes each, in the order of the objects, in one object that is named by its own sha256.
+::
+
+    object          64 KiB 64 KiB ... 64 KiB | 64 KiB ...        blocks
+    blocks/OBJECT   sha256 sha256 ... sha256 | sha256 ...        one for each block of one object
+    groups/SHA256            sha256          |  sha256 ...       one for the list of each group: 16 blocks, 1 MiB
+
+A reader gets the hashes of groups first. A whole group is proved by these alone. A block that comes without the rest of
+its group is proved by the list of the group, which the hash of the group proves.
+
+An object whose hashes were written by an earlier version has no list of its blocks: the hash of a group is that of its
+bytes, and groups come whole.
 """
 
 from __future__ import annotations
@@ -8,13 +18,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-BLOCK = 1 << 20
-_BYTES = 32
+BLOCK = 1 << 16
+GROUP = 1 << 20
+HASH = 32  # bytes
+_LIST = GROUP // BLOCK * HASH  # bytes of the list of a whole group
 
 
 def blocks_of(size: int) -> int:
     """Return the number of blocks of an object."""
     return -(-size // BLOCK)
+
+
+def groups_of(size: int) -> int:
+    """Return the number of groups of an object."""
+    return -(-size // GROUP)
 
 
 class Hasher:
@@ -48,32 +65,69 @@ class Hasher:
         return self._whole.hexdigest(), bytes(self._blocks)
 
 
-class BlockHashes:
-    """The hashes of the blocks of some objects, given by their sizes in the order of ``hashes``."""
+def hashes_of_blocks(data: bytes | memoryview) -> bytes:
+    """Return the hashes of the blocks of some bytes, end to end."""
+    view = memoryview(data)
+    return b"".join(hashlib.sha256(view[at : at + BLOCK]).digest() for at in range(0, len(view), BLOCK))
 
-    def __init__(self, hashes: bytes, sizes: Iterable[int]) -> None:
-        self._hashes = hashes
-        self._sizes = [*sizes]
+
+def hashes_of_groups(blocks: bytes) -> bytes:
+    """Return the hashes of the groups of an object, end to end, from those of its blocks."""
+    return b"".join(hashlib.sha256(blocks[at : at + _LIST]).digest() for at in range(0, len(blocks), _LIST))
+
+
+def hash_of_group(data: bytes | memoryview, *, listed: bool) -> bytes:
+    """Return the hash of a group from its bytes; ``listed``: of an object that has a list of its blocks."""
+    return hashlib.sha256(hashes_of_blocks(data) if listed else data).digest()
+
+
+class GroupHashes:
+    """The hashes of the groups of some objects.
+
+    Parameters
+    ----------
+    hashes : bytes-like
+        Of all objects, end to end.
+    sizes : iterable of int
+        Of the objects.
+    listed : iterable of bool
+        Whether an object has a list of its blocks.
+    """
+
+    def __init__(self, hashes: memoryview, sizes: Iterable[int], listed: Iterable[bool]) -> None:
+        self._hashes, self._sizes, self._listed = hashes, [*sizes], [*listed]
         self._first = [0]
         for size in self._sizes:
-            self._first.append(self._first[-1] + blocks_of(size))
+            self._first.append(self._first[-1] + groups_of(size))
 
     def of(self, number: int) -> bytes:
-        """Return the hashes of an object's blocks."""
-        return self._hashes[self._first[number] * _BYTES : self._first[number + 1] * _BYTES]
+        """Return the hashes of an object's groups."""
+        return bytes(self._hashes[self._first[number] * HASH : self._first[number + 1] * HASH])
 
-    def is_right(self, number: int, block: int, data: bytes | memoryview) -> bool:
-        """Return whether ``data`` is block ``block`` of an object."""
-        at = (self._first[number] + block) * _BYTES
-        return hashlib.sha256(data).digest() == self._hashes[at : at + _BYTES]
+    def _at(self, number: int, group: int) -> bytes:
+        at = (self._first[number] + group) * HASH
+        return bytes(self._hashes[at : at + HASH])
+
+    def is_group(self, number: int, group: int, data: bytes | memoryview) -> bool:
+        """Return whether ``data`` is group ``group`` of an object."""
+        return hash_of_group(data, listed=self._listed[number]) == self._at(number, group)
+
+    def is_list(self, number: int, group: int, blocks: bytes) -> bool:
+        """Return whether ``blocks`` are the hashes of the blocks of a group of an object that has lists."""
+        return hashlib.sha256(blocks).digest() == self._at(number, group)
+
+    def list_of(self, number: int, group: int) -> tuple[int, int]:
+        """Return first byte and number of bytes of a group's part of the list of its object."""
+        start = group * _LIST
+        return start, min(_LIST, HASH * blocks_of(self._sizes[number]) - start)
 
     def span(self, number: int, offset: int, length: int) -> tuple[int, int]:
-        """Return first byte and number of bytes of the whole blocks that hold a range of an object."""
-        start = offset // BLOCK * BLOCK
-        return start, min(blocks_of(offset + length) * BLOCK, self._sizes[number]) - start
+        """Return first byte and number of bytes of the whole groups that hold a range of an object."""
+        start = offset // GROUP * GROUP
+        return start, min(groups_of(offset + length) * GROUP, self._sizes[number]) - start
 
 
 def joined(parts: Sequence[bytes]) -> tuple[bytes, str]:
-    """Return the content of the object with all hashes, and its sha256."""
+    """Return the content of the object with the hashes of all groups, and its sha256."""
     data = b"".join(parts)
     return data, hashlib.sha256(data).hexdigest()

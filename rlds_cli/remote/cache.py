@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,8 @@ from rlds_cli.files import disk
 from rlds_cli.remote.presence import (
     BLOCK,
     FETCHING,
+    GROUP,
+    MANY,
     Descriptor,
     DirectoryGround,
     PinSlot,
@@ -43,9 +45,10 @@ from rlds_cli.remote.presence import (
 
 AT_ONCE = 64  # requests
 TIMEOUT = 120.0  # seconds without a block that was waited for
-_LONGEST_RUN = 8  # blocks of one request
+LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetched
+_LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
-_AGAIN = 64  # blocks that leave when the disk is full
+_AGAIN = 64 * MANY  # blocks that leave when the disk is full
 _NOW, _AHEAD, _END = 0, 1, 2  # what is fetched first
 
 Take = Callable[[bytes | memoryview], object]
@@ -93,12 +96,22 @@ class Stats:
 class _Flight:
     """A run of blocks that is being fetched."""
 
-    __slots__ = ("blocks", "done", "error", "first")
+    __slots__ = ("blocks", "done", "error", "first", "stop")
 
     def __init__(self, first: int, blocks: int) -> None:
-        self.first, self.blocks = first, blocks
+        self.first, self.blocks, self.stop = first, blocks, first + blocks
         self.done = threading.Event()
         self.error: BaseException | None = None
+
+    @property
+    def groups(self) -> range:
+        """Numbers of its groups."""
+        return range(self.first // MANY, (self.stop - 1) // MANY + 1)
+
+    def brings(self, blocks: IntArray) -> bool:
+        """Return whether one of some ascending blocks is in it."""
+        at = int(np.searchsorted(blocks, self.first))
+        return at < len(blocks) and blocks[at] < self.stop
 
 
 class BlockFiles:
@@ -113,6 +126,8 @@ class BlockFiles:
     files : sequence of RowFile
     source : callable
         See `Source`. Up to ``at_once`` threads call it.
+    whole : collection of int
+        Files of which ``source`` gives groups of blocks only: of these a group is fetched for each of its blocks.
     check : callable, optional
         See `Check`. Without it, bytes that a killed process or a restart left are fetched again.
     at_once : int
@@ -126,13 +141,15 @@ class BlockFiles:
 
     Attributes
     ----------
-    block : int
-        Bytes of a block; the last one of a file may be shorter.
+    block, group : int
+        Bytes of a block, and of a group of blocks; the last ones of a file may be shorter.
+    large : int
+        Bytes of a stretch of rows, from which on only its own blocks are worth fetching.
     stats : Stats
     map : BlockMap
     """
 
-    block = BLOCK
+    block, group, large = BLOCK, GROUP, LARGE
 
     def __init__(
         self,
@@ -141,6 +158,7 @@ class BlockFiles:
         files: Sequence[RowFile],
         source: Source,
         *,
+        whole: Collection[int] = (),
         check: Check | None = None,
         at_once: int = AT_ONCE,
         timeout: float = TIMEOUT,
@@ -153,6 +171,9 @@ class BlockFiles:
         self.stats = stats or Stats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
         self._source, self._check, self._at_once, self._counts = source, check, at_once, counts
+        self._whole = frozenset(whole)
+        limit = room.limit if room.limit is not None else room.disk
+        self._fits = sum(f.size for f in self.files) <= limit
         self._buffers: dict[int, mmap.mmap] = {}
         self._open: dict[int, Descriptor] = {}
         self._begin()
@@ -163,7 +184,7 @@ class BlockFiles:
         self._lock = threading.Lock()
         self._slot: PinSlot | None = None
         self._fetching: Descriptor | None = None
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, list[_Flight]] = {}  # by the number of a group
         self._pool: _Pool | None = None
         self._dropped: deque[IntArray] = deque()  # of holds that nobody released
 
@@ -180,7 +201,8 @@ class BlockFiles:
 
     def state(self, file: int) -> Array:
         """Return the shared map's part of a file, uint8 [blocks]: nonzero for blocks that are here."""
-        part: Array = self.map.state[int(self.map.first[file]) : int(self.map.first[file + 1])]
+        first = int(self.map.first[file])
+        part: Array = self.map.state[first : first + self.files[file].blocks]
         return part
 
     def mapped(self, file: int) -> Array:
@@ -217,15 +239,22 @@ class BlockFiles:
         """Number of blocks that are here, of all files."""
         return int(np.count_nonzero(self.map.state))
 
+    @property
+    def missing(self) -> int:
+        """Number of blocks that are not here, of all files."""
+        return sum(f.blocks for f in self.files) - self.here
+
     # -- holds
 
-    def hold(self, wanted: Sequence[tuple[int, IntArray]]) -> Hold:
+    def hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> Hold:
         """Return a hold on blocks, all of which are here then.
 
         Parameters
         ----------
         wanted : sequence of (int, int array)
             Numbers of files, and of blocks in them.
+        scattered : collection of int
+            Files of which large stretches are read in no order: little is fetched around them, see `_around`.
 
         Raises
         ------
@@ -234,7 +263,7 @@ class BlockFiles:
         NoSpace
             The disk of the home is full.
         """
-        hold = self._hold(wanted, _NOW)
+        hold = self._hold(wanted, scattered, _NOW)
         try:
             hold.wait()
         except BaseException:
@@ -242,9 +271,9 @@ class BlockFiles:
             raise
         return hold
 
-    def announce(self, wanted: Sequence[tuple[int, IntArray]]) -> Hold:
-        """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them."""
-        return self._hold(wanted, _AHEAD)
+    def announce(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> Hold:
+        """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them. Arguments as of `hold`."""
+        return self._hold(wanted, scattered, _AHEAD)
 
     def hold_all(self, files: Sequence[int]) -> Hold | None:
         """Return a hold on all blocks of files if they are here already, else None."""
@@ -258,14 +287,14 @@ class BlockFiles:
         hold.release()
         return None
 
-    def _hold(self, wanted: Sequence[tuple[int, IntArray]], urgency: int) -> Hold:
+    def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
         blocks = self._blocks(wanted)
         self._pin(blocks)
         hold = Hold(self, blocks, ())
         try:
             missing = blocks[self.map.state[blocks] == 0]
             if len(missing):
-                hold.flights = self._send(missing, urgency)
+                hold.flights = self._send(missing, self._around(missing, scattered), urgency)
         except BaseException:
             hold.release()
             raise
@@ -276,9 +305,31 @@ class BlockFiles:
         first = self.map.first
         parts = [np.asarray(numbers, np.int64) + first[file] for file, numbers in wanted]
         for (file, _), part in zip(wanted, parts, strict=True):
-            if len(part) and not first[file] <= part.min() <= part.max() < first[file + 1]:
+            if len(part) and not first[file] <= part.min() <= part.max() < first[file] + self.files[file].blocks:
                 raise IndexError(f"{self.files[file].path} has {self.files[file].blocks:,} blocks")
         return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    def _around(self, missing: IntArray, scattered: Collection[int]) -> IntArray:
+        """Return the blocks to fetch for some that are missing.
+
+        Of small rows, and of rows that are read in order, a whole group: its other blocks will be wanted, and it costs
+        no request more. Of large stretches of rows that are read in no order, the blocks themselves, until half of a
+        group is wanted; or, if all rows fit the room, until a second stretch of the group is: what comes then stays.
+        """
+        state = self.map.state
+        groups, wanted = np.unique(missing // MANY, return_counts=True)
+        all_of = np.ones(len(groups), bool)
+        if scattered:
+            files = np.searchsorted(self.map.first, groups * MANY, "right") - 1
+            apart = np.isin(files, list(set(scattered) - self._whole))
+            here = state.reshape(-1, MANY)[groups].sum(1, dtype=np.int64)
+            all_of = ~apart | (here + wanted >= MANY // 2) | ((here > 0) & self._fits)
+        around: IntArray = (groups[all_of, None] * MANY + np.arange(MANY)).reshape(-1)
+        around = around[(state[around] == 0) & self.map.exists(around)]
+        if all_of.all():
+            return around
+        single = missing[~all_of[np.searchsorted(groups, missing // MANY)]]
+        return np.sort(np.concatenate([around, single]))
 
     def _pin(self, blocks: IntArray) -> None:
         if self._slot is None:
@@ -288,7 +339,7 @@ class BlockFiles:
             self._slot.counts[blocks] += 1
             while self._dropped:
                 self._slot.counts[self._dropped.pop()] -= 1
-        self.map.used[blocks] = now()
+        self.map.used[blocks // MANY] = now()
 
     def _unpin(self, blocks: IntArray) -> None:
         with self._lock:
@@ -302,41 +353,47 @@ class BlockFiles:
 
     # -- fetching
 
-    def _send(self, missing: IntArray, urgency: int) -> tuple[_Flight, ...]:
-        """Have blocks fetched that are not; return the flights that bring them."""
+    def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[_Flight, ...]:
+        """Have blocks fetched, as far as they are not; return the flights that bring the missing ones."""
         with self._lock:
-            flying = {id(f): f for b in missing.tolist() if (f := self._flights.get(b))}
-            new = [b for b in missing.tolist() if b not in self._flights]
-            if self._pool is None and new:
+            flying: dict[int, _Flight] = {}
+            for group in np.unique(around // MANY).tolist() if self._flights else ():
+                for flight in self._flights.get(group, ()):
+                    around = around[(around < flight.first) | (around >= flight.stop)]
+                    flying[id(flight)] = flight
+            if self._pool is None and len(around):
                 self._pool = _Pool(self._at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
-            flights = []
-            longest = max(1, min(_LONGEST_RUN, len(new) // self._at_once))  # one at a time unless there are many
-            for first, blocks in self._runs(new, longest):
-                flight = _Flight(first, blocks)
-                self._flights.update(dict.fromkeys(range(first, first + blocks), flight))
-                flights.append(flight)
-        for number, flight in enumerate(flights):
-            try:
-                self._pin(np.arange(flight.first, flight.first + flight.blocks))
-            except BaseException as e:
-                for left in flights[number:]:
-                    self._arrived(left, e)
-                raise
+            longest = max(MANY, min(_LONGEST_RUN, len(around) // self._at_once))  # a group, unless there are many
+            flights = [_Flight(first, blocks) for first, blocks in self._runs(around, longest)]
+            for flight in flights:
+                for group in flight.groups:
+                    self._flights.setdefault(group, []).append(flight)
+        try:
+            if flights:
+                self._pin(around)
+        except BaseException as e:
+            for flight in flights:
+                self._arrived(flight, e)
+            raise
+        for flight in flights:
             assert self._pool is not None
             self._pool.put(urgency, weakref.WeakMethod(self._fly), flight)
-        return (*flying.values(), *flights)
+        return tuple(f for f in (*flying.values(), *flights) if f.brings(missing))
 
-    def _runs(self, blocks: Sequence[int], longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
+    def _runs(self, blocks: IntArray, longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
         """Return runs of adjacent blocks of one file as (first, blocks)."""
-        ends = set(self.map.first.tolist()) if len(blocks) > 1 else set()
-        runs: list[tuple[int, int]] = []
-        for b in blocks:
-            if runs and sum(runs[-1]) == b and runs[-1][1] < longest and b not in ends:
-                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-            else:
-                runs.append((b, 1))
-        return runs
+        if not len(blocks):
+            return []
+        files = np.searchsorted(self.map.first, blocks, "right")
+        starts = np.flatnonzero((np.diff(blocks, prepend=-2) > 1) | (np.diff(files, prepend=-1) > 0))
+        stops = [*starts[1:].tolist(), len(blocks)]
+        firsts = blocks[starts].tolist()
+        return [
+            (first + at, min(longest, count - at))
+            for first, count in zip(firsts, (b - a for a, b in zip(starts.tolist(), stops, strict=True)), strict=True)
+            for at in range(0, count, longest)
+        ]
 
     def _fly(self, flight: _Flight) -> None:
         """Bring the blocks of a flight; in a thread of the pool."""
@@ -346,43 +403,60 @@ class BlockFiles:
         except BaseException as e:
             error = e
         try:
-            self._unpin(np.arange(flight.first, flight.first + flight.blocks))
+            self._unpin(np.arange(flight.first, flight.stop))
         finally:
             self._arrived(flight, error)
 
     def _arrived(self, flight: _Flight, error: BaseException | None) -> None:
         flight.error = error
         with self._lock:
-            for b in range(flight.first, flight.first + flight.blocks):
-                if self._flights.get(b) is flight:
-                    del self._flights[b]
+            for group in flight.groups:
+                others = [f for f in self._flights.get(group, ()) if f is not flight]
+                if others:
+                    self._flights[group] = others
+                else:
+                    self._flights.pop(group, None)
         flight.done.set()
 
     def _bring(self, flight: _Flight) -> None:
         """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
-        left = [b for b in range(flight.first, flight.first + flight.blocks) if not self.map.state[b]]
+        left = np.arange(flight.first, flight.stop)
+        left = left[self.map.state[left] == 0]
         locks = self._locks()
         pause, until = _POLL, time.monotonic() + self.timeout
-        while left:
-            mine = [b for b in left if lock_bytes(locks.number, b, 1)]
+        while len(left):
+            mine = self._locked(locks, left)
             try:
-                for first, blocks in self._runs([b for b in mine if not self.map.state[b]]):
-                    self._fetch(first, blocks)
+                for first, many in mine:
+                    ours = np.arange(first, first + many)
+                    for run in self._runs(ours[self.map.state[ours] == 0]):
+                        self._fetch(*run)
             finally:
-                for b in mine:
-                    unlock_bytes(locks.number, b, 1)
-            others = [b for b in left if not self.map.state[b]]
+                for first, many in mine:
+                    unlock_bytes(locks.number, first, many)
+            others = left[self.map.state[left] == 0]
             if mine or len(others) < len(left):
                 pause, until = _POLL, time.monotonic() + self.timeout
-            elif others and time.monotonic() > until:
+            elif len(others) and time.monotonic() > until:
                 raise DownloadFailed(
-                    f"{self.describe(others[0])} did not arrive within {self.timeout:g} s: another process fetches it.",
+                    f"{self.describe(int(others[0]))} did not arrive within {self.timeout:g} s: another process "
+                    "fetches it.",
                     hint="a larger timeout=, or end that process",
                 )
             else:
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_POLL)
             left = others
+
+    def _locked(self, locks: Descriptor, blocks: IntArray) -> list[tuple[int, int]]:
+        """Lock blocks, but those that another process has locked; return runs of them."""
+        mine = []
+        for first, many in self._runs(blocks):
+            if lock_bytes(locks.number, first, many):
+                mine.append((first, many))
+            else:
+                mine += [(b, 1) for b in range(first, first + many) if lock_bytes(locks.number, b, 1)]
+        return mine
 
     def _locks(self) -> Descriptor:
         with self._lock:
@@ -393,12 +467,12 @@ class BlockFiles:
     def _fetch(self, first: int, blocks: int) -> None:
         """Fetch adjacent blocks of one file, whose locks this process has."""
         numbers = np.arange(first, first + blocks)
-        left = self._adopted(numbers[(self.map.taken[numbers] > 0)])
-        numbers = np.setdiff1d(numbers, left)
-        if not len(numbers):
-            return
+        if self.map.taken[numbers].any():
+            numbers = self._not_adopted(numbers)
+            if not len(numbers):
+                return
         self.stats.add(evicted=self.room.reserve(self.map, numbers))
-        for at, many in self._runs(numbers.tolist()):
+        for at, many in self._runs(numbers):
             file, start, _ = self.map.place(at)
             length = min(many * BLOCK, self.files[file].size - start)
             try:
@@ -424,22 +498,26 @@ class BlockFiles:
         error.args = (error.message,)
         return error
 
-    def _adopted(self, blocks: IntArray) -> IntArray:
-        """Return blocks whose bytes were left on the disk without being noted, once they are checked and noted."""
+    def _not_adopted(self, blocks: IntArray) -> IntArray:
+        """Return blocks but those whose bytes were left on the disk without being noted: they are checked and noted."""
         if self._check is None:
-            return blocks[:0]
-        found = []
-        for b in blocks.tolist():
+            return blocks
+        left = []
+        for b, taken in zip(blocks.tolist(), self.map.taken[blocks].tolist(), strict=True):
             file, start, length = self.map.place(b)
-            descriptor = self.map.open_rows(file)
-            try:
-                data = os.pread(descriptor, length, start)
-            finally:
-                os.close(descriptor)
-            if len(data) == length and self._check(file, start, memoryview(data)):
+            if taken and self._is_right(file, start, length):
                 self.map.state[b] = 1
-                found.append(b)
-        return np.array(found, np.int64)
+            else:
+                left.append(b)
+        return np.array(left, np.int64)
+
+    def _is_right(self, file: int, start: int, length: int) -> bool:
+        descriptor = self.map.open_rows(file)
+        try:
+            data = os.pread(descriptor, length, start)
+        finally:
+            os.close(descriptor)
+        return len(data) == length and self._check is not None and self._check(file, start, memoryview(data))
 
     def describe(self, block: int) -> str:
         """Return a block in words, by its number over all files."""
@@ -449,22 +527,22 @@ class BlockFiles:
 
 
 class _Writing:
-    """Writes what arrives, and notes each block that is whole."""
+    """Writes what arrives, from the beginning of a block on, and notes each block that is whole."""
 
     def __init__(self, of: BlockFiles, descriptor: int, block: int, start: int) -> None:
         self._of, self._descriptor, self._block, self.at = of, descriptor, block, start
-        self._size = of.files[of.map.place(block)[0]].size
+        file, _, _ = of.map.place(block)
+        self._first, self._size = int(of.map.first[file]), of.files[file].size
 
     def take(self, data: bytes | memoryview) -> None:
         """Write the next bytes."""
-        left = memoryview(data).cast("B") if isinstance(data, memoryview) else memoryview(data)
+        left = memoryview(data).cast("B")
         while left:
-            _, start, length = self._of.map.place(self._block)
-            done = self._write(left[: start + length - self.at])
+            done = self._write(left)
             self.at, left = self.at + done, left[done:]
-            if self.at == start + length:
-                self._of.map.state[self._block] = 1
-                self._block += 1
+        whole = self._first + (-(-self.at // BLOCK) if self.at == self._size else self.at // BLOCK)
+        self._of.map.state[self._block : whole] = 1
+        self._block = whole
 
     def _write(self, data: memoryview) -> int:
         try:
@@ -531,7 +609,7 @@ class Hold:
                 error = next((f.error for f in self.flights if f.error is not None), None)
                 if error is not None or not again:
                     raise self._error(error, int(missing[0]))
-                self.flights = self._of._send(missing, _NOW)
+                self.flights = self._of._send(missing, missing, _NOW)
         finally:
             self._of.stats.add(waited=time.monotonic() - begun)
         self.flights = ()

@@ -15,9 +15,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import NeedsMemory
 from rlds_cli.remote.cache import BlockFiles, Hold
-from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.presence import BLOCK, GROUP
 
-_AT_A_TIME = 32  # blocks that are read together
+_AT_A_TIME = 32  # groups of blocks that are read together
 _AHEAD = 2  # times as many that arrive meanwhile
 _FAR = 1 << 62
 
@@ -113,7 +113,20 @@ class RemoteColumn(NDArrayOperatorsMixin):
 
     def hold(self, starts: IntArray, stops: IntArray) -> Hold:
         """Return a hold on ranges of rows [n], so that reading them one by one waits for nothing."""
-        return self._blocks.hold(self._place.wanted(starts * self._width, stops * self._width))
+        hold = self._announce(starts, stops)
+        try:
+            hold.wait()
+        except BaseException:
+            hold.release()
+            raise
+        return hold
+
+    def _announce(self, starts: IntArray, stops: IntArray) -> Hold:
+        """Return a hold on ranges of rows [n] that begin to arrive."""
+        starts, stops = starts * self._width, stops * self._width
+        large = len(starts) and int((stops - starts).sum()) >= len(starts) * self._blocks.large
+        wanted = self._place.wanted(starts, stops)
+        return self._blocks.announce(wanted, [file for file, _ in wanted] if large else ())
 
     # -- reading
 
@@ -161,7 +174,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
             return self._slice(slice(stop + 1, start + 1))[::-1] if start > stop else self._raw[:0].copy()
         stop = max(start, stop)
         out = self._empty(stop - start)
-        rows = max(1, _AT_A_TIME * BLOCK // max(1, self._width))
+        rows = max(1, _AT_A_TIME * GROUP // max(1, self._width))
         firsts = range(start, stop, rows)
         for first, _ in self._arriving([(a, min(a + rows, stop)) for a in firsts]):
             last = min(first + rows, stop)
@@ -175,8 +188,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
         try:
             for a, b in ranges:
                 while at < len(ranges) and len(ahead) <= _AHEAD:
-                    first, last = (np.array([row * self._width]) for row in ranges[at])
-                    ahead.append(self._blocks.announce(self._place.wanted(first, last)))
+                    ahead.append(self._announce(*(np.array([row]) for row in ranges[at])))
                     at += 1
                 ahead[0].wait()
                 yield a, b
@@ -189,16 +201,15 @@ class RemoteColumn(NDArrayOperatorsMixin):
     def _take(self, rows: IntArray) -> Array:
         out = self._empty(len(rows))
         order = np.argsort(rows, kind="stable")
-        blocks = rows[order] * self._width // BLOCK
-        rank = np.cumsum(np.diff(blocks, prepend=blocks[:1]) > 0) * max(1, self._width // BLOCK)
+        groups = rows[order] * self._width // GROUP
+        rank = np.cumsum(np.diff(groups, prepend=groups[:1]) > 0) * max(1, self._width // GROUP)
         parts = np.split(order, np.flatnonzero(np.diff(rank // _AT_A_TIME)) + 1)
         ahead: deque[Hold] = deque()
         at = 0
         try:
             for part in parts:
                 while at < len(parts) and len(ahead) <= _AHEAD:
-                    starts = rows[parts[at]] * self._width
-                    ahead.append(self._blocks.announce(self._place.wanted(starts, starts + self._width)))
+                    ahead.append(self._announce(rows[parts[at]], rows[parts[at]] + 1))
                     at += 1
                 ahead[0].wait()
                 out[part] = self._raw[rows[part]]
@@ -227,7 +238,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*plain, **options)
 
     def __iter__(self) -> Iterator[Any]:
-        rows = max(1, BLOCK // max(1, self._width))
+        rows = max(1, GROUP // max(1, self._width))
         for first in range(0, len(self), rows):
             yield from self._slice(slice(first, first + rows))
 

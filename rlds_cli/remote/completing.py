@@ -20,11 +20,11 @@ from rlds_cli.progress import Event, Progress
 from rlds_cli.remote import presence
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import BlockFiles, Hold
-from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.presence import BLOCK, GROUP, MANY
 from rlds_cli.remote.store import Access, RemoteGrowingStore, RemoteStore, open_remote
 from rlds_cli.settings import Settings
 
-_AT_A_TIME = 64  # blocks
+_AT_A_TIME = 64 * MANY  # blocks
 _AHEAD = 2  # times as many that arrive meanwhile
 
 
@@ -43,8 +43,7 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     if index.fingerprint != fingerprint:
         raise DamagedDataset(f"{address} changed while it was read.", hint="the same command again")
     blocks = access.row_blocks
-    missing = len(blocks.map.state) - blocks.here
-    disk.check_space(missing * BLOCK, dataset, kept="Blocks that are here stay.")
+    disk.check_space(blocks.missing * BLOCK, dataset, kept="Blocks that are here stay.")
     holds = list(_arriving(blocks, id, tell))  # nothing leaves until the files have their new names
     rows = {f.path: number for number, f in enumerate(blocks.files)}
     access.content.need(*(f.path for f in index.files if f.path not in rows))
@@ -82,7 +81,7 @@ def _copy(source: Path, target: Path) -> None:
     """Copy a file of rows with its holes."""
     with safe_files.reading(source) as file, target.open("xb") as out:
         out.truncate(os.fstat(file.fileno()).st_size)
-        while data := file.read(BLOCK):
+        while data := file.read(GROUP):
             if any(data):
                 out.write(data)
             else:

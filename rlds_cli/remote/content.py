@@ -3,7 +3,8 @@
 ::
 
     <home>/remote/<name>/index.json      the index that was seen
-    <home>/remote/<name>/hashes          the hashes of its blocks
+    <home>/remote/<name>/hashes          the hashes of its groups of blocks
+    <home>/remote/<name>/lists           those of single blocks, as far as they were needed: see `lists`
     <home>/remote/<name>/addresses.json  where it was seen
     <home>/remote/<name>/dataset/        small files, whole: manifest and episode table when the dataset is opened
     <home>/remote/<name>/rows/           files of rows, by blocks: see `presence`
@@ -35,19 +36,20 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.blocks import BLOCK, BlockHashes
+from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
 from rlds_cli.remote.cache import Stats, Take
 from rlds_cli.remote.index import File, Index, Piece
+from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, wrong_block
+from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.store import files as store_files
 
-DATASET, INDEX, HASHES, ADDRESSES = "dataset", "index.json", "hashes", "addresses.json"
+DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"
 MARK = store_files.REMOTE
-_EDGES = 32  # object blocks of which a part was used, kept in memory
-_RANGE = 8  # blocks of a request
+_EDGES = 512  # blocks of objects of which a part was used, kept in memory
+_RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
 _MOST_ADDRESSES = 20  # that are kept
 _DIGITS = 24
@@ -55,10 +57,10 @@ _DIGITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """An index and the hashes of its blocks."""
+    """An index and the hashes of its groups of blocks."""
 
     index: Index
-    hashes: bytes
+    hashes: bytes | memoryview
 
     @property
     def name(self) -> str:
@@ -189,7 +191,11 @@ class Content(ABC):
 
     @abstractmethod
     def is_right(self, path: str, start: int, data: memoryview) -> bool:
-        """Return whether data is a part of a file, as far as the hashes of whole blocks tell: else False."""
+        """Return whether data is a block of a file, as far as hashes of single blocks tell: else False."""
+
+    def has_blocks(self, path: str) -> bool:
+        """Return whether single blocks of a file can be fetched and checked."""
+        return False
 
 
 class RemoteContent(Content):
@@ -197,8 +203,19 @@ class RemoteContent(Content):
 
     def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats) -> None:
         super().__init__(connection, pinned.index, root, stats)
-        self._hashes = BlockHashes(pinned.hashes, [o.size for o in pinned.index.objects])
-        self._edges: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._hashes = group_hashes(pinned.index, pinned.hashes)
+        self._lists = BlockLists(
+            root / LISTS,
+            pinned.index,
+            self._hashes,
+            connection,
+            lambda size: stats.add(requests=1, fetched=size),
+        )
+        self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._lists.after_fork()
 
     def _is_here(self, file: File) -> bool:
         try:
@@ -207,21 +224,22 @@ class RemoteContent(Content):
             return False
 
     def _bring(self, files: list[File]) -> None:
-        blocks = {(p.object, b) for f in files for p in f.pieces for b in range(*_blocks(p))}
+        wanted = {(p.object, g) for f in files for p in f.pieces for g in range(*_groups(p))}
+        got: dict[tuple[int, int], Chunk] = {}
         with self._lock:
-            got = {key: self._edges[key] for key in blocks if key in self._edges}
-        runs = _runs(sorted(blocks - got.keys()))
+            for number, group in wanted:
+                blocks = [self._edges.get((number, b)) for b in self._blocks_in(number, group)]
+                if None not in blocks:
+                    got[number, group] = b"".join(blocks)  # type: ignore[arg-type]
+        runs = _runs(sorted(wanted - got.keys()))
 
         def fetch(run: tuple[int, int, int]) -> None:
             number, first, count = run
-            at = first
 
-            def take(data: Chunk) -> None:
-                nonlocal at
-                got[number, at] = bytes(data)
-                at += 1
+            def take(at: int, data: Chunk) -> None:
+                got[number, at // GROUP] = bytes(data)
 
-            self._fetch_blocks(number, first, count, take)
+            self._fetch(number, first * GROUP, min((first + count) * GROUP, self._size(number)), take)
 
         if len(runs) == 1:
             fetch(runs[0])
@@ -230,16 +248,23 @@ class RemoteContent(Content):
                 list(pool.map(fetch, runs))
         for f in files:
             self._write(f, got)
-        for key in sorted(got)[-_EDGES:]:
-            self._keep(key, got[key])
+        for number, group in sorted(got)[-_EDGES * BLOCK // GROUP :]:
+            self._keep(number, group * GROUP, got[number, group])
 
-    def _write(self, file: File, got: dict[tuple[int, int], bytes]) -> None:
+    def _blocks_in(self, number: int, group: int) -> range:
+        first = group * GROUP
+        return range(first // BLOCK, (min(first + GROUP, self._size(number)) - 1) // BLOCK + 1)
+
+    def _size(self, number: int) -> int:
+        return self.index.objects[number].size
+
+    def _write(self, file: File, got: dict[tuple[int, int], Chunk]) -> None:
         content = bytearray(file.size)
         for p in file.pieces:
             at = p.at
-            for b in range(*_blocks(p)):
-                start = b * BLOCK
-                part = got[p.object, b][max(0, p.offset - start) : p.offset + p.length - start]
+            for g in range(*_groups(p)):
+                start = g * GROUP
+                part = got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start]
                 content[at : at + len(part)] = part
                 at += len(part)
         path = self.path / file.path
@@ -275,55 +300,57 @@ class RemoteContent(Content):
     def _span(self, number: int, offset: int, length: int, take: Take) -> None:
         """Give bytes of an object to ``take``; blocks of which a part is used are kept for a while."""
         end = offset + length
-        first, last = offset // BLOCK, (end - 1) // BLOCK
-
-        def give(block: int, data: Chunk) -> None:
-            start = block * BLOCK
-            if start < offset or start + len(data) > end:
-                self._keep((number, block), bytes(data))
-            take(memoryview(data)[max(0, offset - start) : end - start])
-
-        block = first
-        while block <= last:
+        block, stop = offset // BLOCK, (end - 1) // BLOCK + 1
+        while block < stop:
             with self._lock:
                 kept = self._edges.get((number, block))
+                last = next((b for b in range(block + 1, stop) if (number, b) in self._edges), stop)
             if kept is not None:
-                give(block, kept)
+                at = block * BLOCK
+                take(memoryview(kept)[max(0, offset - at) : end - at])
                 block += 1
-                continue
-            with self._lock:
-                stop = next((b for b in range(block + 1, last + 1) if (number, b) in self._edges), last + 1)
-            at = block
+            else:
+                self._run(number, max(offset, block * BLOCK), min(end, last * BLOCK), take)
+                block = last
 
-            def each(data: Chunk) -> None:
-                nonlocal at
-                give(at, data)
-                at += 1
+    def _run(self, number: int, offset: int, end: int, take: Take) -> None:
+        """Fetch the blocks or groups that hold a range, and give the range to ``take``."""
+        unit, size = BLOCK if self.index.objects[number].listed else GROUP, self._size(number)
 
-            self._fetch_blocks(number, block, stop - block, each)
-            block = stop
+        def give(at: int, data: Chunk) -> None:
+            if at < offset or at + len(data) > end:
+                self._keep(number, at, data)
+            take(memoryview(data)[max(0, offset - at) : end - at])
 
-    def _keep(self, key: tuple[int, int], data: bytes) -> None:
+        self._fetch(number, offset // unit * unit, min(-(-end // unit) * unit, size), give)
+
+    def _keep(self, number: int, start: int, data: Chunk) -> None:
+        """Keep blocks of an object in memory."""
         with self._lock:
-            self._edges[key] = data
-            self._edges.move_to_end(key)
+            for at in range(0, len(data), BLOCK):
+                key = number, (start + at) // BLOCK
+                self._edges[key] = bytes(data[at : at + BLOCK])
+                self._edges.move_to_end(key)
             while len(self._edges) > _EDGES:
                 self._edges.popitem(last=False)
 
-    def _fetch_blocks(self, number: int, first: int, count: int, take: Callable[[Chunk], None]) -> None:
-        """Give whole blocks of an object to ``take``, each checked."""
-        objects, o = self.connection(), self.index.objects[number]
-        at, end = first * BLOCK, min((first + count) * BLOCK, o.size)
+    def _fetch(self, number: int, start: int, end: int, take: Callable[[int, Chunk], None]) -> None:
+        """Give blocks of an object, from ``start`` to ``end``, to ``take`` with their places, each checked.
+
+        They come in groups as far as these are whole.
+        """
+        objects, o, at = self.connection(), self.index.objects[number], start
         buffer, wrong = bytearray(), 0
+        lists = self._lists_for(number, start, end)
 
         def arrive(chunk: Chunk) -> None:
             nonlocal at
             self.stats.add(fetched=len(chunk))
             left = memoryview(chunk)
             while left and at < end:
-                size = min(BLOCK, end - at)
+                size = min(BLOCK if at // GROUP in lists else GROUP, end - at)
                 if not buffer and len(left) >= size:
-                    block: Chunk = left[:size]  # as it came, without a copy
+                    data: Chunk = left[:size]  # as it came, without a copy
                     left = left[size:]
                 else:
                     part = left[: size - len(buffer)]
@@ -331,11 +358,11 @@ class RemoteContent(Content):
                     left = left[len(part) :]
                     if len(buffer) < size:
                         return
-                    block = bytes(buffer)
+                    data = bytes(buffer)
                     buffer.clear()
-                if not self._hashes.is_right(number, at // BLOCK, block):
-                    raise _WrongBlock
-                take(block)
+                if not self._is_right(number, at, data, lists.get(at // GROUP)):
+                    raise _WrongBytes
+                take(at, data)
                 at += size
 
         while at < end:
@@ -344,14 +371,39 @@ class RemoteContent(Content):
             self.stats.add(requests=1)
             try:
                 objects.fetch(o.name, at, end - at, arrive)
-            except _WrongBlock:
+            except _WrongBytes:
                 wrong = wrong + 1 if at == before else 1
                 if wrong == ATTEMPTS:
                     self._check_unchanged(None)
-                    raise wrong_block(objects, self.index, number, at // BLOCK) from None
+                    size = min(BLOCK if at // GROUP in lists else GROUP, end - at)
+                    raise wrong_bytes(objects, o.name, at, size) from None
             except DownloadFailed as e:
                 self._check_unchanged(e)
                 raise
+
+    def _lists_for(self, number: int, start: int, end: int) -> dict[int, bytes]:
+        """Return the hashes of the blocks of the groups that a range of an object holds in part."""
+        first, last = start // GROUP, (end - 1) // GROUP
+        parts = {first} if start % GROUP else set()
+        parts |= {last} if end < min((last + 1) * GROUP, self._size(number)) else set()
+        try:
+            return {group: self._lists.of(number, group) for group in parts}
+        except DownloadFailed as e:
+            self._check_unchanged(e)
+            raise
+
+    def _is_right(self, number: int, at: int, data: Chunk, blocks: bytes | None) -> bool:
+        """Return whether data is a group of an object, or one of the group's blocks, whose hashes are given."""
+        group = at // GROUP
+        if blocks is not None:
+            return hashes_of_blocks(data) == blocks[at % GROUP // BLOCK * HASH :][:HASH]
+        if not self.index.objects[number].listed:
+            return self._hashes.is_group(number, group, data)
+        blocks = hashes_of_blocks(data)
+        right = self._hashes.is_list(number, group, blocks)
+        if right:
+            self._lists.keep(number, group, blocks)
+        return right
 
     def _check_unchanged(self, e: RldsError | None) -> None:
         """Raise DownloadFailed if the address holds other content by now: objects of ours may have been removed."""
@@ -366,46 +418,55 @@ class RemoteContent(Content):
                 hint="open it again; blocks that are here already stay readable",
             ) from e
 
+    def has_blocks(self, path: str) -> bool:
+        """Return whether single blocks of a file can be fetched and checked."""
+        return all(self.index.objects[p.object].listed for p in self.file(path).pieces)
+
     def is_right(self, path: str, start: int, data: memoryview) -> bool:
-        """Return whether data is a part of a file, as far as the hashes of whole blocks tell: else False."""
+        """Return whether data is a block of a file, as far as hashes of single blocks tell: else False."""
         pieces, end = self.file(path).pieces, start + len(data)
         k = bisect_right(pieces, start, key=lambda p: p.at) - 1
         if k < 0 or pieces[k].at + pieces[k].length < end:
             return False
         p = pieces[k]
         offset = p.offset + start - p.at
-        size = self.index.objects[p.object].size
-        whole = offset % BLOCK == 0 and (len(data) == BLOCK or offset + len(data) == size) and len(data) <= BLOCK
-        return whole and self._hashes.is_right(p.object, offset // BLOCK, data)
+        o = self.index.objects[p.object]
+        if offset % BLOCK or not (len(data) == BLOCK or offset + len(data) == o.size) or not o.listed:
+            return False
+        try:
+            return self._is_right(p.object, offset, data, self._lists.of(p.object, offset // GROUP))
+        except RldsError:
+            return False
 
 
 class _Changed(DownloadFailed):
     """The address has other content."""
 
 
-class _WrongBlock(Exception):
-    """A block does not have its hash."""
+class _WrongBytes(Exception):
+    """A block or a group does not have its hash."""
 
 
-def _blocks(p: Piece) -> tuple[int, int]:
-    """Return the blocks [first, stop) of its object that hold a piece."""
-    return p.offset // BLOCK, (p.offset + p.length - 1) // BLOCK + 1
+def _groups(p: Piece) -> tuple[int, int]:
+    """Return the groups [first, stop) of its object that hold a piece."""
+    return p.offset // GROUP, (p.offset + p.length - 1) // GROUP + 1
 
 
-def _runs(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Return runs of adjacent blocks as (object, first, count)."""
+def _runs(groups: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Return runs of adjacent groups as (object, first, count)."""
     runs: list[tuple[int, int, int]] = []
-    for number, block in blocks:
-        if runs and runs[-1][0] == number and runs[-1][1] + runs[-1][2] == block and runs[-1][2] < _RANGE:
-            runs[-1] = (number, runs[-1][1], runs[-1][2] + 1)
+    for number, group in groups:
+        last = runs[-1] if runs else (-1, 0, 0)
+        if last[0] == number and last[1] + last[2] == group and last[2] * GROUP < _RANGE:
+            runs[-1] = (number, last[1], last[2] + 1)
         else:
-            runs.append((number, block, 1))
+            runs.append((number, group, 1))
     return runs
 
 
 def _zeros(count: int, take: Take) -> None:
     while count > 0:
-        part = min(count, BLOCK)
+        part = min(count, GROUP)
         take(bytes(part))
         count -= part
 

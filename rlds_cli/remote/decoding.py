@@ -81,7 +81,17 @@ def open_decoded(
         else:
             take(raw.read(raw.number(path), start, length))
 
-    return BlockFiles(room, name, files, source, timeout=timeout, where=raw.where, stats=stats, counts=False)
+    return BlockFiles(
+        room,
+        name,
+        files,
+        source,
+        whole=range(len(files)),  # a chunk is decoded once for all of its blocks
+        timeout=timeout,
+        where=raw.where,
+        stats=stats,
+        counts=False,
+    )
 
 
 class _Decoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import tempfile
 from contextlib import suppress
@@ -18,7 +19,7 @@ from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
-from rlds_cli.remote.reading import expect_index, read_blocks, read_index
+from rlds_cli.remote.reading import expect_index, read_hashes, read_index
 from rlds_cli.settings import Settings
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
@@ -60,10 +61,9 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
             known = load(root / Pinned(index, b"").name)
             if known.index == index:
                 return known
-    hashes = read_blocks(objects, index)
-    data = b"".join(hashes.of(number) for number in range(len(index.objects)))
-    stats.add(requests=1, fetched=len(data))
-    return Pinned(index, data)
+    hashes = read_hashes(objects, index)
+    stats.add(requests=1, fetched=len(hashes))
+    return Pinned(index, hashes)
 
 
 def homes(where: Settings) -> list[Path]:
@@ -96,8 +96,9 @@ def load(root: Path) -> Pinned:
     with safe_files.reading(root / INDEX) as file:
         index = indexes.parse(file.read(), str(root / INDEX))
     with safe_files.reading(root / HASHES) as file:
-        hashes = file.read()
-    if hashlib.sha256(hashes).hexdigest() != index.blocks.sha256:
+        size = os.fstat(file.fileno()).st_size
+        hashes = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b"")
+    if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
     return Pinned(index, hashes)
 

@@ -2,16 +2,18 @@
 
 ::
 
-    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
+    {"rlds_dataset": 2, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
      "manifest": sha256 of zarr.json,
      "sha256": of this text, with zeros in place of it,
-     "objects": [[sha256, size], ...],                     objects/<sha256>
-     "blocks": [sha256, size],                             blocks/<sha256>
+     "objects": [[sha256, size, listed], ...],             objects/<sha256>, and blocks/<sha256> where it is listed
+     "groups": [sha256, size],                             groups/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
 A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
-``offset`` on. What no piece covers is a hole: rows that a dataset which grows does not need. The index may come from a
-stranger, so every value is checked before it is used.
+``offset`` on. What no piece covers is a hole: rows that a dataset which grows does not need. `blocks` tells of the
+hashes. An index of format 1 has objects ``[sha256, size]`` without lists of blocks, and ``blocks``, the object
+``blocks/<sha256>``, in place of ``groups``. The index may come from a stranger, so every value is checked before it is
+used.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from typing import Any
 from rlds_cli import __version__, ids
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
 from rlds_cli.files import json as documents
-from rlds_cli.remote.blocks import blocks_of
+from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
 
 NAME = "rlds.json"
-FORMAT = 1
+FORMAT = 2
 LONGEST = 64 << 20  # bytes of an index
+MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
 MANIFEST = "zarr.json"
+_GROUPS = {1: "blocks", 2: "groups"}  # by format: member, and directory, of the hashes of groups
 _NONE = "0" * 64
 _OWN = b'"sha256": "%s"'
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -64,15 +68,26 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A file that never changes, named by the sha256 of its content."""
+    """A file that never changes, named by the sha256 of its content; ``listed`` if the hashes of its blocks are."""
 
     sha256: str
     size: int
+    listed: bool = True
 
     @property
     def name(self) -> str:
         """Name below the address."""
         return f"objects/{self.sha256}"
+
+    @property
+    def list(self) -> tuple[str, int] | None:
+        """Name below the address, and bytes, of the list of the hashes of its blocks, if there is one."""
+        return (f"blocks/{self.sha256}", HASH * blocks_of(self.size)) if self.listed else None
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """Names and sizes of the files at the address that belong to it."""
+        return {self.name: self.size} | dict([self.list] if self.list else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +99,15 @@ class Index:
     generation: int | None
     manifest: str
     objects: tuple[Object, ...]
-    blocks: Object
+    groups: Object
     files: tuple[File, ...]
     rlds_version: str = field(default=__version__)
+    format: int = FORMAT
 
     @property
-    def blocks_name(self) -> str:
-        """Name of the object with the hashes of blocks."""
-        return f"blocks/{self.blocks.sha256}"
+    def groups_name(self) -> str:
+        """Name of the object with the hashes of groups."""
+        return f"{_GROUPS[self.format]}/{self.groups.sha256}"
 
     @property
     def size(self) -> int:
@@ -105,15 +121,15 @@ class Index:
     def to_bytes(self) -> bytes:
         """Return the JSON text."""
         content = {
-            "rlds_dataset": FORMAT,
+            "rlds_dataset": self.format,
             "rlds_version": self.rlds_version,
             "id": self.id,
             "fingerprint": self.fingerprint,
             "generation": self.generation,
             "manifest": self.manifest,
             "sha256": _NONE,
-            "blocks": [self.blocks.sha256, self.blocks.size],
-            "objects": [[o.sha256, o.size] for o in self.objects],
+            _GROUPS[self.format]: [self.groups.sha256, self.groups.size],
+            "objects": [[o.sha256, o.size, o.listed][: self.format + 1] for o in self.objects],
         }
         files = (
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
@@ -146,7 +162,7 @@ def parse(text: bytes, where: str) -> Index:
                 hint="pip install --upgrade rlds-cli",
             )
         _check_own(text, content.get("sha256"))
-        return _index(content)
+        return _index(content, version)
     except NewerFormat:
         raise
     except (ValueError, RldsError) as e:
@@ -162,19 +178,20 @@ def _check_own(text: bytes, told: Any) -> None:
             raise ValueError("it is not as it was written: it has another sha256 than it says")
 
 
-def _index(content: dict[str, Any]) -> Index:
+def _index(content: dict[str, Any], format: int) -> Index:
     id = str(ids.parse(_text(content.get("id"), "id")))
     fingerprint = _text(content.get("fingerprint"), "fingerprint")
     kind = _FINGERPRINT.fullmatch(fingerprint)
     generation = content.get("generation")
     if kind is None or (kind["kind"] == "2") != (generation is not None):
         raise ValueError("a fingerprint that is none, or of another kind of dataset")
-    objects = tuple(_object(o, largest=_LARGEST) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
+    objects = tuple(_object(o, format) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
     if len({o.sha256 for o in objects}) != len(objects):
         raise ValueError("an object occurs twice")
-    blocks = _object(content.get("blocks"), largest=LONGEST, least=0)
-    if blocks.size != 32 * sum(blocks_of(o.size) for o in objects):
-        raise ValueError(f"{blocks.size:,} bytes of hashes do not fit the objects")
+    sha256, size = _members(content.get(_GROUPS[format]), 2, "hashes")
+    groups = Object(_sha(sha256), _number(size, MOST_HASHES + 1, "a size"), listed=False)
+    if groups.size != HASH * sum(groups_of(o.size) for o in objects):
+        raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
     files = tuple(
         _file(f, objects, holes=generation is not None) for f in _list(content.get("files"), _MOST_FILES, "files")
     )
@@ -188,9 +205,10 @@ def _index(content: dict[str, Any]) -> Index:
         generation=None if generation is None else _number(generation, 1 << 60, "generation"),
         manifest=_sha(content.get("manifest")),
         objects=objects,
-        blocks=blocks,
+        groups=groups,
         files=files,
         rlds_version=version[:40] if isinstance(version, str) else "",
+        format=format,
     )
 
 
@@ -242,10 +260,12 @@ def _path(value: Any) -> str:
     return value
 
 
-def _object(value: Any, *, largest: int, least: int = 1) -> Object:
-    sha256, size = _members(value, 2, "an object")
-    found = Object(_sha(sha256), _number(size, largest + 1, "a size"))
-    if found.size < least:
+def _object(value: Any, format: int) -> Object:
+    sha256, size, *listed = _members(value, format + 1, "an object")
+    if listed and type(listed[0]) is not bool:
+        raise ValueError("an object that does not say whether its blocks are listed")
+    found = Object(_sha(sha256), _number(size, _LARGEST + 1, "a size"), any(listed))
+    if found.size < 1:
         raise ValueError("an object is empty")
     return found
 

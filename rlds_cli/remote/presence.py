@@ -13,10 +13,11 @@ exclusive lock: it reads the pins of all live processes, notes that its victims 
 So a block that is pinned and here stays. A slot belongs to the process that has a lock on it; the system ends that lock
 with the process, and thus its pins.
 
-The map says of each block: ``state``, 1 if it is here and was checked; ``taken``, 1 if the disk may hold bytes of it;
-``used``, the time of its last use. The state is set after the bytes are written, so a process that is killed between
-leaves a block that is taken and not here: its bytes are checked before it is fetched again. So are all blocks after a
-restart of the machine, which may have lost bytes and kept the map.
+A block is 64 KiB of a file. The map says of each: ``state``, 1 if it is here and was checked; ``taken``, 1 if the disk
+may hold bytes of it; and of each group of 16, ``used``: the time of the last use of one of them. The state is set after
+the bytes are written, so a process that is killed between leaves a block that is taken and not here: its bytes are
+checked before it is fetched again. So are all blocks after a restart of the machine, which may have lost bytes and kept
+the map.
 
 With ``cache=0`` all of these files are anonymous memory.
 """
@@ -48,12 +49,15 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.remote.blocks import BLOCK as BLOCK
+from rlds_cli.remote.blocks import GROUP as GROUP
+from rlds_cli.remote.blocks import groups_of
 
 LOCK = "room.lock"
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
-_MAGIC = b"rldsmap1"
+MANY = GROUP // BLOCK  # blocks of a group
+_MAGIC = b"rldsmap2"
 _HEADER = 4096
-_BOOT, _SLOTS_USED, _GONE = slice(8, 72), 72, 76  # places in the header
+_BOOT, _SLOTS_USED, _GONE, _TAKEN = slice(8, 72), 72, 76, 80  # places in the header
 _SLOTS = 1024
 _COUNT = np.dtype("<u2")
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -170,18 +174,20 @@ class RowFile:
 
 
 class BlockMap:
-    """The map of the blocks of one dataset; blocks are counted over all its files, in order.
+    """The map of the blocks of one dataset; blocks are counted over all its files, in order, by whole groups.
 
-    Opening it is done under the exclusive lock of the room, see `Room.open_map`.
+    A file begins with a group: block ``b`` is in group ``b // MANY``, and numbers behind the last block of a file mean
+    nothing. Opening it is done under the exclusive lock of the room, see `Room.open_map`.
     """
 
     def __init__(self, ground: Ground, files: Sequence[RowFile]) -> None:
         self.ground, self.files = ground, tuple(files)
-        counts = [f.blocks for f in self.files]
+        counts = [MANY * groups_of(f.size) for f in self.files]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.blocks = int(self.first[-1])
+        self._stop = self.first[:-1] + np.array([f.blocks for f in self.files], np.int64)
         page = mmap.PAGESIZE
-        parts = [_HEADER, -(-self.blocks // page) * page, -(-self.blocks // page) * page, 8 * self.blocks]
+        parts = [_HEADER, -(-self.blocks // page) * page, -(-self.blocks // page) * page, 8 * self.blocks // MANY]
         descriptor = ground.open(MAP, sum(parts))
         try:
             self._map = mmap.mmap(descriptor, sum(parts))
@@ -191,7 +197,8 @@ class BlockMap:
         self._file = Descriptor(descriptor)  # its flock, shared, says that a process uses the map
         self.state: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, parts[0])
         self.taken: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, sum(parts[:2]))
-        self.used: npt.NDArray[np.float64] = np.frombuffer(self._map, "<f8", self.blocks, sum(parts[:3]))
+        self.used: npt.NDArray[np.float64] = np.frombuffer(self._map, "<f8", self.blocks // MANY, sum(parts[:3]))
+        self._taken = np.frombuffer(self._map, "<i8", 1, _TAKEN)
         self.stride = max(1, -(-self.blocks * _COUNT.itemsize // page)) * page
 
     # -- its header
@@ -209,7 +216,10 @@ class BlockMap:
             self._map[_BOOT] = this
             self._map[:8] = _MAGIC
         if self._map[:8] != _MAGIC:
-            raise DamagedDataset(f"{self.ground}/{MAP} is no map of blocks.", hint="rlds gc removes remote datasets")
+            raise DamagedDataset(
+                f"{self.ground}/{MAP} is no map of blocks that this version of rlds reads.",
+                hint="rlds gc --remote removes it, with the blocks that were fetched",
+            )
         if self._map[_BOOT] != this:
             try:
                 fcntl.flock(self._file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,6 +229,7 @@ class BlockMap:
                     hint="cache=0, or RLDS_HOME on a disk of this machine",
                 ) from None
             self.state[:] = 0
+            self.count()
             self._map[_BOOT] = this
         fcntl.flock(self._file.number, fcntl.LOCK_SH)
 
@@ -232,6 +243,20 @@ class BlockMap:
         self._map[_GONE] = 1
 
     @property
+    def total(self) -> int:
+        """Blocks whose bytes the disk may hold; more after a kill, until they are counted again."""
+        return int(self._taken[0])
+
+    def take(self, blocks: IntArray) -> None:
+        """Note that the disk may hold bytes of blocks; under the exclusive lock of the room."""
+        self._taken[0] += np.count_nonzero(self.taken[blocks] == 0)
+        self.taken[blocks] = 1
+
+    def count(self) -> None:
+        """Count the blocks that are taken; under the exclusive lock of the room."""
+        self._taken[0] = np.count_nonzero(self.taken)
+
+    @property
     def _slots(self) -> int:
         return int.from_bytes(self._map[_SLOTS_USED : _SLOTS_USED + 4], "little")
 
@@ -242,6 +267,11 @@ class BlockMap:
         file = int(np.searchsorted(self.first, block, "right")) - 1
         start = (block - int(self.first[file])) * BLOCK
         return file, start, min(BLOCK, self.files[file].size - start)
+
+    def exists(self, blocks: IntArray) -> npt.NDArray[np.bool_]:
+        """Return which of some numbers [n] are those of blocks."""
+        found: npt.NDArray[np.bool_] = blocks < self._stop[np.searchsorted(self.first, blocks, "right") - 1]
+        return found
 
     def open_rows(self, file: int) -> int:
         """Return a new descriptor of a file of rows."""
@@ -284,10 +314,13 @@ class PinSlot:
         mapped = of.ground.open(PINS)  # a map keeps its descriptor, and its locks, beyond its close
         try:
             self._map = mmap.mmap(mapped, of.stride, offset=slot * of.stride)
+            self.counts: npt.NDArray[np.uint16] = np.frombuffer(self._map, _COUNT, of.blocks)
+            try:
+                punch(mapped, slot * of.stride, of.stride)  # what an earlier process left
+            except OSError:
+                self.counts[:] = 0
         finally:
             os.close(mapped)
-        self.counts: npt.NDArray[np.uint16] = np.frombuffer(self._map, _COUNT, of.blocks)
-        self.counts[:] = 0
 
 
 # -- the room of a home
@@ -313,6 +346,12 @@ class Room:
         self._process = 0
         if root is not None:
             safe_files.directory(root, root.parent)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the disk."""
+        status = os.statvfs(self.root or "/")
+        return status.f_blocks * status.f_frsize
 
     def ground(self, name: str) -> Ground:
         """Return the place of a dataset's files, which is made if it is not there."""
@@ -369,7 +408,7 @@ class Room:
         with self.locked():
             new = int(np.count_nonzero(of.taken[blocks] == 0))
             left = self._shrink(new) if new else 0
-            of.taken[blocks] = 1
+            of.take(blocks)
             return left
 
     def shrink(self, least: int = 0) -> int:
@@ -381,7 +420,7 @@ class Room:
         if self.limit is None and not least:
             return 0
         maps = self._maps()
-        taken = sum(int(np.count_nonzero(m.taken)) for m in maps)
+        taken = sum(m.total for m in maps)
         excess = least
         if self.limit is not None and (taken + more) * BLOCK > self.limit:
             spare = self.limit // _SPARE // BLOCK
@@ -392,7 +431,7 @@ class Room:
         """Return the bytes over the limit that the blocks of this process's own datasets take."""
         if self.limit is None:
             return 0
-        return sum(int(np.count_nonzero(m.taken)) for m in list(self._own)) * BLOCK - self.limit
+        return sum(m.total for m in list(self._own)) * BLOCK - self.limit
 
     def _maps(self) -> list[BlockMap]:
         """Return the maps of all datasets in the room; those that cannot be read are left alone."""
@@ -404,7 +443,10 @@ class Room:
             if entry.path in own or not entry.is_dir(follow_symlinks=False):
                 continue
             with suppress(OSError, RldsError, ValueError):
-                status = Path(entry.path, MAP).stat()
+                with safe_files.reading(Path(entry.path, MAP)) as file:
+                    status = os.fstat(file.fileno())
+                    if file.read(len(_MAGIC)) != _MAGIC:
+                        continue
                 inode = (status.st_ino, status.st_dev)
                 if entry.path not in self._others or self._others[entry.path][0] != inode:
                     self._others[entry.path] = (
@@ -423,7 +465,7 @@ def _evict(maps: Sequence[BlockMap], count: int) -> int:
     times, places, owners = [], [], []
     for number, of in enumerate(maps):
         free = np.flatnonzero((of.taken > 0) & (of.live_pins() == 0))
-        times.append(np.where(of.state[free] > 0, of.used[free], 0.0))
+        times.append(np.where(of.state[free] > 0, of.used[free // MANY], 0.0))
         places.append(free)
         owners.append(np.full(len(free), number))
     when, where, whose = (np.concatenate(parts) if parts else np.zeros(0) for parts in (times, places, owners))
@@ -433,6 +475,7 @@ def _evict(maps: Sequence[BlockMap], count: int) -> int:
         of.state[victims] = 0
         _punch(of, victims)
         of.taken[victims] = 0
+        of.count()
     return len(chosen)
 
 
@@ -444,15 +487,22 @@ def _punch(of: BlockMap, blocks: IntArray) -> None:
         descriptor = of.open_rows(file)
         try:
             for run in runs:
-                at, size = ctypes.c_longlong(int(run[0]) * BLOCK), ctypes.c_longlong(len(run) * BLOCK)
-                if _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, at, size):
-                    code = ctypes.get_errno()
+                try:
+                    punch(descriptor, int(run[0]) * BLOCK, len(run) * BLOCK)
+                except OSError as e:
                     raise RldsError(
-                        f"Blocks cannot leave {of.ground}: {os.strerror(code)}.",
+                        f"Blocks cannot leave {of.ground}: {e.strerror}.",
                         hint="RLDS_HOME on a disk whose files can have holes, or open the dataset without cache=",
-                    )
+                    ) from e
         finally:
             os.close(descriptor)
+
+
+def punch(descriptor: int, at: int, size: int) -> None:
+    """Give the disk back that a range of a file takes, which reads as zeros then; raises OSError."""
+    if _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_longlong(at), ctypes.c_longlong(size)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 # -- locks on bytes

@@ -1,9 +1,9 @@
-"""Bring a pushed dataset into a home: only blocks that are missing are fetched, and each is checked as it arrives.
+"""Bring a pushed dataset into a home: only groups that are missing are fetched, and each is checked as it arrives.
 
 ::
 
     <home>/partial/<family>+<name>.pull/dataset/     files at their full length, with holes where nothing came yet
-    <home>/partial/<family>+<name>.pull/journal      blocks that are there: a pull that was killed goes on
+    <home>/partial/<family>+<name>.pull/journal      groups that are there: a pull that was killed goes on
 
 Blocks are checked by their hashes, which the index names. The dataset is then verified like one of a stranger: its
 content must have the fingerprint of the index. Only then does it get its name.
@@ -38,18 +38,18 @@ from rlds_cli.registry import LOCAL
 from rlds_cli.remote import completing, origins
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.blocks import BLOCK, BlockHashes, blocks_of
+from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.remote.index import File, Index, Piece
 from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.origins import Origin
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_blocks, read_file, wrong_block
+from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_file, read_groups, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, generations, manifest, publishing, sealing
 from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
-_RANGE = 8  # blocks of a request
+_RANGE = 8  # groups of blocks in a request
 _SYNCED = 512 << 20  # bytes after which what came is written to the disk, and noted as safe
 _PIN = "ADDRESS#rlds1:... says what it must be"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -208,7 +208,7 @@ def disk_errors(target: Path) -> Iterator[None]:
 def _fetch_and_publish(
     objects: Objects, index: Index, id: DatasetId, place: Home, here: Path | None, tell: Progress
 ) -> None:
-    hashes = read_blocks(objects, index)
+    hashes = read_groups(objects, index)
     head = read_file(objects, index, hashes, indexes.MANIFEST)
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
@@ -281,7 +281,7 @@ class _Arriving:
     """The files of a dataset while they arrive."""
 
     def __init__(
-        self, objects: Objects, index: Index, hashes: BlockHashes, work: Path, id: str, tell: Progress
+        self, objects: Objects, index: Index, hashes: GroupHashes, work: Path, id: str, tell: Progress
     ) -> None:
         self._objects, self._index, self._hashes = objects, index, hashes
         self._dataset, self._id, self._tell = work / "dataset", id, tell
@@ -309,7 +309,7 @@ class _Arriving:
         for parts in pieces.values():
             parts.sort(key=lambda part: part[0].offset)
         todo = {number: self._missing(number, [p for p, _ in parts]) for number, parts in pieces.items()}
-        self._total = sum(stop - first for runs in todo.values() for first, stop in runs) * BLOCK
+        self._total = sum(stop - first for runs in todo.values() for first, stop in runs) * GROUP
         tasks = self._tasks(todo)
         with ThreadPoolExecutor(_AT_ONCE, "pull") as pool:
             running = [pool.submit(self._span, number, first, stop, pieces[number]) for number, first, stop in tasks]
@@ -355,7 +355,7 @@ class _Arriving:
                 if piece.at + piece.length > size:
                     continue
                 digest, at, stop = hashlib.sha256(), piece.at, piece.at + piece.length
-                while at < stop and (data := os.pread(old.fileno(), min(BLOCK, stop - at), at)):
+                while at < stop and (data := os.pread(old.fileno(), min(GROUP, stop - at), at)):
                     digest.update(data)
                     logs.write(new.fileno(), data, at)
                     at += len(data)
@@ -364,23 +364,23 @@ class _Arriving:
         return found
 
     def _missing(self, number: int, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-        """Return the blocks [first, stop) of an object that hold pieces and are not there."""
-        wanted = bytearray(blocks_of(self._index.objects[number].size))
+        """Return the groups [first, stop) of an object that hold pieces and are not there."""
+        wanted = bytearray(groups_of(self._index.objects[number].size))
         for p in pieces:
-            first, stop = p.offset // BLOCK, blocks_of(p.offset + p.length)
+            first, stop = p.offset // GROUP, groups_of(p.offset + p.length)
             wanted[first:stop] = b"\1" * (stop - first)
         there = self._journal.there[number]
         runs: list[tuple[int, int]] = []
-        for block in range(len(wanted)):
-            if wanted[block] and not there[block]:
-                if runs and runs[-1][1] == block:
-                    runs[-1] = (runs[-1][0], block + 1)
+        for group in range(len(wanted)):
+            if wanted[group] and not there[group]:
+                if runs and runs[-1][1] == group:
+                    runs[-1] = (runs[-1][0], group + 1)
                 else:
-                    runs.append((block, block + 1))
+                    runs.append((group, group + 1))
         return runs
 
     def _tasks(self, todo: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
-        """Cut runs of blocks into requests; a server without ranges is asked for an object once."""
+        """Cut runs of groups into requests; a server without ranges is asked for an object once."""
         tasks = []
         for number, runs in todo.items():
             if not runs:
@@ -391,24 +391,24 @@ class _Arriving:
             tasks += [(number, a, min(a + _RANGE, stop)) for first, stop in runs for a in range(first, stop, _RANGE)]
         return tasks
 
-    # -- blocks
+    # -- groups
 
     def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, File]]) -> None:
-        """Fetch blocks [first, stop) of an object, check and write each of them."""
+        """Fetch groups [first, stop) of an object, check and write each of them."""
         o = self._index.objects[number]
-        end = min(stop * BLOCK, o.size)
-        at, buffer, wrong = first * BLOCK, bytearray(), 0
+        end = min(stop * GROUP, o.size)
+        at, buffer, wrong = first * GROUP, bytearray(), 0
 
         def take(chunk: Chunk) -> None:
             nonlocal at, buffer
             if self._stop.is_set():
                 raise _Ended
             buffer += chunk
-            while len(buffer) >= (size := min(BLOCK, end - at)) and size:
-                block = bytes(buffer[:size])
-                if not self._hashes.is_right(number, at // BLOCK, block):
-                    raise _WrongBlock
-                self._write(number, at, block, pieces)
+            while len(buffer) >= (size := min(GROUP, end - at)) and size:
+                group = bytes(buffer[:size])
+                if not self._hashes.is_group(number, at // GROUP, group):
+                    raise _WrongBytes
+                self._write(number, at, group, pieces)
                 del buffer[:size]
                 at += size
 
@@ -418,29 +418,29 @@ class _Arriving:
                 self._objects.fetch(o.name, at, end - at, take)
             except _Ended:
                 return
-            except _WrongBlock:
+            except _WrongBytes:
                 wrong = wrong + 1 if at == before else 1
                 if wrong == ATTEMPTS:
-                    raise wrong_block(self._objects, self._index, number, at // BLOCK) from None
+                    raise wrong_bytes(self._objects, o.name, at, min(GROUP, end - at)) from None
 
-    def _write(self, number: int, at: int, block: bytes, pieces: Sequence[tuple[Piece, File]]) -> None:
-        """Write the parts of a block to the files that they belong to, and note it."""
+    def _write(self, number: int, at: int, group: bytes, pieces: Sequence[tuple[Piece, File]]) -> None:
+        """Write the parts of a group to the files that they belong to, and note it."""
         for p, file in pieces:
             if p.offset + p.length <= at:
                 continue
-            if p.offset >= at + len(block):
+            if p.offset >= at + len(group):
                 break
-            a, b = max(at, p.offset), min(at + len(block), p.offset + p.length)
+            a, b = max(at, p.offset), min(at + len(group), p.offset + p.length)
             if a < b:
                 path = self._dataset / file.path
                 with safe_files.updating(path) as open_file:
-                    logs.write(open_file.fileno(), block[a - at : b - at], p.at + a - p.offset)
+                    logs.write(open_file.fileno(), group[a - at : b - at], p.at + a - p.offset)
                 with self._lock:
                     self._dirty.add(path)
         with self._lock:
-            self._journal.add(number, at // BLOCK)
-            self._done += len(block)
-            self._since += len(block)
+            self._journal.add(number, at // GROUP)
+            self._done += len(group)
+            self._since += len(group)
             if self._since >= _SYNCED:
                 self._sync()
             self._tell(Event(self._id, "fetch", "", min(self._done, self._total), self._total))
@@ -456,23 +456,23 @@ class _Ended(Exception):
     """Another part has failed."""
 
 
-class _WrongBlock(Exception):
-    """A block does not have its hash."""
+class _WrongBytes(Exception):
+    """A group of blocks does not have its hash."""
 
 
 class _Journal:
-    """The blocks that have arrived: lines ``OBJECT BLOCK``, after the line of the index that they are of.
+    """The groups that have arrived: lines ``OBJECT GROUP``, after the line of the index that they are of.
 
     A line ``boot ID`` begins the work of a process, and ``sync`` says that everything before it is on the disk. After
     the machine was started anew, only what comes before such a line counts.
     """
 
     def __init__(self, path: Path, index: str, of: Index) -> None:
-        self.there = [bytearray(blocks_of(o.size)) for o in of.objects]
+        self.there = [bytearray(groups_of(o.size)) for o in of.objects]
         boot = _boot()
         self.goes_on = self._read(path, index, boot)
         if not self.goes_on:
-            self.there = [bytearray(blocks_of(o.size)) for o in of.objects]
+            self.there = [bytearray(groups_of(o.size)) for o in of.objects]
             safe_files.write_bytes(path, f"index {index}\n".encode())
         self._descriptor = safe_files.open_own(path, os.O_WRONLY | os.O_APPEND)
         self._line(f"boot {boot}")
@@ -500,20 +500,20 @@ class _Journal:
             self._note(unsure)
         return True
 
-    def _note(self, blocks: Sequence[tuple[int, int]]) -> None:
-        for number, block in blocks:
-            if number < len(self.there) and block < len(self.there[number]):
-                self.there[number][block] = 1
+    def _note(self, groups: Sequence[tuple[int, int]]) -> None:
+        for number, group in groups:
+            if number < len(self.there) and group < len(self.there[number]):
+                self.there[number][group] = 1
 
     def _line(self, text: str) -> None:
         os.write(self._descriptor, f"{text}\n".encode())
 
-    def add(self, number: int, block: int) -> None:
-        """Note a block that was written."""
-        self._line(f"{number} {block}")
+    def add(self, number: int, group: int) -> None:
+        """Note a group that was written."""
+        self._line(f"{number} {group}")
 
     def sync(self) -> None:
-        """Note that all blocks so far are on the disk, and the journal with them."""
+        """Note that all groups so far are on the disk, and the journal with them."""
         self._line("sync")
         os.fsync(self._descriptor)
 

@@ -1,4 +1,4 @@
-"""Read the index of a pushed dataset, the hashes of its blocks, and single files of it."""
+"""Read the index of a pushed dataset, the hashes of its groups of blocks, and single files of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlds_cli import ids
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.blocks import BLOCK, BlockHashes
+from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Document, Objects
 
-ATTEMPTS = 3  # to get a block that has the hash of the index
+ATTEMPTS = 3  # to get bytes that have the hash of the index
 _LONGEST_FILE = 64 << 20
 
 
@@ -70,8 +70,8 @@ def _instead(address: str) -> str:
     return f"{known}{pushes}rlds import PATH --as local/NAME takes files of others"
 
 
-def read_blocks(objects: Objects, index: Index) -> BlockHashes:
-    """Return the hashes of the blocks of all objects of an index.
+def read_hashes(objects: Objects, index: Index) -> bytes:
+    """Return the hashes of the groups of all objects of an index, end to end.
 
     Raises
     ------
@@ -80,18 +80,28 @@ def read_blocks(objects: Objects, index: Index) -> BlockHashes:
     DownloadFailed
     """
     for _ in range(ATTEMPTS):
-        found = objects.read(index.blocks_name, longest=indexes.LONGEST)
+        found = objects.read(index.groups_name, longest=indexes.MOST_HASHES)
         if found is None:
             break
-        if hashlib.sha256(found.data).hexdigest() == index.blocks.sha256:
-            return BlockHashes(found.data, [o.size for o in index.objects])
+        if hashlib.sha256(found.data).hexdigest() == index.groups.sha256:
+            return found.data
     what = "is missing" if found is None else "has other content than its name says"
     raise DamagedDataset(
-        f"{objects.address}/{index.blocks_name} {what}. Nothing was written.", hint=push_again(objects)
+        f"{objects.address}/{index.groups_name} {what}. Nothing was written.", hint=push_again(objects)
     )
 
 
-def read_file(objects: Objects, index: Index, hashes: BlockHashes, path: str) -> bytes:
+def group_hashes(index: Index, hashes: bytes | memoryview) -> GroupHashes:
+    """Return the hashes of the groups of an index's objects."""
+    return GroupHashes(memoryview(hashes), (o.size for o in index.objects), (o.listed for o in index.objects))
+
+
+def read_groups(objects: Objects, index: Index) -> GroupHashes:
+    """Read the hashes of the groups of an index's objects; raises as `read_hashes`."""
+    return group_hashes(index, read_hashes(objects, index))
+
+
+def read_file(objects: Objects, index: Index, hashes: GroupHashes, path: str) -> bytes:
     """Return the content of a small file of the dataset, checked.
 
     Raises
@@ -109,22 +119,22 @@ def read_file(objects: Objects, index: Index, hashes: BlockHashes, path: str) ->
     return bytes(content)
 
 
-def read_span(objects: Objects, index: Index, hashes: BlockHashes, number: int, offset: int, length: int) -> bytes:
-    """Return bytes [offset, offset + length) of an object, checked by its blocks; raises WrongHash, DownloadFailed."""
+def read_span(objects: Objects, index: Index, hashes: GroupHashes, number: int, offset: int, length: int) -> bytes:
+    """Return bytes [offset, offset + length) of an object, checked by its groups; raises WrongHash, DownloadFailed."""
     start, size = hashes.span(number, offset, length)
     for _ in range(ATTEMPTS):
         data = objects.read_range(index.objects[number].name, start, size)
-        blocks = [data[at : at + BLOCK] for at in range(0, size, BLOCK)]
-        if all(hashes.is_right(number, start // BLOCK + k, block) for k, block in enumerate(blocks)):
+        groups = [data[at : at + GROUP] for at in range(0, size, GROUP)]
+        if all(hashes.is_group(number, start // GROUP + k, group) for k, group in enumerate(groups)):
             return data[offset - start : offset - start + length]
-    raise wrong_block(objects, index, number, start // BLOCK)
+    raise wrong_bytes(objects, index.objects[number].name, start, size)
 
 
-def wrong_block(objects: Objects, index: Index, number: int, block: int) -> WrongHash:
-    """Return the error for a block that the store sends with other bytes."""
-    place = f"{str(objects.address).rstrip('/')}/{index.objects[number].name}"
+def wrong_bytes(objects: Objects, name: str, start: int, length: int) -> WrongHash:
+    """Return the error for a range of an object that the store sends with other bytes."""
     return WrongHash(
-        f"Block {block:,} of {place} has other bytes than the index says, {ATTEMPTS} times. Nothing of it is used.",
+        f"Bytes {start:,}-{start + length - 1:,} of {str(objects.address).rstrip('/')}/{name} are other ones than the "
+        f"index says, {ATTEMPTS} times. Nothing of them is used.",
         hint=push_again(objects),
     )
 

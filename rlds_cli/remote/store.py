@@ -177,6 +177,7 @@ class Access:
             self.pinned.name,
             files,
             source,
+            whole=[number for number, path in enumerate(paths) if not of.has_blocks(path)],
             check=lambda file, start, data: of.is_right(files[file].path, start, data),
             timeout=TIMEOUT if self.timeout is None else self.timeout,
             where=str(self.address),

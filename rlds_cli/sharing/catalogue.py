@@ -15,7 +15,7 @@ from rlds_cli.remote import addresses
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects, Overtaken
-from rlds_cli.remote.reading import expect_index, read_blocks, read_file
+from rlds_cli.remote.reading import expect_index, read_file, read_groups
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.report.columns import rank
 from rlds_cli.report.html.collection import Listed, is_catalogue, render
@@ -94,7 +94,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
 
 
 def _manifest(objects: Objects, index: Index) -> manifest.Manifest:
-    hashes = read_blocks(objects, index)
+    hashes = read_groups(objects, index)
     wanted = [indexes.MANIFEST, *([generations.FILE] if index.generation is not None else [])]
     with tempfile.TemporaryDirectory() as directory:
         for path in wanted:

@@ -21,10 +21,20 @@ from typing import Any, BinaryIO, cast
 
 from rlds_cli import settings
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.blocks import BLOCK, BlockHashes, Hasher, blocks_of, joined
+from rlds_cli.remote.blocks import (
+    BLOCK,
+    GROUP,
+    HASH,
+    GroupHashes,
+    Hasher,
+    groups_of,
+    hash_of_group,
+    hashes_of_groups,
+    joined,
+)
 from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
-from rlds_cli.remote.reading import read_blocks
+from rlds_cli.remote.reading import read_groups
 from rlds_cli.sharing.snapshot import LocalFile, Snapshot
 from rlds_cli.store import generations
 
@@ -33,10 +43,10 @@ MOST_OBJECTS = 100
 _SHARE = 72  # objects of equal size, of which each is at least three quarters full: 96
 _WORTH = 4096  # bytes of a piece for which an object of another dataset is copied
 _READ = 1 << 20
-_LARGE = 8 * BLOCK  # bytes of a file that begins with a block of an object, if few zeros come before it
+_LARGE = 8 * GROUP  # bytes of a file that begins with a group of an object, if few zeros come before it
 _EPISODES = "episodes/"
 _ADDED = 32  # one such part of what is sent may be sent for a better order, or to leave objects behind
-_LOOKS = 16  # blocks of a changed file by which it is decided whether to compare all
+_LOOKS = 16  # groups of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
 _Key = tuple[int, int]  # an object: numbers of its index and in it
@@ -75,9 +85,9 @@ class Known:
         yield from (f for f in self._by_size.get(file.size, [])[:_CANDIDATES] if f is not same)
 
     @cached_property
-    def hashes(self) -> BlockHashes:
-        """Hashes of the blocks of all its objects; raises DownloadFailed, DamagedDataset."""
-        return read_blocks(self.objects, self.index)
+    def hashes(self) -> GroupHashes:
+        """Hashes of the groups of all its objects; raises DownloadFailed, DamagedDataset."""
+        return read_groups(self.objects, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +101,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object to be sent: its spans end to end, their sha256, and the hashes of its blocks."""
+    """An object to be sent: its spans end to end, their sha256, and the list of the hashes of its blocks."""
 
     object: Object
     spans: tuple[Span, ...]
     sha256: tuple[str, ...]
-    hashes: bytes
+    blocks: bytes
 
     def body(self, told: Told) -> Body:
         """Return the content; ``told`` is called with the bytes of each part that was read."""
@@ -164,6 +174,12 @@ class _Ranges:
             self._known[key] = h.hexdigest()
         return self._known[key]
 
+    def is_group(self, file: LocalFile, at: int, group: bytes, *, listed: bool) -> bool:
+        """Return whether a group of blocks from ``at`` on has a hash."""
+        data = b"".join(_chunks(Span(file, at, GROUP)))
+        self._told(len(data))
+        return hash_of_group(data, listed=listed) == group
+
 
 def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges: _Ranges) -> list[Match]:
     """Return what the known indexes have of a file, in order and without overlaps."""
@@ -188,30 +204,30 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
                 if ranges.sha256(file, piece.at, piece.length) == piece.sha256:
                     found.append(Match(piece.at, piece.length, number, piece))
                 else:
-                    parts = _equal_blocks(file, piece, k, ranges)
+                    parts = _equal_groups(file, piece, k, ranges)
                     found += [Match(p.at, p.length, number, p) for p in parts]
     return sorted(found, key=lambda m: m.at)
 
 
-def _equal_blocks(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
-    """Yield the parts of a piece whose blocks are the same in a file: that of rows which come before a change."""
-    first, stop = blocks_of(piece.offset), (piece.offset + piece.length) // BLOCK
-    hashes = known.hashes.of(piece.object)
+def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
+    """Yield the parts of a piece whose groups of blocks are the same in a file: that of rows before a change."""
+    first, stop = groups_of(piece.offset), (piece.offset + piece.length) // GROUP
+    hashes, listed = known.hashes.of(piece.object), known.index.objects[piece.object].listed
 
-    def is_equal(block: int) -> bool:
-        at = piece.at + block * BLOCK - piece.offset
-        return ranges.sha256(file, at, BLOCK) == hashes[32 * block : 32 * block + 32].hex()
+    def is_equal(group: int) -> bool:
+        at = piece.at + group * GROUP - piece.offset
+        return ranges.is_group(file, at, hashes[HASH * group : HASH * (group + 1)], listed=listed)
 
     looked = range(first, stop, max(1, (stop - first) // _LOOKS))
     if not any(map(is_equal, looked)):
         return
     begun = None
-    for block in range(first, stop + 1):
-        if block < stop and is_equal(block):
-            begun = block if begun is None else begun
+    for group in range(first, stop + 1):
+        if group < stop and is_equal(group):
+            begun = group if begun is None else begun
         elif begun is not None:
-            at, length = piece.at + begun * BLOCK - piece.offset, (block - begun) * BLOCK
-            yield Piece(at, piece.object, begun * BLOCK, length, ranges.sha256(file, at, length))
+            at, length = piece.at + begun * GROUP - piece.offset, (group - begun) * GROUP
+            yield Piece(at, piece.object, begun * GROUP, length, ranges.sha256(file, at, length))
             begun = None
 
 
@@ -278,7 +294,7 @@ def _objects_for(snapshot: Snapshot, known: int) -> int:
 def _size(total: int) -> int:
     """Return the bytes of an object of a dataset."""
     size = max(LEAST, -(-total // _SHARE))
-    return size if size < _LARGE else -(-size // BLOCK) * BLOCK
+    return size if size < _LARGE else -(-size // GROUP) * GROUP
 
 
 def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
@@ -307,17 +323,19 @@ def _order(span: Span) -> tuple[bool, bool, int]:
 def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
     """Lay spans end to end and cut them into objects; a file begins a new one if the last is three quarters full.
 
-    Blocks of large files are blocks of their object, as far as that adds few zeros: one part in `_ADDED`.
+    Groups of large files are groups of their object, or at least blocks are blocks, as far as that adds few zeros: one
+    part in `_ADDED`.
     """
     size = _size(total + total // _ADDED)
     made: list[list[Span]] = [[]]
     filled = laid = added = 0
     for span in spans:
-        between = (span.at - filled) % BLOCK if span.length >= _LARGE else 0
         laid += span.length
-        if 0 < between < size - filled and (added + between) * _ADDED <= laid:
-            made[-1].append(Span(_zeros(between), 0, between))
-            filled, added = filled + between, added + between
+        for unit in (GROUP, BLOCK):
+            between = (span.at - filled) % unit if span.length >= _LARGE else 0
+            if 0 < between < size - filled and (added + between) * _ADDED <= laid:
+                made[-1].append(Span(_zeros(between), 0, between))
+                filled, added = filled + between, added + between
         while span.length:
             room = size - filled
             if span.length > room and 4 * filled >= 3 * size:
@@ -351,8 +369,8 @@ def _hashed(spans: tuple[Span, ...], told: Told) -> NewObject:
         told(span.length)
         if own is not None:
             each.append(own.hexdigest())
-    sha256, hashes = whole.result()
-    return NewObject(Object(sha256, size), spans, tuple(each or [sha256]), hashes)
+    sha256, blocks = whole.result()
+    return NewObject(Object(sha256, size), spans, tuple(each or [sha256]), blocks)
 
 
 def _chunks(span: Span) -> Iterator[bytes]:
@@ -427,20 +445,20 @@ def _assembled(
     numbers: dict[str, int] = {}
     objects, hashes, copied, kept = list[Object](), list[bytes](), list[tuple[Known, Object]](), list[Object]()
 
-    def number_of(o: Object, of_blocks: Callable[[], bytes]) -> int:
+    def number_of(o: Object, of_groups: Callable[[], bytes]) -> int:
         if o.sha256 not in numbers:
             numbers[o.sha256] = len(objects)
             objects.append(o)
-            hashes.append(of_blocks())
+            hashes.append(of_groups())
         return numbers[o.sha256]
 
     pieces: dict[str, list[Piece]] = {f.path: [] for f in snapshot.files}
-    at_home = {o.sha256 for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
+    at_home = {o for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
     for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
             k, old = known[m.known], known[m.known].index.objects[m.piece.object]
             if old.sha256 not in numbers:
-                if old.sha256 in at_home:
+                if old in at_home:
                     kept.append(old)
                 else:
                     copied.append((k, old))
@@ -450,7 +468,7 @@ def _assembled(
     for made in new:
         if made.object.sha256 not in numbers:
             fresh.append(made)
-        number, offset = number_of(made.object, lambda made=made: made.hashes), 0  # type: ignore[misc]
+        number, offset = number_of(made.object, lambda made=made: hashes_of_groups(made.blocks)), 0  # type: ignore[misc]
         for span, sha256 in zip(made.spans, made.sha256, strict=True):
             if span.file.path:
                 pieces[span.file.path].append(Piece(span.at, number, offset, span.length, sha256))
@@ -462,7 +480,7 @@ def _assembled(
         generation=snapshot.generation,
         manifest=snapshot.manifest,
         objects=tuple(objects),
-        blocks=Object(name, len(data)),
+        groups=Object(name, len(data), listed=False),
         files=tuple(
             File(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
             for f in sorted(snapshot.files, key=lambda f: f.path)

@@ -74,7 +74,7 @@ def _files(index: Index) -> list[StoredFile]:
     text = index.to_bytes()
     return [
         StoredFile(NAME, len(text), hashlib.sha256(text).hexdigest()),
-        StoredFile(index.blocks_name, index.blocks.size, index.blocks.sha256),
+        StoredFile(index.groups_name, index.groups.size, index.groups.sha256),
         *(StoredFile(o.name, o.size, o.sha256) for o in index.objects),
     ]
 

@@ -153,8 +153,8 @@ def send(
         )
     with open_objects(address, where, policy=policy) as objects:
         found = _index_there(objects)
-        there = objects.names("objects/")
-        old = there | objects.names("blocks/") if prune else {}
+        there = _stored(objects)
+        old = there | objects.names("groups/") if prune else {}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
             plan = _plan(taken, objects, found, there, refused, progress, prune=prune)
@@ -209,8 +209,14 @@ def _index_there(objects: Objects) -> tuple[Index, Document] | None:
         ) from e
 
 
+def _stored(objects: Objects) -> dict[str, int]:
+    """Return names and sizes of the objects at an address, and of the lists of their blocks."""
+    return objects.names("objects/") | objects.names("blocks/")
+
+
 def _is_there(o: Object, there: Mapping[str, int]) -> bool:
-    return there.get(o.name) == o.size
+    """Return whether an object is there, with the list of its blocks if it has one."""
+    return o.stored.items() <= there.items()
 
 
 # -- the plan
@@ -253,7 +259,7 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
 
 
 def _has_hashes(known: Known) -> bool:
-    """Return whether the hashes of an index's blocks are there; without them its objects are not taken over."""
+    """Return whether the hashes of groups of an index are there; without them its objects are not taken over."""
     try:
         _ = known.hashes
     except DamagedDataset:
@@ -291,20 +297,26 @@ class _NotCopied(Exception):
 def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
     """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
     for known, o in plan.copied:
-        if not _is_there(o, there) and not objects.copy(known.objects, o.name):
+        if _is_there(o, there):
+            continue
+        if not objects.copy(known.objects, o.name):
             raise _NotCopied(str(known.objects.address))
+        if o.list is not None and not objects.copy(known.objects, o.list[0]):
+            objects.put(o.list[0], Body.of(known.objects.read_range(o.list[0], 0, o.list[1])))
     todo = [made for made in plan.new if not _is_there(made.object, there)]
     told = _Told(id, "send", sum(made.object.size for made in todo), tell)
     for made in todo:
+        assert made.object.list is not None
+        objects.put(made.object.list[0], Body.of(made.blocks))
         objects.put(made.object.name, made.body(told))
 
 
 def _write_index(
     plan: Plan, objects: Objects, found: tuple[Index, Document] | None, beside: Mapping[str, bytes]
 ) -> None:
-    """Write the hashes of blocks, and then the index, if it is still the one that was seen."""
+    """Write the hashes of groups, and then the index, if it is still the one that was seen."""
     if not objects.commits:
-        now = objects.names("objects/")
+        now = _stored(objects)
         gone = next((o for o in plan.index.objects if not _is_there(o, now)), None)
         if gone is not None:
             raise UploadFailed(
@@ -313,7 +325,7 @@ def _write_index(
             )
     content = plan.index.to_bytes()
     indexes.parse(content, f"The index for {objects.address}")  # what is written can be read
-    objects.put(plan.index.blocks_name, Body.of(plan.hashes))
+    objects.put(plan.index.groups_name, Body.of(plan.hashes))
     try:
         objects.replace(indexes.NAME, content, None if found is None else found[1].tag, beside)
     except Overtaken:
@@ -325,7 +337,7 @@ def _write_index(
 
 def _prune(objects: Objects, index: Index, old: Mapping[str, int]) -> int:
     """Remove what the index does not name and was there before this push began; return the bytes."""
-    named = {o.name for o in index.objects} | {index.blocks_name}
+    named = {name for o in index.objects for name in o.stored} | {index.groups_name}
     unnamed = {name: size for name, size in old.items() if name not in named}
     objects.delete_all(unnamed)
     objects.tidy()

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Wanted = list[tuple[int, IntArray]]  # number of a file, ascending numbers of its blocks
 MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
-MISSING_AHEAD = 256  # blocks on their way at which no further run is announced
+MISSING_AHEAD = 256  # groups of blocks on their way at which no further run is announced
 TRIES = 64  # runs without a missing block, after which it is asked whether everything is here
 
 
@@ -83,6 +83,16 @@ class Blocks(Protocol):
         """Bytes of a block."""
         ...
 
+    @property
+    def group(self) -> int:
+        """Bytes of a group of blocks."""
+        ...
+
+    @property
+    def large(self) -> int:
+        """Bytes of a stretch of rows, from which on only its own blocks are worth fetching."""
+        ...
+
     def number(self, path: Path) -> int:
         """Return the number of a file."""
         ...
@@ -91,8 +101,11 @@ class Blocks(Protocol):
         """Return the state of each block of a file: nonzero where it is here."""
         ...
 
-    def announce(self, wanted: Wanted) -> Hold:
-        """Hold blocks, and begin to fetch those that are missing."""
+    def announce(self, wanted: Wanted, scattered: Collection[int] = ()) -> Hold:
+        """Hold blocks, and begin to fetch those that are missing.
+
+        Of files that are ``scattered``, large stretches of rows are read in no order.
+        """
         ...
 
 
@@ -218,13 +231,13 @@ class EncodedRows:
         The encoded frames end to end, and the first byte of each [rows + 1].
     place : Place, optional
         Of the encoded frames or videos, if there are any bytes.
-    nbytes : int
-        Of these.
+    nbytes, count : int
+        Of these; and number of rows.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
         f, self._store = dataset.schema[name], rows_of(dataset)
-        self._name = name
+        self._name, self.count = name, dataset.num_rows
         self.frames: tuple[Array, IntArray] | None = None
         self.place: Place | None = None
         if f.kind != "frames" or f.codec == VIDEO:
@@ -295,18 +308,20 @@ class Arrival:
     blocks : Blocks
     stages : iterator of Wanted
         Each stage is asked for when the blocks of those before are here.
+    scattered : collection of int
+        Files, see `Blocks.announce`.
 
     Attributes
     ----------
     missing : int
-        Blocks that were not here when they were announced.
+        Groups of which blocks were not here when they were announced.
     complete : bool
         All stages are announced.
     """
 
-    def __init__(self, blocks: Blocks, stages: Iterator[Wanted]) -> None:
+    def __init__(self, blocks: Blocks, stages: Iterator[Wanted], scattered: Collection[int] = ()) -> None:
         self.missing, self.complete = 0, False
-        self._blocks, self._stages = blocks, stages
+        self._blocks, self._stages, self._scattered = blocks, stages, scattered
         self._holds: list[Hold] = []
         self._lock = Lock()
         self._error: Exception | None = None
@@ -320,7 +335,7 @@ class Arrival:
             self.complete = True
             return
         self.missing += _missing(self._blocks, wanted)
-        self._holds.append(self._blocks.announce(wanted))
+        self._holds.append(self._blocks.announce(wanted, self._scattered))
 
     def wait(self) -> None:
         """Wait until all blocks are here.
@@ -361,7 +376,12 @@ class Arrival:
 
 
 def _missing(blocks: Blocks, wanted: Wanted) -> int:
-    return sum(len(found) - int(np.count_nonzero(blocks.state(file)[found])) for file, found in wanted)
+    """Return the number of groups of which blocks are wanted and not here: that of requests, about."""
+    total, many = 0, blocks.group // blocks.block
+    for file, found in wanted:
+        lacking = found[blocks.state(file)[found] == 0]
+        total += 1 + int(np.count_nonzero(np.diff(lacking // many))) if len(lacking) else 0
+    return total
 
 
 class _Waiting:
@@ -406,6 +426,11 @@ class RemoteReads:
         Flags end sums.
     encoded : sequence of (EncodedRows, int)
         Frames that are ranges of bytes, and how many rows after those of the plan ``rows`` they are.
+
+    Attributes
+    ----------
+    scattered : bool
+        Samples that follow each other are far from each other, also later.
     """
 
     def __init__(
@@ -417,7 +442,10 @@ class RemoteReads:
         self._touches = Touches(plan, [a.range(block) for a in self._arrays], block)
         read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]
         read += [(e.place, e.nbytes) for e, _ in encoded if e.place is not None]
-        self._read = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
+        parts = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
+        self._read = [(file, int(found[0]), int(found[-1]) + 1) for file, found in parts]
+        self.scattered = False
+        self._apart: dict[int, frozenset[int]] = {}
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
 
@@ -430,8 +458,8 @@ class RemoteReads:
         """Hold all columns if every block of them is here; return whether it is."""
         if not self.whole:
             self._process, self._tries, self._whole = os.getpid(), TRIES, None
-            if not _missing(self.blocks, self._read):
-                hold = self.blocks.announce(self._read)
+            if all(np.count_nonzero(self.blocks.state(file)[a:b]) == b - a for file, a, b in self._read):
+                hold = self.blocks.announce([(file, np.arange(a, b)) for file, a, b in self._read])
                 self._whole = hold if hold.is_here else None  # some may have left a moment ago
         return self.whole
 
@@ -442,13 +470,24 @@ class RemoteReads:
         """
         if self.whole:
             return None
-        arrival = Arrival(self.blocks, self._stages(bound, rows, n))
+        arrival = Arrival(self.blocks, self._stages(bound, rows, n), self._apart_of(bound.length))
         self._tries = TRIES if arrival.missing else self._tries - 1
         if self._tries <= 0 and self.look():
             return None
         if rows is not None and not arrival.complete:
             _waiting.put(arrival)
         return arrival
+
+    def _apart_of(self, length: int) -> Collection[int]:
+        """Return the files of which large stretches of rows are read in no order, by windows of ``length`` rows."""
+        if not self.scattered:
+            return ()
+        if length not in self._apart:
+            stretches = [(self._arrays[i].place, n * length) for i, n in self._touches.row_bytes.items()]
+            stretches += [(e.place, e.nbytes // max(1, e.count)) for e, _ in self._encoded if e.place is not None]
+            large = [place for place, n in stretches if n >= self.blocks.large]
+            self._apart[length] = frozenset(int(file) for place in large for file in place.files if file >= 0)
+        return self._apart[length]
 
     def _stages(self, bound: Bound, rows: Bound | None, n: int) -> Iterator[Wanted]:
         """Yield the blocks that are read, in stages: each is known when the blocks of those before are here."""
