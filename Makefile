@@ -100,7 +100,6 @@ bench-share: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/sharing.py
 
 bench-remote: $(READY) .bench-data/remote-peers/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/remote.py
 
 test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready

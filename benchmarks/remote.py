@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from object_server import sent
 from remote_data import KIB, MIB, SERVED, WINDOW, WINDOWS, billion, frames, images, small, windows
-from remote_peers import BATCH, FAR, LIBRARIES, PYTHON, WORKERS, neighbours
+from remote_peers import BATCH, FAR, LIBRARIES, PYTHON, neighbours
 from results import Results, memory, run_parts
 
 import rlds_cli
@@ -92,7 +92,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return what a process prints last, as JSON."""
     out, err = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, process.args))}: {err[-2000:]}")  # type: ignore[arg-type]
+        raise RuntimeError(f"{' '.join(map(str, process.args))} ended with {process.returncode}: {err[-2000:]}")  # type: ignore[arg-type]
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
 
@@ -180,10 +180,10 @@ def first_batch(url: str, ref: str, sampler: str, options: dict[str, Any], group
     first = _numbers(batch)
     first = np.arange(group) if group else first + np.searchsorted(starts, first, "right")
     steps = first[:, None] + np.arange(WINDOW if "window" in options else 1)
-    needed = 0
+    block, needed = dataset.store.blocks.block, 0
     for f in dataset.schema.values():
         width = np.dtype(f.dtype).itemsize * int(np.prod(f.shape))
-        needed += len(np.unique(steps * width // MIB)) * MIB
+        needed += len(np.unique(steps * width // block)) * block
     table = dataset.store.size_of("episodes")
     return {"opened": opened, "first": took, "sent": came, "table": table, "needed": needed, "rss": rss}
 
@@ -292,6 +292,7 @@ def part_billion(out: Results, url: str) -> None:
         ("in order", "Sequential", {}, 0),
         ("blocks shuffled", shuffled, {}, 2_000_000),
         (f"in order, windows of {WINDOW}", "Sequential", windowed, 0),
+        ("uniform, from a first part", "Uniform(warm_up='first_part')", {}, 0),
         ("uniform", "Uniform", {}, 0),
         (f"uniform, windows of {WINDOW}", "Uniform", windowed, 0),
     ):
@@ -316,7 +317,7 @@ def part_processes(out: Results, url: str) -> None:
     out.add(
         f"{PROCESSES} processes with one home, cold, each a whole epoch", total / seconds, "/s", "windows of 24 KiB"
     )
-    note = f"{came / MIB:.0f} MiB, in {MIB // MIB} MiB blocks"
+    note = f"{came / MIB:.0f} MiB"
     out.add("  bytes sent, times the column", came / column, "x", note)
     out.add("  anonymous memory of the largest", max(f["rss"] for f in found), "MiB", "wanted: 300")
     shutil.rmtree(FAR / "shared", ignore_errors=True)
@@ -331,22 +332,22 @@ def part_peers(out: Results, url: str) -> None:
         out.add(f"rlds, {sampler}", found["whole"], "/s", _shuffle(found))
     for name in LIBRARIES:
         try:
-            found = max((_of_peer(url, name, n) for n in WORKERS.get(name, (0,))), key=lambda f: f["whole"])
+            found = _of_peer(url, name)
         except (RuntimeError, FileNotFoundError) as e:
             print(f"{name}: does not run here: {str(e).splitlines()[-1]}")
             continue
         equal = [f["whole"] for f in ours.values() if f["neighbours"] <= 1.1 * max(1.0, found["neighbours"])]
-        out.add(name, found["whole"], "/s", f"{_shuffle(found)}; {found['workers']} workers")
+        out.add(name, found["whole"], "/s", _shuffle(found))
         out.add(f"  rlds, shuffled as well or better, against {name}", max(equal) / found["whole"], "x")
 
 
-def _of_peer(url: str, name: str, workers: int) -> dict[str, Any]:
+def _of_peer(url: str, name: str) -> dict[str, Any]:
     """Return the figures of an epoch of a peer; its files are there, or are written first."""
     script = str(Path(__file__).with_name("remote_peers.py"))
-    found = _answer(_started(url, [str(PYTHON), script, name, url, str(workers)], "peers"))
+    found = _answer(_started(url, [str(PYTHON), script, name, url], "peers"))
     if found["windows"] != WINDOWS:
         raise RuntimeError(f"{name} gave {found['windows']:,} of {WINDOWS:,} windows")
-    return {**found, "workers": workers}
+    return found
 
 
 def _shuffle(found: Mapping[str, Any]) -> str:

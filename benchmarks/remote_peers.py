@@ -1,6 +1,6 @@
 """Other libraries over the same windows, from the same server: run by `remote.py` in their own environment.
 
-    python benchmarks/remote_peers.py NAME URL WORKERS
+    python benchmarks/remote_peers.py NAME URL
 
 Prints the figures of one epoch as JSON. The first run of a library writes its files into the served directory, in
 chunks of 8 MiB. Settings are those of its documentation; each is shuffled as well as it can without reading twice.
@@ -77,7 +77,7 @@ def plain_http(module: Any) -> None:
     module.S3Store = made
 
 
-def litdata(url: str, workers: int) -> Iterator[Any]:
+def litdata(url: str) -> Iterator[Any]:
     import litdata as ld
     import obstore.store
 
@@ -94,14 +94,16 @@ def litdata(url: str, workers: int) -> Iterator[Any]:
     options = {"endpoint_url": url, "aws_access_key_id": "x", "aws_secret_access_key": "y", "region_name": "us-east-1"}
     yield None
     data = ld.StreamingDataset("s3://b/litdata/", shuffle=True, storage_options=options, cache_dir=str(FAR / "litdata"))
-    for batch in ld.StreamingDataLoader(data, batch_size=BATCH, num_workers=workers, shuffle=True):
+    for batch in ld.StreamingDataLoader(data, batch_size=BATCH, num_workers=0, shuffle=True):
         yield batch["number"]
 
 
-def streaming(url: str, workers: int) -> Iterator[Any]:
+def streaming(url: str) -> Iterator[Any]:
     _without_torchvision()
     from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
 
+    clean_stale_shared_memory()  # of a process that was killed: the next one waits for it for a minute
     name = SERVED / "b" / "streaming"
     if not name.exists():
         columns = {"number": "int", "window": "ndarray:float32"}
@@ -112,7 +114,7 @@ def streaming(url: str, workers: int) -> Iterator[Any]:
     yield None
     place = str(FAR / "streaming")
     data = StreamingDataset(remote="s3://b/streaming", local=place, shuffle=True, batch_size=BATCH, predownload=2048)
-    for batch in StreamingDataLoader(data, batch_size=BATCH, num_workers=workers):
+    for batch in StreamingDataLoader(data, batch_size=BATCH, num_workers=0):
         yield batch["number"]
 
 
@@ -134,7 +136,7 @@ def _without_torchvision() -> None:
             sys.modules[f"torchvision{part}"] = Unused(f"torchvision{part}")
 
 
-def lance(url: str, workers: int) -> Iterator[Any]:
+def lance(url: str) -> Iterator[Any]:
     import lance as la
     import pyarrow as pa
 
@@ -165,7 +167,7 @@ def lance(url: str, workers: int) -> Iterator[Any]:
         yield from pool.map(take, [order[i : i + BATCH] for i in range(0, len(order), BATCH)])
 
 
-def datasets(url: str, workers: int) -> Iterator[Any]:
+def datasets(url: str) -> Iterator[Any]:
     import datasets as hf
 
     name = SERVED / "b" / "parquet"
@@ -189,16 +191,13 @@ def _some(one: Iterator[tuple[int, Any]], count: int) -> tuple[tuple[int, Any], 
     return tuple(islice(one, count))
 
 
-# Each prepares what is not timed, yields None, and then the numbers of the windows of its batches.
-LIBRARIES: dict[str, Callable[[str, int], Iterator[Any]]] = {
-    f.__name__: f for f in (litdata, streaming, lance, datasets)
-}
-WORKERS = {"litdata": (0, 2), "streaming": (0, 2)}  # processes that it is measured with; the faster figure counts
+# Each prepares what is not timed, yields None, and then the numbers of the windows of its batches. In workers of
+# PyTorch's loader, litdata is slower on two cores, and streaming at times reads shards that are not whole.
+LIBRARIES: dict[str, Callable[[str], Iterator[Any]]] = {f.__name__: f for f in (litdata, streaming, lance, datasets)}
 
 
 if __name__ == "__main__":
-    name, url, workers = sys.argv[1:4]
+    name, url = sys.argv[1:3]
     shutil.rmtree(FAR / name, ignore_errors=True)
-    print(json.dumps(timed(url, LIBRARIES[name](url, int(workers)))), flush=True)
+    print(json.dumps(timed(url, LIBRARIES[name](url))), flush=True)
     shutil.rmtree(FAR / name, ignore_errors=True)
-    os._exit(0)  # their threads need no farewell
