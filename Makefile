@@ -99,7 +99,7 @@ bench-share: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/sharing.py
 
-bench-remote: $(READY) .bench-data/peers/.ready
+bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py
 
 test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
@@ -121,6 +121,13 @@ test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
 	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt && touch $@ \
 		|| echo "cpprb, tianshou and rlox are not here, and not timed"
+
+# Peers of training from an address: none of them may bring another torch, so all of their packages are listed.
+.bench-data/remote-peers/.ready: benchmarks/remote_peers.txt $(VENV)/.ready
+	$(PYTHON) -m venv $(@D)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/zz_ours.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/remote_peers.txt && touch $@ \
+		|| echo "litdata, streaming, lance and datasets are not here, and not timed"
 
 soak: $(READY)
 	$(BIN)/python scripts/soak.py

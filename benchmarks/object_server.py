@@ -16,6 +16,7 @@ import re
 import sys
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.request import urlopen
 from xml.sax.saxutils import escape
 
 _HEAD = re.compile(rb"(?im)^(range|connection): *([^\r\n]*)")
@@ -63,6 +64,11 @@ class Files:
         )
         told = f"<KeyCount>{len(found)}</KeyCount><IsTruncated>false</IsTruncated>"
         return f'<?xml version="1.0"?><ListBucketResult>{told}{shown}</ListBucketResult>'.encode()
+
+
+def sent(url: str) -> int:
+    """Return the bytes of all answers of a server so far."""
+    return int(json.loads(urlopen(f"{url}/?counts").read())[1])
 
 
 class Connection(asyncio.Protocol):

@@ -228,7 +228,9 @@ def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
     far.store.blocks.fill()
     asked, announce = [], far.store.blocks.announce
-    monkeypatch.setattr(far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest))
+    monkeypatch.setattr(
+        far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
+    )
     for one, other in zip(loader, near, strict=True):
         same(one, other)
     (whole,) = asked

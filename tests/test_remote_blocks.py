@@ -285,6 +285,20 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def test_a_process_that_ends_lets_requests_end(tmp_path: Path) -> None:
+    """Threads of obstore that come back to an interpreter that is gone abort the process."""
+    script = """
+    files = opened(root, Logged())
+    announced = files.announce([(0, blocks(0, 1, 2, 3))])
+    while not (root.parent / "asked").exists():
+        time.sleep(0.01)
+    """
+    assert ended(start(tmp_path, script, pause=0.3)) == ""
+    files = opened(tmp_path / "remote", Store())
+    asked = {int(line.split()[1]) for line in (tmp_path / "asked").read_text().splitlines()}
+    assert asked and asked <= set(files.state(0).nonzero()[0].tolist())
+
+
 def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
     """16 processes, some forked after the first holds, read the same blocks."""
     script = """

@@ -6,6 +6,7 @@ moto is not among the packages for development; `pip install 'moto[s3,server]'` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
+from rlds_cli.loader import Loader, Shuffled
 from rlds_cli.remote import addresses, buckets
 from rlds_cli.remote.objects import Body, Overtaken
 from rlds_cli.remote.stores import open_objects
@@ -114,3 +116,38 @@ def test_what_is_not_permitted(s3: Any, tmp_path: Path, monkeypatch: pytest.Monk
         requests.post(f"{endpoint}/moto-api/reset-auth", data="9999", timeout=5)
     came = rlds_cli.download("s3://lab/x", as_="local/y", cache_dir=tmp_path / "other")
     assert came.fingerprint == ds.fingerprint
+
+
+def test_training_from_a_bucket(s3: Any, tmp_path: Path) -> None:
+    """Blocks come by ranges of S3; the batches are those of the disk, and another push changes nothing."""
+    ds = large()
+    push(ds.id, "s3://lab/t/large")
+    there = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+    assert not (tmp_path / "other" / "datasets").exists()
+    here, remote = (Loader(d, 64, sampler=Shuffled(), seed=3, backend="numpy") for d in (ds, there))
+    for a, b in islice(zip(here, remote, strict=True), 5):
+        for (name, x), (_, y) in zip(a.leaves(), b.leaves(), strict=True):
+            assert np.array_equal(x, y), name
+    assert remote.stats().requests > 0
+    values = ds.column("observation")[:]
+    push(large(1).id, "s3://lab/t/large")
+    assert np.array_equal(there.column("observation")[:], values)
+    again = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+    assert again.fingerprint != there.fingerprint
+
+
+def _object(s3: Any) -> str:
+    """Return the name of the one object of a dataset."""
+    (found,) = s3.list_objects_v2(Bucket="lab", Prefix="t/large/objects/")["Contents"]
+    return str(found["Key"])
+
+
+def test_objects_that_are_gone(s3: Any, tmp_path: Path) -> None:
+    ds = large(rows=40_000)
+    push(ds.id, "s3://lab/t/large")
+    with pytest.raises(DatasetNotFound, match=r"rlds\.json"):
+        rlds_cli.open_dataset("s3://lab/t/nothing", cache_dir=tmp_path / "other")
+    there = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+    s3.delete_object(Bucket="lab", Key=_object(s3))
+    with pytest.raises(DownloadFailed, match="Block"):
+        there.column("observation")[:]

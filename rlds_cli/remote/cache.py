@@ -7,6 +7,7 @@ and stays until the hold is released.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import mmap
 import os
@@ -49,7 +50,8 @@ LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetc
 _LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
 _AGAIN = 64 * MANY  # blocks that leave when the disk is full
-_NOW, _AHEAD, _END = 0, 1, 2  # what is fetched first
+_AT_EXIT, _NOW, _AHEAD, _END = range(4)  # what is done first
+_FAREWELL = 5.0  # seconds in which requests that are on their way may end with the process
 
 Take = Callable[[bytes | memoryview], object]
 Source = Callable[[int, int, int, Take], None]
@@ -656,6 +658,8 @@ class _Pool:
         self._numbers = count()
         self._queue: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
         self._lock = threading.Lock()
+        self._process, self._made = os.getpid(), list[threading.Thread]()
+        _pools.add(self)
 
     def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: _Flight) -> None:
         """Have a flight flown."""
@@ -663,7 +667,8 @@ class _Pool:
         with self._lock:
             if self._idle < self._queue.qsize() and self._threads < self._most:
                 self._threads += 1
-                threading.Thread(target=self._work, daemon=True, name="rlds-blocks").start()
+                self._made.append(threading.Thread(target=self._work, daemon=True, name="rlds-blocks"))
+                self._made[-1].start()
 
     def _work(self) -> None:
         while True:
@@ -682,10 +687,28 @@ class _Pool:
                 fly(flight)
             del fly, method, flight
 
-    def close(self) -> None:
+    def close(self, urgency: int = _END) -> None:
         """End all threads, those that fetch after what they do."""
         for _ in range(self._threads):
-            self._queue.put((_END, next(self._numbers), None, None))
+            self._queue.put((urgency, next(self._numbers), None, None))
+
+    def finish(self) -> None:
+        """End all threads before the interpreter ends: obstore aborts a process in which it cannot return to it."""
+        if self._process == os.getpid():
+            self._most = 0  # what is announced from now on stays where it is
+            self.close(_AT_EXIT)
+            until = time.monotonic() + _FAREWELL
+            for thread in self._made:
+                thread.join(max(0.0, until - time.monotonic()))
+
+
+_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_pools() -> None:
+    for pool in list(_pools):
+        pool.finish()
 
 
 _opened: weakref.WeakSet[BlockFiles] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
-from rlds_cli.remote.reading import expect_index, read_hashes, read_index
+from rlds_cli.remote.reading import expected, read_hashes, read_index
 from rlds_cli.settings import Settings
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
@@ -49,12 +49,13 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
             hint="open it once with the network",
         )
     objects = connection()
-    if read_index(objects) is None:
+    there = read_index(objects)
+    if there is None:
         with tempfile.TemporaryDirectory() as directory:
             plain = read_plain(objects, stats, Path(directory))
         if plain is not None:
             return plain
-    index, document = expect_index(objects)
+    index, document = expected(objects, there)
     stats.add(requests=1, fetched=len(document.data))
     for root in homes(where):
         with suppress(OSError, RldsError):

@@ -39,7 +39,12 @@ def read_index(objects: Objects) -> tuple[Index, Document] | None:
 
 
 def expect_index(objects: Objects) -> tuple[Index, Document]:
-    """Return the index at an address, which must have the content that the address pins.
+    """Return the index at an address; raises as `read_index` and `expected`."""
+    return expected(objects, read_index(objects))
+
+
+def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[Index, Document]:
+    """Return the index that was found at an address, which must have the content that the address pins.
 
     Raises
     ------
@@ -48,7 +53,6 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
     WrongFingerprint
         It has other content.
     """
-    found = read_index(objects)
     if found is None:
         raise DatasetNotFound(
             f"{objects.address} has no {indexes.NAME}: no dataset was pushed there.",

@@ -1,0 +1,159 @@
+"""The datasets of `remote.py`: made once, pushed to the directory that the object server serves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from results import DATA
+
+import rlds_cli
+from rlds_cli.errors import DatasetNotFound
+from rlds_cli.remote.index import NAME as INDEX
+from rlds_cli.sharing import packing, snapshot
+from rlds_cli.store import finish, rows
+from rlds_cli.store.build import Built
+from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.rows import RowPosition
+from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, EpisodeTable, Field
+
+ROOT = (DATA / "remote").resolve()
+SERVED = ROOT / "served"  # what the server gives
+HOME = ROOT / "home"  # of those who push
+LENGTH, WIDTH, WINDOW = 240, 384, 16  # windows of 16 rows of 1.5 KiB
+EPISODES = int(os.environ.get("BENCH_EPISODES", "300"))
+WINDOWS = EPISODES * LENGTH // WINDOW
+KIB, MIB = 1 << 10, 1 << 20
+BILLION = 10**9
+FIELDS = (
+    Field("observation", "float32", (8,), "both"),
+    Field("action", "float32", (2,)),
+    Field(REWARD, "float32", (), "next"),
+    *(Field(name, "bool", (), "next") for name in FLAGS),
+)
+
+
+def windows() -> Path:
+    """15 windows of 24 KiB in each of `EPISODES`: pushed, and the directory of the original."""
+    return pushed("windows", lambda k, rng: rng.standard_normal((LENGTH + 1, WIDTH), np.float32), EPISODES)
+
+
+def images() -> Path:
+    """Images of 64 x 64, 12 KiB each, 300 MiB."""
+    return pushed("images", lambda k, rng: rng.integers(0, 256, (LENGTH + 1, 64, 64, 3), np.uint8), 100)
+
+
+def to_jpeg(episode: dict[str, Any]) -> dict[str, Any]:
+    """Encode the images of an episode, blurred so that they are as large as those of cameras."""
+    x = episode["observation"].astype(np.float32)
+    for axis in (1, 2):
+        x = (x + np.roll(x, 1, axis) + np.roll(x, 2, axis) + np.roll(x, 3, axis)) / 4
+    return {"observation": rlds_cli.preprocess.encode_frames(x.astype(np.uint8), "jpeg")}
+
+
+def frames() -> Path:
+    """The same images as JPEG."""
+    images()
+    found = rlds_cli.preprocess.run("local/images", to_jpeg, "jpeg", cache_dir=HOME)
+    _push(found.id, "frames")
+    return found.path
+
+
+def small() -> Path:
+    """Eight million steps of 100 bytes, 800 MiB."""
+    return pushed("small", lambda k, rng: rng.standard_normal((4 * LENGTH + 1, 17), np.float32), 8000, 4 * LENGTH)
+
+
+def pushed(name: str, observations: Callable[[int, Any], Any], episodes: int, length: int = LENGTH) -> Path:
+    """Make a dataset and push it, where it is not there; return its directory in the home."""
+    try:
+        found = rlds_cli.open_dataset(f"local/{name}", cache_dir=HOME)
+    except DatasetNotFound:
+        rng = np.random.default_rng(0)
+        found = rlds_cli.create(
+            f"local/{name}",
+            (
+                {
+                    "observation": observations(k, rng),
+                    "action": rng.standard_normal((length, 6), np.float32),
+                    "next": {"reward": rng.standard_normal(length, np.float32), "truncated": True},
+                }
+                for k in range(episodes)
+            ),
+            cache_dir=HOME,
+        )
+    _push(found.id, name)
+    return found.path
+
+
+def _push(id: str, name: str) -> None:
+    to = SERVED / "b" / name
+    if not (to / INDEX).exists():
+        rlds_cli.push(id, to, cache_dir=HOME)
+        shutil.rmtree(HOME / "origins", ignore_errors=True)  # the address shall not lead back to this home
+
+
+def billion() -> None:
+    """A million episodes of 1e9 steps together, 43 GiB: holes but for the flags, and some numbers in every 64 MiB.
+
+    Written past the library's readers and stores, which would fill the holes; `finish` and the plan of the push are
+    the library's, so that every hash is true. Takes minutes, and 2 GiB of the disk.
+    """
+    to, work = SERVED / "b" / "billion", ROOT / "billion"
+    if (to / INDEX).exists():
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(to, ignore_errors=True)
+    table = _episodes(BILLION // 1000)
+    paths, total = assign_paths(f.name for f in FIELDS), int((table.length + 1).sum())
+    for f in FIELDS:
+        file = rows.files(work, f, paths[f.name])["rows"]
+        file.parent.mkdir(parents=True)
+        _sparse_rows(f, total, table, file)
+    finish.finish(Built(work, FIELDS, paths, RowPosition(total), table, ()), finish.Description("local/billion"))
+    plan = packing.plan(snapshot.take(work), ())
+    (to / "objects").mkdir(parents=True)
+    (to / "blocks").mkdir()
+    for made in plan.new:
+        with made.body(lambda done: None).open() as content, (to / made.object.name).open("wb") as out:
+            out.truncate(made.object.size)
+            while data := content.read(MIB):
+                if data.count(0) < len(data):
+                    out.seek(content.tell() - len(data))
+                    out.write(data)
+    (to / plan.index.blocks_name).write_bytes(plan.hashes)
+    (to / INDEX).write_bytes(plan.index.to_bytes())
+    shutil.rmtree(work)
+
+
+def _episodes(count: int) -> EpisodeTable:
+    """Return a table of episodes of 500 to 1,500 steps, 1,000 on average."""
+    half = np.random.default_rng(0).integers(-500, 501, count // 2)
+    length = 1000 + np.concatenate([half, -half])
+    return EpisodeTable(
+        length=length,
+        end=np.full(count, TRUNCATED, np.uint8),
+        observed=np.ones(count, bool),
+        source=np.zeros(count, np.int32),
+        row=np.arange(count),
+    )
+
+
+def _sparse_rows(f: Field, total: int, table: EpisodeTable, file: Path) -> None:
+    """Write the rows of a field: flags where episodes end, of other fields one row in every 64 MiB."""
+    width = np.dtype(f.dtype).itemsize * int(np.prod(f.shape))
+    with file.open("wb") as out:
+        if f.name == FLAGS[1]:
+            flags = np.zeros(total, bool)
+            flags[table.start + table.length - 1] = True
+            out.write(flags.tobytes())
+        elif f.dtype == "float32":
+            every, rng = 64 * MIB // width, np.random.default_rng(width)
+            for k in range(0, total, every):
+                out.seek(k * width)
+                out.write(rng.standard_normal(f.shape, np.float32).tobytes())
+        out.truncate(total * width)
