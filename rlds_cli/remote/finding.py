@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,8 +49,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
         )
     objects = connection()
     if read_index(objects) is None:
-        with tempfile.TemporaryDirectory() as directory:
-            plain = read_plain(objects, stats, Path(directory))
+        plain = read_plain(objects, stats)
         if plain is not None:
             return plain
     index, document = expect_index(objects)

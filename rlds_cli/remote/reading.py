@@ -51,7 +51,8 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
     found = read_index(objects)
     if found is None:
         raise DatasetNotFound(
-            f"{objects.address} has no {indexes.NAME}: no dataset was pushed there.",
+            f"{objects.address} has neither {indexes.NAME} nor the {indexes.MANIFEST} of a dataset: "
+            "no dataset was pushed there.",
             hint=_instead(str(objects.address)),
         )
     if not objects.address.matches(found[0].fingerprint):

@@ -108,7 +108,7 @@ class Seal:
 
 def check(directory: Path, m: Manifest, threads: int) -> Seal:
     """Compare the manifest and every listed file with their digests."""
-    found, files = _own_digest(directory), listed(directory)
+    found, files = own_digest(directory), listed(directory)
     if found is None and not m.files and not files:
         return Seal((), covers=False)
     problems = [] if found else [Problem("manifest", "its digest is not that of zarr.json")]
@@ -125,7 +125,7 @@ def check(directory: Path, m: Manifest, threads: int) -> Seal:
     return Seal((*problems, *(Problem(n, "is not of this dataset") for n in added)), covers=True)
 
 
-def _own_digest(directory: Path) -> bool | None:
+def own_digest(directory: Path) -> bool | None:
     """Return whether the manifest's file has the digest that it states; None if it states none."""
     text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
     head, key, tail = text.rpartition(_KEY)
