@@ -29,7 +29,7 @@ from rlds_cli.remote.content import Content
 from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.plain_units import gone
 from rlds_cli.remote.units import Sink, Span, Units, stream
-from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store import arrays, generations, manifest, sealing
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import field_of
@@ -62,6 +62,8 @@ def read_head(objects: Objects, document: bytes, stats: Stats, directory: Path) 
     DownloadFailed
     """
     where = objects.address
+    if sealing.own_digest(directory) is False:
+        raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint="copy it again")
     found = objects.read(generations.FILE)
     if found is None:
         raise DamagedDataset(f"{where}/{generations.FILE} is missing.", hint=logs.HINT)
@@ -97,7 +99,7 @@ def _head(
     if int.from_bytes(freed[:8], "little") > g.departed:
         raise _NotWhole(f"{logs.FREED} says that rows of generation {g.number:,} are gone")
     small = {
-        "zarr.json": document,
+        sealing.MANIFEST: document,
         generations.FILE: log[: (g.number + 1) * generations.BYTES],
         logs.EPISODES: _read(objects, logs.EPISODES, g.episodes * logs.EPISODE.itemsize, stats),
         logs.DEPARTED: _read(objects, logs.DEPARTED, g.departed * 8, stats),

@@ -45,7 +45,7 @@ from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_file, read_groups, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
-from rlds_cli.store import arrays, generations, manifest, publishing, sealing
+from rlds_cli.store import generations, manifest, publishing, sealing
 from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
@@ -251,7 +251,7 @@ def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> No
         return
     if growing:
         head_of = json.loads(head)["attributes"]["rlds"]
-        arrays.write_group(dataset, {"rlds": {**head_of, "id": str(id)}})
+        sealing.write_document(dataset, {**head_of, "id": str(id)})
     else:
         sealing.write_manifest(dataset, replace(m, id=str(id)))
 

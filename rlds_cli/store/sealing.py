@@ -63,7 +63,12 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
 def write_manifest(directory: Path, m: Manifest) -> None:
     """Write the manifest with its own digest."""
-    arrays.write_group(directory, {"rlds": m.to_json(), _OWN: _NONE})
+    write_document(directory, m.to_json())
+
+
+def write_document(directory: Path, values: Mapping[str, Any]) -> None:
+    """Write the file of a manifest, given as the values of its JSON text, with its own digest."""
+    arrays.write_group(directory, {"rlds": values, _OWN: _NONE})
     text = (directory / MANIFEST).read_text()
     (directory / MANIFEST).write_text(_with(text, hashlib.sha256(text.encode()).hexdigest()))
 
