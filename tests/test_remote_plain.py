@@ -26,7 +26,8 @@ from test_remote_store import (
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import RldsError, WrongHash
+from rlds_cli.maintenance.verification import verify
 
 
 def copied(store: ObjectStore, ds: Dataset, name: str) -> str:
@@ -143,3 +144,34 @@ def test_damage_of_what_is_used_is_an_error(kind: str, tmp_path: Path) -> None:
             assert not equal(read_all(rlds_cli.open_dataset(address, cache=0)), wanted)
         (place / name).write_bytes(kept)
     assert equal(read_all(rlds_cli.open_dataset(address, cache=0)), wanted)
+
+
+# -- the whole dataset
+
+
+@pytest.mark.parametrize("kind", ["texts", "compressed", "frames", "grown"])
+def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> None:  # noqa: F811
+    wanted = SMALL[kind](tmp_path)
+    address = copy(wanted, tmp_path / "copy")
+    made = rlds_cli.download(address, as_="local/mine", cache_dir=other)
+    assert made.path == other / "datasets/local/mine" and not made.store.remote
+    assert (made.fingerprint, made.generation) == (wanted.fingerprint, wanted.generation)
+    assert_same(made, wanted, between=kind != "grown")
+    assert verify("local/mine", cache_dir=other).ok
+    assert not [p for p in (other / "remote").iterdir() if p.is_dir()]
+    (tmp_path / "copy/zarr.json").unlink()
+    assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == wanted.fingerprint
+
+
+def test_a_damaged_plain_copy_is_not_published_and_goes_on(tmp_path: Path, other: Path) -> None:  # noqa: F811
+    wanted = film([4, 3])
+    address = copy(wanted, tmp_path / "copy")
+    file = tmp_path / "copy/observation/bytes/c/0"
+    kept = file.read_bytes()
+    damage(file, "flipped")
+    with pytest.raises(WrongHash, match="observation/bytes/c/0"):
+        rlds_cli.download(address, as_="local/mine", cache_dir=other)
+    assert not (other / "datasets/local/mine").exists()
+    file.write_bytes(kept)
+    (tmp_path / "copy/action/c/0/0").unlink()  # has arrived before
+    assert_same(rlds_cli.download(address, as_="local/mine", cache_dir=other), wanted)

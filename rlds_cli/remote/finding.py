@@ -16,6 +16,8 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.index import Index
+from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import expect_index, read_hashes, read_index
@@ -48,12 +50,10 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
             hint="open it once with the network",
         )
     objects = connection()
-    if read_index(objects) is None:
-        plain = read_plain(objects, stats)
-        if plain is not None:
-            return plain
-    index, document = expect_index(objects)
-    stats.add(requests=1, fetched=len(document.data))
+    there = read_there(objects, stats)
+    if isinstance(there, Plain):
+        return there
+    index = there
     for root in homes(where):
         with suppress(OSError, RldsError):
             known = load(root / Pinned(index, b"").name)
@@ -62,6 +62,17 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     hashes = read_hashes(objects, index)
     stats.add(requests=1, fetched=len(hashes))
     return Pinned(index, hashes)
+
+
+def read_there(objects: Objects, stats: Stats) -> Index | Plain:
+    """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`."""
+    if read_index(objects) is None:
+        plain = read_plain(objects, stats)
+        if plain is not None:
+            return plain
+    index, document = expect_index(objects)
+    stats.add(requests=1, fetched=len(document.data))
+    return index
 
 
 def homes(where: Settings) -> list[Path]:

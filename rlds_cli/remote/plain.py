@@ -265,9 +265,9 @@ class PlainContent(WholeFiles):
     def open(self, room: Room, name: str, units: Mapping[str, Covered], timeout: float) -> BlockFiles:
         """Return files of rows by blocks; a file's size is that of what its units cover, and of its tail."""
         sizes = {path: self.file(path).size if path in self._files else c.size for path, c in units.items()}
-        files = UnitFiles(room, name, units, sizes, str(self.address), timeout, self.stats)
+        files = UnitFiles(room.ground(name), units)
         self._opened.append(files)
-        return files.blocks
+        return files.open(room, name, sizes, str(self.address), timeout, self.stats)
 
     def rows(self, paths: Sequence[str]) -> dict[str, Covered]:
         """Return how the rows in files at the address are checked."""

@@ -19,6 +19,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -102,22 +103,19 @@ def stream(of: Content, path: str, start: int, stop: int, take: Callable[[Chunk]
 
 
 class UnitFiles:
-    """The files of rows of a plain copy, in this process.
+    """The files of rows of a plain copy, in this process: what its blocks come from."""
 
-    Attributes
-    ----------
-    blocks : BlockFiles
-        Their blocks.
-    """
-
-    def __init__(
-        self, room: Room, name: str, covered: Mapping[str, Covered], sizes: Mapping[str, int], where: str,
-        timeout: float, stats: Stats,
-    ) -> None:  # fmt: skip
-        files = [RowFile(path, sizes[path]) for path in covered]
-        self._covered, self._ground = covered, room.ground(name)
+    def __init__(self, ground: Ground, covered: Mapping[str, Covered]) -> None:
+        self._covered, self._ground = covered, ground
+        self._blocks: Callable[[], BlockFiles | None] = lambda: None
         self._begin()
-        self.blocks = BlockFiles(
+
+    def open(
+        self, room: Room, name: str, sizes: Mapping[str, int], where: str, timeout: float, stats: Stats
+    ) -> BlockFiles:
+        """Return the blocks of the files, which have these sizes."""
+        files = [RowFile(path, sizes[path]) for path in self._covered]
+        blocks = BlockFiles(
             room,
             name,
             files,
@@ -129,6 +127,15 @@ class UnitFiles:
             stats=stats,
             counts=False,
         )
+        self._blocks = weakref.ref(blocks)  # it refers to this object, and ends when nobody reads any more
+        return blocks
+
+    @property
+    def blocks(self) -> BlockFiles:
+        """The blocks, which call this object."""
+        found = self._blocks()
+        assert found is not None
+        return found
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
