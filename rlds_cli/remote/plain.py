@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import text
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NewerFormat, RldsError, WrongFingerprint
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
@@ -32,7 +33,7 @@ from rlds_cli.remote.plain_units import FilmUnits, FrameUnits, RowUnits, ShardUn
 from rlds_cli.remote.presence import Room
 from rlds_cli.remote.reading import ATTEMPTS
 from rlds_cli.remote.units import Covered, UnitFiles, stream
-from rlds_cli.store import arrays, generations, manifest, sealing
+from rlds_cli.store import arrays, generations, manifest, sealing, statistics
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest, StoredField
@@ -204,6 +205,29 @@ class PlainContent(WholeFiles):
 
     def _is_here(self, file: File) -> bool:
         return (self.path / file.path).is_file()
+
+    @property
+    def note(self) -> str:
+        """What is fetched and checked together, in words."""
+        self.need(*self._plain.small)
+        m = manifest.read(self.path)
+        if self.index.generation is not None:
+            what = "several episodes"
+        elif m.encoding != "memmap":
+            what = "a shard of a field"
+        else:
+            what = f"{statistics.BLOCK_ROWS:,} rows of a field"
+            sizes = {f.name: self._largest(f, m) for f in m.fields}
+            name = max(sizes, key=lambda n: sizes[n], default="")
+            what += f", up to {text.size_of(sizes[name])} of {name}," if name and sizes[name] else ""
+        videos = " or a video" if any(f.codec == VIDEO for f in m.fields) else ""
+        return f"a plain copy: {what}{videos} at a time when a part is read first; rlds push makes small blocks"
+
+    def _largest(self, f: StoredField, m: Manifest) -> int:
+        """Return the bytes of rows of a field that are checked together; 0 for encoded frames."""
+        dtype, shape = stored_row(f)
+        rows = min(m.counts.rows, statistics.BLOCK_ROWS)
+        return 0 if f.kind == "frames" else rows * arrays.row_bytes((0, *shape), dtype)
 
     # -- whole files
 

@@ -236,6 +236,12 @@ class _Remote(Store):
         return str(self.access.address)
 
     @property
+    def note(self) -> str | None:
+        """What a reader should know of the way in which rows are fetched, in words."""
+        of = self.access.content
+        return of.note if isinstance(of, PlainContent) else None
+
+    @property
     def stats(self) -> Stats:
         """Figures of this process: what it fetched, and how long it waited."""
         return self.access.stats
