@@ -110,26 +110,24 @@ def damage(file: Path, how: str) -> None:
         file.write_bytes(data)
 
 
-def check_damage(ds: Dataset, place: Path, hows: Callable[[int], tuple[str, ...]]) -> set[str]:
-    """Damage one file of a copy at a time: an error names it, or every value is right; return those with an error."""
-    wanted, address, found = read_all(ds), copy(ds, place), set()
-    for k, file in enumerate(sorted(p for p in place.rglob("*") if p.is_file())):
-        name, kept = file.relative_to(place).as_posix(), file.read_bytes()
-        for how in hows(k):
-            damage(file, how)
-            try:
-                assert equal(read_all(rlds_cli.open_dataset(address, cache=0)), wanted), (name, how)
-            except RldsError as e:
-                assert name in str(e), (name, how, str(e))
-                found.add(name)
-            file.write_bytes(kept)
-    return found
+UNCOVERED = {"about.log", "sources.log"}  # of a dataset that grows, as far as they are not in digests of episodes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(SMALL))
 def test_any_damage_is_an_error_that_names_the_file(kind: str, tmp_path: Path) -> None:
-    check_damage(SMALL[kind](tmp_path), tmp_path / "copy", lambda k: HOWS)
+    """One file at a time: an error names it, or every value is right."""
+    ds, place = SMALL[kind](tmp_path), tmp_path / "copy"
+    wanted, address = read_all(ds), copy(ds, place)
+    for file in sorted(p for p in place.rglob("*") if p.is_file() and p.name not in UNCOVERED):
+        name, kept = file.relative_to(place).as_posix(), file.read_bytes()
+        for how in HOWS:
+            damage(file, how)
+            try:
+                assert equal(read_all(rlds_cli.open_dataset(address, cache=0)), wanted), (name, how)
+            except RldsError as e:
+                assert name in str(e), (name, how, str(e))
+            file.write_bytes(kept)
 
 
 USED = {
@@ -243,7 +241,7 @@ def test_a_part_that_changes_later_is_an_error(bucket: ObjectStore, other: Path)
     got = rlds_cli.open_dataset(address, cache_dir=other, cache="1MiB")
     assert same(got.column("observation")[:5], ds.column("observation")[:5])
     data = bytearray(bucket.buckets["lab"]["a/observation/c/0/0"])
-    data[BLOCK + 100] ^= 1
+    data[64 * ds.num_rows - 100] ^= 1
     bucket.buckets["lab"]["a/observation/c/0/0"] = bytes(data)
     with pytest.raises(WrongHash, match=r"Block \d+ of observation/c/0/0 .* is not what the manifest says"):
         got.column("observation")[-5:]

@@ -16,12 +16,14 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.directory import DirectoryObjects
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
-from rlds_cli.remote.plain import Plain, read_plain
+from rlds_cli.remote.plain import Plain, is_plain, read_plain
 from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import expect_index, read_hashes, read_index
 from rlds_cli.settings import Settings
+from rlds_cli.store import sealing
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
 _MOST_ADDRESSES = 20  # that are kept
@@ -41,8 +43,8 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     if whole or offline:
         for root in seen(where, address):
             with suppress(OSError, RldsError):
-                found = load(root)
-                if address.matches(found.index.fingerprint):
+                found = load_plain(root, where) if is_plain(root) else load(root)
+                if found is not None and address.matches(found.index.fingerprint):
                     return found
     if offline:
         raise Offline(
@@ -87,7 +89,8 @@ def seen(where: Settings, address: Address | None = None) -> list[Path]:
         with suppress(OSError):
             for entry in sorted(os.scandir(top), key=lambda e: e.name):
                 root = Path(entry.path)
-                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
+                known = root / DATASET / sealing.MANIFEST if is_plain(root) else root / INDEX
+                there = entry.is_dir(follow_symlinks=False) and known.exists()
                 if there and (address is None or str(address) in addresses_of(root)):
                     found.append(root)
     return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
@@ -110,6 +113,11 @@ def load(root: Path) -> Pinned:
     if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
     return Pinned(index, hashes)
+
+
+def load_plain(root: Path, where: Settings) -> Plain | None:
+    """Read what is here of a plain copy: its manifest and the files that it names are those of a copy, too."""
+    return read_plain(DirectoryObjects(Address("file", "", str(root / DATASET)), where), Stats())
 
 
 def save(root: Path, pinned: Pinned | Plain, address: Address) -> None:

@@ -60,6 +60,11 @@ class Plain:
         rest = hashlib.sha256(b"".join(hashlib.sha256(self.small[path]).digest() for path in sorted(self.small)))
         return f"{self.index.fingerprint.partition(':')[2][:24]}-{rest.hexdigest()[:15]}{_END}"
 
+    @property
+    def size(self) -> int:
+        """Bytes of its files, as far as its manifest and its logs tell them."""
+        return sum(max(0, f.size) for f in self.index.files)
+
 
 def is_plain(root: Path) -> bool:
     """Return whether a directory of remote datasets is that of a plain copy."""
@@ -295,12 +300,11 @@ class PlainContent(WholeFiles):
 
     def rows(self, paths: Sequence[str]) -> dict[str, Covered]:
         """Return how the rows in files at the address are checked."""
+        self.need(*self._plain.small)  # all that opening it again without the network takes
         if self.index.generation is not None:
-            self.need(*self._plain.small)
             m = manifest.read(self.path)
             units = EpisodeUnits(self, m, self._generation())
             return {path: Covered(units, self.file(path).size, bytes) for path in paths}
-        self.need(sealing.MANIFEST)
         m = manifest.read(self.path)
         known = {path: c for f in m.fields for path, c in self._of_field(f, m).items()}
         return {path: known[path] for path in paths}

@@ -75,7 +75,7 @@ def look_up(address: Address, where: Settings, *, as_: str | None = None, policy
     index, plain = (there.index, True) if isinstance(there, Plain) else (there, False)
     id = _id(index, as_, address)
     here = home.find(id, where)
-    size = sum(max(0, f.size) for f in index.files) if plain else index.size
+    size = there.size
     files = len(index.files if plain else index.objects)
     return Found(files, size, id, here if here is not None and _has(here, index) else None)
 
