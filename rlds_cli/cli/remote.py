@@ -21,7 +21,13 @@ def opened(ref: str, cache_dir: Path | None, *, generation: int | None = None) -
 
     if dataset.remote_address(ref, settings.read(cache_dir)) is None:
         return None
-    return dataset.open_dataset(ref, cache_dir=cache_dir, generation=generation)
+    found = dataset.open_dataset(ref, cache_dir=cache_dir, generation=generation)
+    if not found.store.remote:
+        out.note(
+            f"{addresses.parse(ref)}: {found.id} in {found.path} is shown, which came from there or was pushed there; "
+            "nothing was fetched"
+        )
+    return found
 
 
 def tell(*datasets: Dataset | None) -> None:
@@ -32,6 +38,8 @@ def tell(*datasets: Dataset | None) -> None:
 
             address, stats = fetched(ds.store)
             tell_bytes(stats.fetched, stats.requests, address)
+            if ds.store.note is not None:
+                out.note(ds.store.note)
 
 
 def tell_bytes(size: int, requests: int, address: str) -> None:

@@ -108,7 +108,7 @@ def _open_at(
 def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | None:
     """Return the address that a text names; None for an id, and for the directory of a dataset.
 
-    A directory is an address if a dataset was pushed to it.
+    A directory is an address if a dataset was pushed to it, or if it is written as ``file://``.
     """
     if not addresses.is_address(ref):
         return None
@@ -116,7 +116,8 @@ def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | No
         address = addresses.parse(ref)
     except InvalidId:
         return None
-    if address.scheme == "file" and not (address.directory / indexes.NAME).is_file():
+    written = str(ref).lower().startswith("file:")
+    if address.scheme == "file" and not written and not (address.directory / indexes.NAME).is_file():
         return None
     return address
 

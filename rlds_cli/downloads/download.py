@@ -295,8 +295,7 @@ def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery
         remote = pulling.look_up(addresses.parse(request.ref), where, as_=request.as_)
         if remote.here is not None:
             return Delivery(str(remote.id), remote.here)
-        count = len(remote.index.objects)
-        return Delivery(str(remote.id), None, count, remote.index.size, 0, 0, {"fetch": count})
+        return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})
     here = None if request.force else _present(request, where)
     if here is not None:
         found, encoding = str(_id_of(request, where)), manifest.read(here).encoding

@@ -63,13 +63,20 @@ def content(fields: Sequence[Field], sums: Sums) -> bytes:
 
 def episode_digest(about: Sequence[object], rows: Mapping[str, Array | list[str | None]]) -> bytes:
     """Return the digest of one episode: ``about`` it, and the rows of each field."""
-    h = hashlib.sha256(json.dumps(list(about), separators=(",", ":"), ensure_ascii=True).encode() + b"\n")
+    hashes = []
     for name in sorted(rows):
         values = rows[name]
-        data = (
-            arrays.raw(arrays.little_endian(values)) if isinstance(values, np.ndarray) else json.dumps(values).encode()
-        )
-        h.update(hashlib.sha256(data).digest())
+        array = isinstance(values, np.ndarray)
+        data = arrays.raw(arrays.little_endian(values)) if array else json.dumps(values).encode()  # type: ignore[arg-type]
+        hashes.append(hashlib.sha256(data).digest())
+    return digest_of(about, hashes)
+
+
+def digest_of(about: Sequence[object], hashes: Iterable[bytes]) -> bytes:
+    """Return the digest of one episode from the sha256 of the rows of each field, by name."""
+    h = hashlib.sha256(json.dumps(list(about), separators=(",", ":"), ensure_ascii=True).encode() + b"\n")
+    for found in hashes:
+        h.update(found)
     return h.digest()
 
 

@@ -17,7 +17,7 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import content, logs, retention, segments
 from rlds_cli.growing.retention import Keep
-from rlds_cli.store import arrays, generations, manifest, statistics
+from rlds_cli.store import arrays, generations, manifest, sealing, statistics
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
@@ -72,7 +72,7 @@ def make(
     first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
     content.save(directory, 0, content.no_sums())
     safe_files.write_bytes(directory / generations.FILE, first.packed())
-    arrays.write_group(directory, {"rlds": head.to_json()})
+    sealing.write_manifest(directory, head)
     manifest.read(directory)  # refuse now what would be refused on opening
     for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
         disk.sync_directory(path)

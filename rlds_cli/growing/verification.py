@@ -13,7 +13,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.growing import content, logs, segments
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, files, generations
+from rlds_cli.store import arrays, files, generations, sealing
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, IntArray
@@ -35,7 +35,7 @@ def verify_directory(
         store = GrowingStore(path, generation, check=False)
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
-    problems = [*_generations(path), *_logs(store), *_arrays(store)]
+    problems = [*_manifest(path), *_generations(path), *_logs(store), *_arrays(store)]
     fingerprint, size = None, 0
     if not problems:
         try:
@@ -49,6 +49,12 @@ def verify_directory(
 
 def _why(e: Exception) -> str:
     return e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}"
+
+
+def _manifest(path: Path) -> Iterator[Problem]:
+    """Compare the manifest with its own digest, which older datasets lack."""
+    if sealing.own_digest(path) is False:
+        yield Problem("manifest", "its digest is not that of zarr.json")
 
 
 def _generations(path: Path) -> Iterator[Problem]:
@@ -135,7 +141,7 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
         what = None
         if digests[-1] != store.digest_of(k):
             what = "is not as it was written"
-        elif wrong := _wrong_columns(columns, k, rows, int(table.length[k])):
+        elif wrong := wrong_columns(columns, k, rows, int(table.length[k])):
             what = f"has another {wrong} in the episode table than in its rows"
         if what is not None:
             problems.append(Problem(f"episode {i:,}", what, (a, a + int(table.length[k]) + 1)))
@@ -163,7 +169,7 @@ def _head(table: EpisodeTable, k: int) -> list[object]:
     return [*numbers, table.seed[k], table.options[k], splits]
 
 
-def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
+def wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
     """Return the name of a column that the rows of an episode contradict."""
     if REWARD in rows and rows[REWARD].ndim == 1 and rows[REWARD].dtype.kind in "biuf":
         total, told = float(np.sum(rows[REWARD], dtype=np.float64)), float(columns["total_reward"][k])

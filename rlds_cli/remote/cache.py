@@ -61,6 +61,8 @@ It raises an RldsError for what cannot be had. ``start`` is the beginning of a b
 """
 Check = Callable[[int, int, memoryview], bool]
 """``check(file, start, data)`` returns whether ``data`` is the block of a file that begins at ``start``."""
+Pulse = Callable[[], object]
+"""``pulse()`` returns what changes while the source of a process brings bytes that no block shows yet."""
 
 
 @dataclass
@@ -140,6 +142,8 @@ class BlockFiles:
         The address, for messages.
     counts : bool
         Count requests and bytes that arrive; False if the source does.
+    pulse : callable, optional
+        See `Pulse`. A caller waits as long as it changes.
 
     Attributes
     ----------
@@ -167,7 +171,9 @@ class BlockFiles:
         where: str = "the store",
         stats: Stats | None = None,
         counts: bool = True,
+        pulse: Pulse = lambda: None,
     ) -> None:
+        self._pulse = pulse
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.stats = stats or Stats()
@@ -353,6 +359,20 @@ class BlockFiles:
             if self._slot is None:
                 self._slot = self.map.take_slot()
 
+    def keep(self, blocks: IntArray) -> None:
+        """Take room for blocks, by their numbers over all files, that a source writes before they are checked.
+
+        They stay until `let_go`.
+        """
+        self._pin(blocks)
+        new = blocks[self.map.state[blocks] == 0]
+        if len(new):
+            self.stats.add(evicted=self.room.reserve(self.map, new))
+
+    def let_go(self, blocks: IntArray) -> None:
+        """Let blocks leave again that `keep` keeps."""
+        self._unpin(blocks)
+
     # -- fetching
 
     def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[_Flight, ...]:
@@ -425,7 +445,7 @@ class BlockFiles:
         left = np.arange(flight.first, flight.stop)
         left = left[self.map.state[left] == 0]
         locks = self._locks()
-        pause, until = _POLL, time.monotonic() + self.timeout
+        pause, until, pulse = _POLL, time.monotonic() + self.timeout, self._pulse()
         while len(left):
             mine = self._locked(locks, left)
             try:
@@ -439,6 +459,8 @@ class BlockFiles:
             others = left[self.map.state[left] == 0]
             if mine or len(others) < len(left):
                 pause, until = _POLL, time.monotonic() + self.timeout
+            elif (beat := self._pulse()) != pulse:
+                pulse, until = beat, time.monotonic() + self.timeout
             elif len(others) and time.monotonic() > until:
                 raise DownloadFailed(
                     f"{self.describe(int(others[0]))} did not arrive within {self.timeout:g} s: another process "
@@ -617,9 +639,9 @@ class Hold:
         self.flights = ()
 
     def _wait_for(self, flight: _Flight, timeout: float) -> None:
-        of, last, since = self._of, -1, time.monotonic()
+        of, last, since = self._of, None, time.monotonic()
         while not flight.done.wait(min(0.25, timeout)):
-            here = int(np.count_nonzero(of.map.state[self.blocks]))
+            here = int(np.count_nonzero(of.map.state[self.blocks])), of._pulse()
             if here != last:
                 last, since = here, time.monotonic()
             elif time.monotonic() - since >= timeout:

@@ -180,23 +180,6 @@ class Content(ABC):
     @abstractmethod
     def _bring(self, files: list[File]) -> None: ...
 
-    @abstractmethod
-    def read(self, path: str, start: int, length: int, take: Take) -> None:
-        """Give bytes [start, start + length) of a file to ``take``, checked, in order; zeros where it has a hole.
-
-        Raises
-        ------
-        DownloadFailed, WrongHash, Offline
-        """
-
-    @abstractmethod
-    def is_right(self, path: str, start: int, data: memoryview) -> bool:
-        """Return whether data is a block of a file, as far as hashes of single blocks tell: else False."""
-
-    def has_blocks(self, path: str) -> bool:
-        """Return whether single blocks of a file can be fetched and checked."""
-        return False
-
 
 class RemoteContent(Content):
     """The files of a dataset that was pushed, checked by the hashes of its blocks."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,10 +16,14 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
-from rlds_cli.remote.plain import Plain, read_plain
+from rlds_cli.remote.directory import DirectoryObjects
+from rlds_cli.remote.index import Index
+from rlds_cli.remote.objects import Objects
+from rlds_cli.remote.plain import Plain, is_plain, read_plain
 from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import expected, read_hashes, read_index
 from rlds_cli.settings import Settings
+from rlds_cli.store import sealing
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
 _MOST_ADDRESSES = 20  # that are kept
@@ -40,8 +43,8 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     if whole or offline:
         for root in seen(where, address):
             with suppress(OSError, RldsError):
-                found = load(root)
-                if address.matches(found.index.fingerprint):
+                found = load_plain(root, where) if is_plain(root) else load(root)
+                if found is not None and address.matches(found.index.fingerprint):
                     return found
     if offline:
         raise Offline(
@@ -49,14 +52,9 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
             hint="open it once with the network",
         )
     objects = connection()
-    there = read_index(objects)
-    if there is None:
-        with tempfile.TemporaryDirectory() as directory:
-            plain = read_plain(objects, stats, Path(directory))
-        if plain is not None:
-            return plain
-    index, document = expected(objects, there)
-    stats.add(requests=1, fetched=len(document.data))
+    index = read_there(objects, stats)
+    if isinstance(index, Plain):
+        return index
     for root in homes(where):
         with suppress(OSError, RldsError):
             known = load(root / Pinned(index, b"").name)
@@ -65,6 +63,18 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     hashes = read_hashes(objects, index)
     stats.add(requests=1, fetched=len(hashes))
     return Pinned(index, hashes)
+
+
+def read_there(objects: Objects, stats: Stats) -> Index | Plain:
+    """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`."""
+    there = read_index(objects)
+    if there is None:
+        plain = read_plain(objects, stats)
+        if plain is not None:
+            return plain
+    index, document = expected(objects, there)
+    stats.add(requests=1, fetched=len(document.data))
+    return index
 
 
 def homes(where: Settings) -> list[Path]:
@@ -79,7 +89,8 @@ def seen(where: Settings, address: Address | None = None) -> list[Path]:
         with suppress(OSError):
             for entry in sorted(os.scandir(top), key=lambda e: e.name):
                 root = Path(entry.path)
-                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
+                known = root / DATASET / sealing.MANIFEST if is_plain(root) else root / INDEX
+                there = entry.is_dir(follow_symlinks=False) and known.exists()
                 if there and (address is None or str(address) in addresses_of(root)):
                     found.append(root)
     return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
@@ -102,6 +113,11 @@ def load(root: Path) -> Pinned:
     if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
     return Pinned(index, hashes)
+
+
+def load_plain(root: Path, where: Settings) -> Plain | None:
+    """Read what is here of a plain copy: its manifest and the files that it names are those of a copy, too."""
+    return read_plain(DirectoryObjects(Address("file", "", str(root / DATASET)), where), Stats())
 
 
 def save(root: Path, pinned: Pinned | Plain, address: Address) -> None:

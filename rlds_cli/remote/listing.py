@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.objects import Objects
-from rlds_cli.remote.reading import read_index
+from rlds_cli.remote.plain import Plain
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 
@@ -70,8 +72,11 @@ def _tried(objects: Objects) -> tuple[Listed | None, int]:
 
 
 def _listed(objects: Objects) -> tuple[Listed | None, int]:
-    found = read_index(objects)
-    if found is None:
+    stats = Stats()
+    try:
+        there = read_there(objects, stats)
+    except DatasetNotFound:
         return None, 0
-    index, document = found
-    return Listed(str(objects.address), index.id, index.size, index.fingerprint, index.generation), len(document.data)
+    index = there.index if isinstance(there, Plain) else there
+    listed = Listed(str(objects.address), index.id, there.size, index.fingerprint, index.generation)
+    return listed, stats.fetched

@@ -1,265 +1,334 @@
 """A plain copy of a dataset's directory at an address: no index, so its own digests tell what is right.
 
-The manifest names the sha256 of the list of digests, the list that of every small file, and the digests of fields the
-sha256 of every 65,536 rows. Rows are therefore fetched and checked by 65,536. Fields of which so many rows take more
-than 64 MiB, and datasets with encoded frames or videos, cannot be checked in parts: `rlds push` makes what can.
+The manifest has a digest of itself, and names that of the list of digests; the list names that of every file without
+plain rows; the digests of fields cover the rows, see `plain_units`. Sizes follow from the manifest and the
+``zarr.json`` of arrays, so nothing is listed. Copies of datasets that grow are in `plain_growing`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, WrongFingerprint, WrongHash
+from rlds_cli import text
+from rlds_cli.errors import DamagedDataset, DownloadFailed, NewerFormat, RldsError, WrongFingerprint
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
-from rlds_cli.remote.cache import Stats, Take
-from rlds_cli.remote.content import Connection, Content
+from rlds_cli.remote import plain_growing
+from rlds_cli.remote.cache import BlockFiles, Stats
+from rlds_cli.remote.content import Connection
+from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.index import File, Index, Object, is_path
-from rlds_cli.remote.objects import Objects
+from rlds_cli.remote.objects import LONGEST, Chunk, Objects
+from rlds_cli.remote.plain_growing import EpisodeUnits
+from rlds_cli.remote.plain_units import FilmUnits, FrameUnits, RowUnits, ShardUnits, TextUnits, WholeFiles, gone
+from rlds_cli.remote.presence import Room
 from rlds_cli.remote.reading import ATTEMPTS
-from rlds_cli.store import arrays, manifest, sealing, statistics
+from rlds_cli.remote.units import Covered, UnitFiles, stream
+from rlds_cli.store import arrays, generations, manifest, sealing, statistics
 from rlds_cli.store import rows as stored_rows
+from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.rows import stored_row
-from rlds_cli.ted import Array
+from rlds_cli.ted import VIDEO
 
-_MOST = 64 << 20  # bytes of rows that are checked together
-_KEPT = 64 << 20  # bytes of checked rows that stay in memory
-_UNKNOWN = 0
+_AT_ONCE = 16  # requests for small files
+_UNKNOWN = -1  # size of a file that its zarr.json tells
+_END = "p"  # of the names of plain copies in the home
+_NONE = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The manifest and the list of digests of a plain copy, as they were seen."""
+    """A plain copy as it was seen: its small files by path, and the sha256 of the others but those of plain rows."""
 
     index: Index
-    manifest: bytes
-    listing: bytes
+    small: Mapping[str, bytes]
     sha256: Mapping[str, str]
 
     @property
     def name(self) -> str:
         """Name of the directory in the home."""
-        return f"{self.index.fingerprint.partition(':')[2][:24]}-{self.index.manifest[:15]}p"
+        rest = hashlib.sha256(b"".join(hashlib.sha256(self.small[path]).digest() for path in sorted(self.small)))
+        return f"{self.index.fingerprint.partition(':')[2][:24]}-{rest.hexdigest()[:15]}{_END}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, as far as its manifest and its logs tell them."""
+        return sum(max(0, f.size) for f in self.index.files)
 
 
-def read_plain(objects: Objects, stats: Stats, directory: Path) -> Plain | None:
-    """Return the plain copy at an address; None if there is none. ``directory`` takes the manifest for a moment.
+def is_plain(root: Path) -> bool:
+    """Return whether a directory of remote datasets is that of a plain copy."""
+    return root.name.endswith(_END)
+
+
+def read_plain(objects: Objects, stats: Stats) -> Plain | None:
+    """Return the plain copy at an address; None if there is none.
 
     Raises
     ------
     DamagedDataset
-        It grows, is compressed, or has no list of digests that its manifest names.
+        Its manifest, its list of digests or its logs are missing, or are not those of one dataset.
     WrongFingerprint
         The address pins other content.
-    DownloadFailed
+    NewerFormat, DownloadFailed
     """
     found = objects.read(sealing.MANIFEST, longest=manifest.LONGEST)
     if found is None or b'"rlds"' not in found.data:
         return None
     stats.add(requests=1, fetched=len(found.data))
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
+        if _grows(found.data):
+            head = plain_growing.read_head(objects, found.data, stats, directory)
+            return _growing(head, found.data)
+        return _ordinary(objects, found.data, stats, directory)
+
+
+def _grows(document: bytes) -> bool:
+    try:
+        return bool(documents.loads(document, longest=manifest.LONGEST)["attributes"]["rlds"].get("growing"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _growing(head: plain_growing.Head, document: bytes) -> Plain:
+    g, m = head.generation, head.manifest
+    files = [File(path, len(data), ()) for path, data in head.small.items()]
+    files += [File(path, size, ()) for path, size in head.segments.items()]
+    digest = hashlib.sha256(document).hexdigest()
+    index = Index(m.id, g.fingerprint, g.number, digest, (), Object(_NONE, 0), tuple(files), m.rlds_version)
+    return Plain(index, head.small, {})
+
+
+def _ordinary(objects: Objects, document: bytes, stats: Stats, directory: Path) -> Plain:
     where = objects.address
-    safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
     try:
         m = manifest.read(directory)
     except NewerFormat:
         raise
     except RldsError as e:
-        if b'"growing"' in found.data:
-            raise _not_supported(f"{where} is a plain copy of a dataset that grows") from e
-        raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {e.message}") from e
-    if m.encoding != "memmap":
-        raise _not_supported(f"{where} is a plain copy of a compressed dataset")
-    if any(f.kind == "frames" for f in m.fields):
-        raise _not_supported(f"{where} is a plain copy of a dataset with encoded frames or videos")
+        what = e.message.replace(f"{directory}/", "").rstrip(".")
+        raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
+    if not m.files:
+        raise DamagedDataset(
+            f"{where} is a plain copy of a dataset that was written without digests of its files, which cannot be "
+            "checked where it is.",
+            hint="rlds push ID ADDRESS sends it in a form that can; or copy it to this disk",
+        )
+    if not sealing.own_digest(directory):
+        raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint="copy it again")
     if not where.matches(m.fingerprint):
         raise WrongFingerprint(f"{where} has {short(m.fingerprint)}, and {where.pin} was asked for.")
-    listed = objects.read(sealing.LISTING)
-    if listed is None or not m.files or hashlib.sha256(listed.data).hexdigest() != m.files:
+    listed = objects.read(sealing.LISTING, longest=documents.OWN)
+    if listed is None or hashlib.sha256(listed.data).hexdigest() != m.files:
         raise DamagedDataset(f"{where}/{sealing.LISTING} is missing, or is not what the manifest says.")
     stats.add(requests=1, fetched=len(listed.data))
     try:
         digests = documents.loads(listed.data, longest=documents.OWN)["attributes"]["files"]
-        sha256 = {str(path): str(digest) for path, digest in digests.items() if is_path(str(path))}
+        sha256 = {str(path): str(digest) for path, digest in digests.items()}
+        strange = next((path for path in sha256 if not is_path(path)), None)
+        if strange is not None:
+            raise ValueError(f"{strange[:80]!r} is no path")
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DamagedDataset(f"{where}/{sealing.LISTING} cannot be read.") from e
-    digest = hashlib.sha256(found.data).hexdigest()
-    files = [File(path, _UNKNOWN, ()) for path in (sealing.MANIFEST, sealing.LISTING, *sha256)]
-    files += [File(path, size, ()) for path, size in _row_files(m).items()]
-    index = Index(m.id, m.fingerprint, None, digest, (), Object("0" * 64, 0), tuple(files), m.rlds_version)
-    return Plain(index, found.data, listed.data, sha256)
+    small = {sealing.MANIFEST: document, sealing.LISTING: listed.data}
+    files = [File(path, len(data), ()) for path, data in small.items()]
+    files += [File(path, size, ()) for path, size in {**dict.fromkeys(sha256, _UNKNOWN), **_row_files(m)}.items()]
+    digest = hashlib.sha256(document).hexdigest()
+    index = Index(m.id, m.fingerprint, None, digest, (), Object(_NONE, 0), tuple(files), m.rlds_version)
+    return Plain(index, small, sha256)
 
 
 def _row_files(m: Manifest) -> dict[str, int]:
-    """Return the files of plain rows whose sizes the manifest tells, and those sizes."""
-    found = {}
+    """Return the files of plain rows, and their sizes as far as the manifest tells them."""
+    found: dict[str, int] = {}
     for f in m.fields:
-        dtype, shape = stored_row(f)
-        size = arrays.file_size((m.counts.rows, *shape), dtype)
-        if size:
-            found[stored_rows.files(Path(), f, f.path)["rows"].as_posix()] = size
+        if f.codec == VIDEO:
+            found[arrays.data_file(Path("video", f.path, "bytes"), 1).as_posix()] = _UNKNOWN
+        if m.encoding != "memmap":
+            continue
+        files = {part: file.as_posix() for part, file in stored_rows.files(Path(), f, f.path).items()}
+        if "bytes" in files:
+            found[files["bytes"]] = _UNKNOWN
+            found[files["offsets"]] = arrays.file_size((m.counts.rows + 1,), "int64")
+        else:
+            dtype, shape = stored_row(f)
+            size = arrays.file_size((m.counts.rows, *shape), dtype)
+            found |= {files["rows"]: size} if size else {}
     return found
 
 
-def _not_supported(what: str) -> DamagedDataset:
-    return DamagedDataset(
-        f"{what}, which cannot be read where it is.",
-        hint="rlds push ID ADDRESS sends it in a form that can; or copy it to this disk",
-    )
-
-
-class PlainContent(Content):
+class PlainContent(WholeFiles):
     """The files of a plain copy, checked by the dataset's own digests."""
 
     def __init__(self, connection: Connection, plain: Plain, root: Path, stats: Stats) -> None:
         super().__init__(connection, plain.index, root, stats)
         self._plain = plain
-        self._manifest: Manifest | None = None
-        self._units: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._busy: dict[tuple[str, int], threading.Lock] = {}
-        self._digests: dict[str, Array] = {}
-        self._texts: dict[str, list[str | None]] = {}
-        self._rows: dict[str, StoredField] = {}
+        self._opened: list[UnitFiles] = []
 
     def _after_fork(self) -> None:
         super()._after_fork()
-        self._busy = {}
+        for files in self._opened:
+            files.after_fork()
+
+    def file(self, path: str) -> File:
+        """Return a file with its size; raises DamagedDataset."""
+        found = super().file(path)
+        if found.size == _UNKNOWN:
+            size = self._size(path)
+            if size is None:
+                raise DownloadFailed(f"{self.address}/{path} could not be read: there is no such file.")
+            found = File(path, size, ())
+            self._files[path] = found
+        return found
+
+    def _size(self, path: str) -> int | None:
+        """Return the size of a file: as its array's document tells, else as the store does."""
+        directory, _, chunk = path.rpartition("/c/")
+        document = f"{directory}/{sealing.MANIFEST}"
+        if chunk and document in self._files:
+            self.need(document)
+            layout = arrays.layout(self.path / directory)
+            if not layout.compressed:
+                return arrays.file_size(layout.shape, layout.dtype)
+        return self.connection().size(path)
 
     def size(self, prefix: str) -> int:
-        """Return the bytes of files that the manifest tells."""
-        return sum(f.size for f in self.below(prefix))
+        """Return the bytes of files whose sizes are known."""
+        return sum(max(0, f.size) for f in self.below(prefix))
 
     def _is_here(self, file: File) -> bool:
         return (self.path / file.path).is_file()
 
+    @property
+    def note(self) -> str:
+        """What is fetched and checked together, in words."""
+        self.need(*self._plain.small)
+        m = manifest.read(self.path)
+        if self.index.generation is not None:
+            what = "several episodes"
+        elif m.encoding != "memmap":
+            what = "a shard of a field"
+        else:
+            what = f"{statistics.BLOCK_ROWS:,} rows of a field"
+            sizes = {f.name: self._largest(f, m) for f in m.fields}
+            name = max(sizes, key=lambda n: sizes[n], default="")
+            what += f", up to {text.size_of(sizes[name])} of {name}," if name and sizes[name] else ""
+        videos = " or a video" if any(f.codec == VIDEO for f in m.fields) else ""
+        return f"a plain copy: {what}{videos} at a time when a part is read first; rlds push makes small blocks"
+
+    def _largest(self, f: StoredField, m: Manifest) -> int:
+        """Return the bytes of rows of a field that are checked together; 0 for encoded frames."""
+        dtype, shape = stored_row(f)
+        rows = min(m.counts.rows, statistics.BLOCK_ROWS)
+        return 0 if f.kind == "frames" else rows * arrays.row_bytes((0, *shape), dtype)
+
+    # -- whole files
+
     def _bring(self, files: list[File]) -> None:
-        for f in files:
-            path = self.path / f.path
-            data = {sealing.MANIFEST: self._plain.manifest, sealing.LISTING: self._plain.listing}.get(f.path)
-            if data is None:
-                if f.path not in self._plain.sha256:
-                    raise _not_supported(f"{self.address}/{f.path} has no digest of its own")
-                data = self._whole(f.path)
-            try:
-                safe_files.directory(path.parent, self.path.parent)
-                with safe_files.replacing(path) as out:
-                    out.write(data)
-            except OSError as e:
-                raise disk.disk_error(e, path, kept="What is here stays.") from e
+        described = [f for f in files if f.path.endswith("zarr.json")]  # they tell the sizes of the others
+        for some in (described, [f for f in files if f not in described]):
+            if len(some) > 1:
+                with ThreadPoolExecutor(min(_AT_ONCE, len(some)), "rlds-files") as pool:
+                    list(pool.map(self._bring_one, some))
+            elif some:
+                self._bring_one(some[0])
 
-    def _whole(self, name: str) -> bytes:
-        objects = self.connection()
+    def _bring_one(self, file: File) -> None:
+        path = self.path / file.path
+        try:
+            safe_files.directory(path.parent, self.path.parent)
+            with safe_files.replacing(path) as out:
+                if file.path in self._plain.small:
+                    out.write(self._plain.small[file.path])
+                else:
+                    self._checked(file.path, lambda: out.truncate(0) or out.seek(0), out.write)
+        except OSError as e:
+            raise disk.disk_error(e, path, kept="What is here stays.") from e
+
+    def whole(self, path: str) -> bytes:
+        """See `WholeFiles.whole`."""
+        data = bytearray()
+        self._checked(path, data.clear, data.extend)
+        return bytes(data)
+
+    def _checked(self, path: str, begin: Callable[[], object], take: Callable[[Chunk], object]) -> None:
+        """Give a file to ``take``, after ``begin`` in each attempt; raises unless it has its digest."""
+        wanted = self._plain.sha256.get(path)
+        if wanted is None:
+            raise DamagedDataset(f"{self.address}/{path} has no digest of its own, and cannot be checked.")
         for _ in range(ATTEMPTS):
-            found = objects.read(name)
-            if found is None:
-                raise self._gone(name)
-            self.stats.add(requests=1, fetched=len(found.data))
-            if hashlib.sha256(found.data).hexdigest() == self._plain.sha256[name]:
-                return found.data
-        raise self._gone(name)
+            digest = hashlib.sha256()
 
-    def _gone(self, name: str) -> WrongHash:
-        return WrongHash(
-            f"{self.address}/{name} is not what the manifest says: it changed since it was opened, or is damaged.",
-            hint="open it again; rlds verify where it was copied from",
-        )
+            def arrive(chunk: Chunk, digest: Any = digest) -> None:
+                digest.update(chunk)
+                take(chunk)
+
+            begin()
+            size = None if path.endswith(sealing.MANIFEST) else self._size(path)
+            if size is None:
+                found = self.connection().read(path, longest=LONGEST)
+                if found is None:
+                    raise DownloadFailed(f"{self.address}/{path} could not be read: there is no such file.")
+                self.stats.add(requests=1, fetched=len(found.data))
+                arrive(found.data)
+            else:
+                stream(self, path, 0, size, arrive)
+            if digest.hexdigest() == wanted:
+                return
+        raise gone(self, path)
 
     # -- rows
 
-    def read(self, path: str, start: int, length: int, take: Take) -> None:
-        """Give bytes of a file of rows to ``take``, after the rows that they belong to were checked."""
-        f, m = self._field(path), self._read_manifest()
-        dtype, shape = stored_row(f)
-        whole = (m.counts.rows, *shape)
-        width = arrays.row_bytes(whole, dtype)
-        stored, unit = m.counts.rows * width, statistics.BLOCK_ROWS * width
-        if unit > _MOST and stored > _MOST:
-            raise _not_supported(f"{f.name} of {self.address}, of which {statistics.BLOCK_ROWS:,} rows are large")
-        at, end = start, start + length
-        while at < min(end, stored):
-            number = at // unit
-            rows = self._unit(path, f, number, min(unit, stored - number * unit), unit)
-            part = memoryview(rows)[at - number * unit : end - number * unit]
-            take(part)
-            at += len(part)
-        if at < end:
-            tail = arrays.tail(whole, dtype)
-            take(tail[at - stored : end - stored])
+    def open(self, room: Room, name: str, units: Mapping[str, Covered], timeout: float) -> BlockFiles:
+        """Return files of rows by blocks; a file's size is that of what its units cover, and of its tail."""
+        sizes = {path: self.file(path).size if path in self._files else c.size for path, c in units.items()}
+        files = UnitFiles(room.ground(name), units)
+        self._opened.append(files)
+        return files.open(room, name, sizes, str(self.address), timeout, self.stats)
 
-    def _read_manifest(self) -> Manifest:
-        if self._manifest is None:
-            self.need(sealing.MANIFEST)
-            m = self._manifest = manifest.read(self.path)
-            self._rows = {stored_rows.files(Path(), f, f.path)["rows"].as_posix(): f for f in m.fields}
-        return self._manifest
+    def rows(self, paths: Sequence[str]) -> dict[str, Covered]:
+        """Return how the rows in files at the address are checked."""
+        self.need(*self._plain.small)  # all that opening it again without the network takes
+        if self.index.generation is not None:
+            m = manifest.read(self.path)
+            units = EpisodeUnits(self, m, self._generation())
+            return {path: Covered(units, self.file(path).size, bytes) for path in paths}
+        m = manifest.read(self.path)
+        known = {path: c for f in m.fields for path, c in self._of_field(f, m).items()}
+        return {path: known[path] for path in paths}
 
-    def _field(self, path: str) -> StoredField:
-        self._read_manifest()
-        f = self._rows.get(path)
-        if f is None:
-            raise _not_supported(f"{self.address}/{path} is no array of rows: it")
-        return f
+    def _generation(self) -> Generation:
+        assert self.index.generation is not None
+        return generations.at(self.path, self.index.generation)
 
-    def _unit(self, path: str, f: StoredField, number: int, size: int, unit: int) -> bytes:
-        """Return the rows of a digest, checked; they are fetched once."""
-        key = path, number
-        with self._lock:
-            busy = self._busy.setdefault(key, threading.Lock())
-        with busy:
-            with self._lock:
-                known = self._units.get(key)
-            if known is not None:
-                return known
-            wanted = self._digests_of(f)[number].tobytes()
-            objects = self.connection()
-            for _ in range(ATTEMPTS):
-                data = objects.read_range(path, number * unit, size)
-                self.stats.add(requests=1, fetched=size)
-                if self._digest(f, data) == wanted:
-                    break
-            else:
-                raise self._gone(path)
-            with self._lock:
-                self._units[key] = data
-                while sum(map(len, self._units.values())) > max(_KEPT, len(data)):
-                    self._units.popitem(last=False)
-            return data
+    def _of_field(self, f: StoredField, m: Manifest) -> dict[str, Covered]:
+        rows, found = m.counts.rows, dict[str, Covered]()
+        if f.codec == VIDEO:
+            films = FilmUnits(self, f, rows)
+            found[films.path] = Covered(films, films.size, partial(arrays.tail, (films.size,), "uint8"))
+        if m.encoding != "memmap":
+            return found
+        if f.kind == "frames" and f.codec != VIDEO:
+            frames = FrameUnits(self, f, rows)
+            found[frames.offsets] = Covered(frames, 8 * frames.count, partial(arrays.tail, (frames.count,), "int64"))
+            found[frames.bytes] = Covered(frames, frames.size, partial(arrays.tail, (frames.size,), "uint8"))
+            return found
+        units = (TextUnits if f.kind == "text" else RowUnits)(self, f, rows)
+        found[units.path] = Covered(units, units.size, partial(arrays.tail, units.shape, units.dtype))
+        return found
 
-    def _digest(self, f: StoredField, data: bytes) -> bytes | None:
-        """Return the digest of rows; None for codes of texts that are not there."""
-        if f.kind != "text":
-            return hashlib.sha256(data).digest()
-        with self._lock:
-            texts = self._texts.get(f.name)
-        if texts is None:
-            self.need(f"text/{f.path}/")
-            texts = [*arrays.read_strings(self.path / "text" / f.path), None]
-            with self._lock:
-                self._texts[f.name] = texts
-        codes = np.frombuffer(data, "<i4")
-        if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
-            return None
-        return statistics.text_block([texts[c] for c in codes.tolist()])
-
-    def _digests_of(self, f: StoredField) -> Array:
-        with self._lock:
-            known = self._digests.get(f.name)
-        if known is None:
-            self.need(f"digests/{f.path}/")
-            known = arrays.read(self.path / "digests" / f.path)
-            with self._lock:
-                self._digests[f.name] = known
-        return known
-
-    def is_right(self, path: str, start: int, data: memoryview) -> bool:
-        """Return False: a block alone has no digest."""
-        return False
+    def decoded(self, encoded: Mapping[str, Encoded]) -> dict[str, Covered]:
+        """Return how the rows of compressed arrays are checked, by the paths that these get."""
+        return {path: Covered(ShardUnits(self, path, e), e.size, bytes) for path, e in encoded.items()}

@@ -1,4 +1,4 @@
-"""Bring a pushed dataset into a home: only groups that are missing are fetched, and each is checked as it arrives.
+"""Bring a dataset from an address into a home: only missing groups are fetched, and each is checked as it arrives.
 
 ::
 
@@ -39,13 +39,16 @@ from rlds_cli.remote import completing, origins
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
+from rlds_cli.remote.cache import Stats
+from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.index import File, Index, Piece
 from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.origins import Origin
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, read_file, read_groups, wrong_bytes
+from rlds_cli.remote.plain import Plain
+from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
-from rlds_cli.store import arrays, generations, manifest, publishing, sealing
+from rlds_cli.store import generations, manifest, publishing, sealing
 from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
@@ -57,9 +60,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A dataset at an address: its index, the id that it gets here, and its directory if it is here."""
+    """A dataset at an address: number and bytes of its files there, its id here, its directory if it is here."""
 
-    index: Index
+    files: int
+    size: int
     id: DatasetId
     here: Path | None
 
@@ -67,10 +71,13 @@ class Found:
 def look_up(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> Found:
     """Read the index at an address; raises as `pull`, and writes nothing."""
     with open_objects(address, where, policy=policy) as objects:
-        index, _ = expect_index(objects)
+        there = read_there(objects, Stats())
+    index, plain = (there.index, True) if isinstance(there, Plain) else (there, False)
     id = _id(index, as_, address)
     here = home.find(id, where)
-    return Found(index, id, here if here is not None and _has(here, index) else None)
+    size = there.size
+    files = len(index.files if plain else index.objects)
+    return Found(files, size, id, here if here is not None and _has(here, index) else None)
 
 
 def pull(
@@ -84,7 +91,9 @@ def pull(
     progress: Progress = silent,
     policy: RetryPolicy | None = None,
 ) -> Path:
-    """Return the directory of a pushed dataset in the user's own home, after fetching what is missing of it.
+    """Return the directory of a dataset at an address in the user's own home, after fetching what is missing of it.
+
+    It was pushed there, or is a plain copy: that is fetched in the blocks in which it is read where it is.
 
     Parameters
     ----------
@@ -101,7 +110,7 @@ def pull(
     Raises
     ------
     DatasetNotFound
-        No dataset was pushed there.
+        No dataset is there.
     WrongFingerprint
         It has other content than the address pins, or than ``expect``.
     NameTaken
@@ -112,7 +121,8 @@ def pull(
         Nothing is published; the same call goes on with what has arrived.
     """
     with open_objects(address, where, policy=policy) as objects:
-        index, _ = expect_index(objects)
+        there = read_there(objects, Stats())
+        index, plain = (there.index, True) if isinstance(there, Plain) else (there, False)
         if expect is not None and index.fingerprint != expect:
             raise WrongFingerprint(f"{address} has {index.fingerprint}; {expect} was asked for. Nothing was written.")
         id = _id(index, as_, address)
@@ -128,7 +138,7 @@ def pull(
                 _check_replaceable(here, place, id, address, index, force)
             target = place.dataset(id)
             with disk_errors(target), _not_written(here):
-                if blocks:
+                if blocks or plain:
                     _complete(objects, index, id, place, progress)
                 else:
                     _fetch_and_publish(objects, index, id, place, here, progress)
@@ -234,7 +244,7 @@ def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: 
     root = completing.bring(objects.address, objects.where, index.fingerprint, dataset, str(id), tell)
     head = (dataset / indexes.MANIFEST).read_bytes()
     if hashlib.sha256(head).hexdigest() != index.manifest:
-        raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
+        raise DamagedDataset(f"{objects.address}/{indexes.MANIFEST} is not the one that was seen first.")
     _identify(dataset, head, id, growing=index.generation is not None)
     _check(dataset, index, objects, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
@@ -251,7 +261,7 @@ def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> No
         return
     if growing:
         head_of = json.loads(head)["attributes"]["rlds"]
-        arrays.write_group(dataset, {"rlds": {**head_of, "id": str(id)}})
+        sealing.write_document(dataset, {**head_of, "id": str(id)})
     else:
         sealing.write_manifest(dataset, replace(m, id=str(id)))
 

@@ -55,7 +55,8 @@ def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[In
     """
     if found is None:
         raise DatasetNotFound(
-            f"{objects.address} has no {indexes.NAME}: no dataset was pushed there.",
+            f"{objects.address} has neither {indexes.NAME} nor the {indexes.MANIFEST} of a dataset: "
+            "no dataset was pushed there.",
             hint=_instead(str(objects.address)),
         )
     if not objects.address.matches(found[0].fingerprint):

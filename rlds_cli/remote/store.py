@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from rlds_cli.remote import addresses, content, decoding, finding, presence
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
-from rlds_cli.remote.content import Connection, Content, Pinned, RemoteContent
+from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.plain import Plain, PlainContent
 from rlds_cli.remote.presence import Room, RowFile
@@ -151,7 +151,7 @@ class Access:
                 error = disk.disk_error(e, root)
                 error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
                 raise error from e
-        self.content: Content = (
+        self.content: PlainContent | RemoteContent = (
             PlainContent(connection, pinned, root, stats)
             if isinstance(pinned, Plain)
             else RemoteContent(connection, pinned, root, stats)
@@ -167,6 +167,9 @@ class Access:
     def blocks(self, paths: Sequence[str]) -> BlockFiles:
         """Return the files of rows by blocks."""
         of = self.content
+        if isinstance(of, PlainContent):
+            self.row_blocks = of.open(self.room, self.pinned.name, of.rows(paths), self._seconds)
+            return self.row_blocks
         files = [RowFile(path, of.file(path).size) for path in paths]
 
         def source(file: int, start: int, length: int, take: Take) -> None:
@@ -179,12 +182,28 @@ class Access:
             source,
             whole=[number for number, path in enumerate(paths) if not of.has_blocks(path)],
             check=lambda file, start, data: of.is_right(files[file].path, start, data),
-            timeout=TIMEOUT if self.timeout is None else self.timeout,
+            timeout=self._seconds,
             where=str(self.address),
             stats=self.stats,
             counts=False,
         )
         return self.row_blocks
+
+    def decoded(self, encoded: Mapping[str, Encoded], paths: Sequence[str], films: Sequence[str]) -> BlockFiles:
+        """Return the rows of compressed arrays by blocks; ``paths`` are of files of rows, ``films`` those of videos."""
+        of, name = self.content, f"{self.pinned.name}-rows"
+        if isinstance(of, PlainContent):
+            self.blocks(films)
+            return of.open(self.room, name, {**of.decoded(encoded), **of.rows(films)}, self._seconds)
+        raw = self.blocks(paths)
+        raw.stats = Stats()  # what waits for it counts
+        sizes = {path: of.file(path).size for path in films}
+        return decoding.open_decoded(self.room, name, encoded, sizes, raw, timeout=raw.timeout, stats=self.stats)
+
+    @property
+    def _seconds(self) -> float:
+        """Seconds that a read waits while no block arrives."""
+        return TIMEOUT if self.timeout is None else self.timeout
 
     def reopened(self) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same content in another process."""
@@ -215,6 +234,12 @@ class _Remote(Store):
     def address(self) -> str:
         """The address, without credentials."""
         return str(self.access.address)
+
+    @property
+    def note(self) -> str | None:
+        """What a reader should know of the way in which rows are fetched, in words."""
+        of = self.access.content
+        return of.note if isinstance(of, PlainContent) else None
 
     @property
     def stats(self) -> Stats:
@@ -333,8 +358,6 @@ class RemoteStore(_Remote):
         return [path for path in dict.fromkeys(found) if path in there]
 
     def _open_decoded(self, access: Access, paths: Sequence[str]) -> BlockFiles:
-        raw = access.blocks(paths)
-        raw.stats = Stats()  # what waits for it counts
         films = [self._film(n) for n, f in self.fields.items() if f.codec == VIDEO]
         encoded = {}
         for f in self.fields.values():
@@ -348,15 +371,7 @@ class RemoteStore(_Remote):
                         f"{self.address}: {directory}/zarr.json does not fit the manifest.", hint=_HINT
                     )
                 encoded[key] = Encoded(directory, found)
-        return decoding.open_decoded(
-            access.room,
-            f"{access.pinned.name}-rows",
-            encoded,
-            {path: access.content.file(path).size for path in films},
-            raw,
-            timeout=raw.timeout,
-            stats=access.stats,
-        )
+        return access.decoded(encoded, paths, films)
 
     def _keys(self, f: Field) -> list[tuple[str, Path]]:
         """Return the arrays of a field that lie in files of rows: their keys, and directories below the dataset."""

@@ -63,7 +63,12 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
 def write_manifest(directory: Path, m: Manifest) -> None:
     """Write the manifest with its own digest."""
-    arrays.write_group(directory, {"rlds": m.to_json(), _OWN: _NONE})
+    write_document(directory, m.to_json())
+
+
+def write_document(directory: Path, values: Mapping[str, Any]) -> None:
+    """Write the file of a manifest, given as the values of its JSON text, with its own digest."""
+    arrays.write_group(directory, {"rlds": values, _OWN: _NONE})
     text = (directory / MANIFEST).read_text()
     (directory / MANIFEST).write_text(_with(text, hashlib.sha256(text.encode()).hexdigest()))
 
@@ -108,7 +113,7 @@ class Seal:
 
 def check(directory: Path, m: Manifest, threads: int) -> Seal:
     """Compare the manifest and every listed file with their digests."""
-    found, files = _own_digest(directory), listed(directory)
+    found, files = own_digest(directory), listed(directory)
     if found is None and not m.files and not files:
         return Seal((), covers=False)
     problems = [] if found else [Problem("manifest", "its digest is not that of zarr.json")]
@@ -125,7 +130,7 @@ def check(directory: Path, m: Manifest, threads: int) -> Seal:
     return Seal((*problems, *(Problem(n, "is not of this dataset") for n in added)), covers=True)
 
 
-def _own_digest(directory: Path) -> bool | None:
+def own_digest(directory: Path) -> bool | None:
     """Return whether the manifest's file has the digest that it states; None if it states none."""
     text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
     head, key, tail = text.rpartition(_KEY)
