@@ -64,7 +64,8 @@ def _complete_name(incomplete: str) -> list[str]:
 # -- options
 
 _Id = Annotated[
-    str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    str | None,
+    typer.Argument(metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here),
 ]
 _Fn = Annotated[
     list[str] | None,
@@ -118,6 +119,10 @@ _Address = Annotated[
         "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
     ),
 ]
+_Push = Annotated[
+    str | None,
+    typer.Option("--push", metavar="STORE", help="Push the result to this address, parts of it while it is made."),
+]
 _List = Annotated[bool, typer.Option("--list", help="List the built-in functions.")]
 
 
@@ -141,6 +146,7 @@ def preprocess(
     finish: _Finish = False,
     executor: _Executor = ExecutorOption.local,
     address: _Address = None,
+    push: _Push = None,
     list_: _List = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
@@ -194,7 +200,7 @@ def preprocess(
             shown = share, _shard(share)
         else:
             make: Callable[..., Any] = library.finish if finish else library.run
-            where = {} if finish else {"executor": executor.value, "address": address}
+            where = {} if finish else {"executor": executor.value, "address": address, "push": push}
             outcome = summary.summarise_derived(make(id, which, name, progress=progress, **where, **job_options, **how))
             shown = outcome, _outcome(outcome)
     return out.result(*shown)
