@@ -156,7 +156,7 @@ class Pipeline:
         if None in references:
             names = ", ".join(s.function.name for s in self.stages)
             return f"rlds_cli.preprocess.attempt(dataset, [{names}], episode=EPISODE) runs that episode alone"
-        return f"rlds preprocess {self.dataset.id} {' '.join(map(str, references))} --episode EPISODE -j 0"
+        return f"rlds preprocess {calling.named(self.dataset)} {' '.join(map(str, references))} --episode EPISODE -j 0"
 
 
 @contextmanager

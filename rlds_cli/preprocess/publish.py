@@ -22,7 +22,7 @@ from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
-from rlds_cli.settings import Settings
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, manifest, publishing
 from rlds_cli.store.build import Built, ignore, write_rows
 from rlds_cli.store.finish import Description, finish
@@ -145,6 +145,15 @@ def _finished(work: Path) -> int:
         return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
     except OSError:
         return 0
+
+
+def destination(push: StrPath | None, where: Settings, source: Dataset) -> Destination | None:
+    """Return where a result is to be pushed, if anywhere; see `sending.destination`."""
+    if push is None:
+        return None
+    from rlds_cli.preprocess import sending  # and with it all that pushing takes, half a second
+
+    return sending.destination(push, where, source)
 
 
 class Publishable(Protocol):

@@ -125,7 +125,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        to = destination(push, t.dataset, cache_dir)
+        to = publish.destination(push, settings.read(cache_dir), t.dataset)
         _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), shown(progress), to=to).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
@@ -154,15 +154,6 @@ def _described(
     """Describe the task, or the pipeline of several functions."""
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     return (pipeline.described if isinstance(fn, list | tuple) else described)(dataset, fn, name, **how)
-
-
-def destination(push: StrPath | None, source: Dataset, cache_dir: StrPath | None) -> Destination | None:
-    """Return where a result is to be pushed; see `sending.destination`."""
-    if push is None:
-        return None
-    from rlds_cli.preprocess import sending  # and with it all that pushing takes
-
-    return sending.destination(push, settings.read(cache_dir), source)
 
 
 def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
