@@ -1,6 +1,7 @@
 """A Ray cluster of two nodes on this machine: the bytes are those of one process, whatever is lost on the way."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,11 +14,13 @@ import numpy as np
 import preprocess_functions as functions
 import preprocess_units as units
 import pytest
+from object_store import ObjectStore
 
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError, RldsError
 from rlds_cli.preprocess import workers
+from rlds_cli.remote.presence import BLOCK
 
 ray = pytest.importorskip("ray", reason="make test-ray installs it")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:ray.*", "ignore::DeprecationWarning:ray.*")
@@ -134,6 +137,38 @@ def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, mo
     assert b"local/ds@cli" in done.stdout
     assert rlds_cli.open_dataset("local/ds@cli").fingerprint == made.fingerprint
     assert list((home / "partial").iterdir()) == []
+
+
+def test_nodes_read_the_store_each_with_blocks_of_its_own(ds, home, tmp_path, monkeypatch):
+    """Nodes open the address by themselves: with environment and home of blocks as this process has them."""
+    pytest.importorskip("obstore")
+    from ray.cluster_utils import Cluster
+
+    with ObjectStore() as store:
+        store.buckets["lab"] = {}
+        for name, value in store.environ(home).items():
+            monkeypatch.setenv(name, value)
+        started = Cluster(
+            True, head_node_args={"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
+        )
+        started.add_node(num_cpus=1, object_store_memory=STORE)
+        try:
+            rlds_cli.push(ds.id, "s3://lab/ds", pages=False)
+            store.requests.clear()
+            there = rlds_cli.open_dataset("s3://lab/ds", cache_dir=tmp_path / "blocks")
+            for name in ("episode", "two passes", "pipeline"):
+                case = units.CASES[name]
+                made = run(there, case.fn, "far", address=started.address, force=True, push="s3://lab/far", **case.how)
+                units.check(made, case)
+                shutil.rmtree(tmp_path / "third", ignore_errors=True)
+                pushed = rlds_cli.open_dataset("s3://lab/far", cache_dir=tmp_path / "third")
+                assert pushed.fingerprint == made.fingerprint
+            fetched = [r for r in store.requests if r.method == "GET" and "/ds/objects/" in r.path]
+            size = sum(len(v) for k, v in store.buckets["lab"].items() if k.startswith("ds/objects/"))
+            assert fetched and len(fetched) <= 3 * (1 + size // BLOCK)  # this process and the two nodes
+            assert (tmp_path / "blocks/remote").exists() and not (home / "remote").exists()
+        finally:
+            started.shutdown()
 
 
 # -- what goes wrong

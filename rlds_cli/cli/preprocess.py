@@ -64,7 +64,8 @@ def _complete_name(incomplete: str) -> list[str]:
 # -- options
 
 _Id = Annotated[
-    str | None, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    str | None,
+    typer.Argument(metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here),
 ]
 _Fn = Annotated[
     list[str] | None,
@@ -118,6 +119,19 @@ _Address = Annotated[
         "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
     ),
 ]
+_Push = Annotated[
+    str | None,
+    typer.Option("--push", metavar="STORE", help="Push the result to this address, parts of it while it is made."),
+]
+_SourceHome = Annotated[
+    str | None,
+    typer.Option(
+        "--source-home",
+        metavar="DIR",
+        help="Home with the source, or for the blocks of an address; default: the home of the result.",
+        show_default=False,
+    ),
+]
 _List = Annotated[bool, typer.Option("--list", help="List the built-in functions.")]
 
 
@@ -141,6 +155,8 @@ def preprocess(
     finish: _Finish = False,
     executor: _Executor = ExecutorOption.local,
     address: _Address = None,
+    push: _Push = None,
+    source_home: _SourceHome = None,
     list_: _List = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
@@ -161,6 +177,7 @@ def preprocess(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import preprocess as library
+    from rlds_cli.dataset import open_dataset
     from rlds_cli.report import summary
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
@@ -174,9 +191,15 @@ def preprocess(
     alone = try_ or episode is not None
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
-    _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address)
+    _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address, push=push)
+    source: Any = id if source_home is None else open_dataset(id, cache_dir=source_home)
     which: Any = fn if len(fn) > 1 else fn[0]
-    job_options: dict[str, Any] = {"keep_going": keep_going, "force": force, "depends_on": depends_on or ()}
+    job_options: dict[str, Any] = {
+        "keep_going": keep_going,
+        "force": force,
+        "depends_on": depends_on or (),
+        "push": push,
+    }
     with (
         nullcontext() if alone else resumable(),
         _explained(debug=alone and jobs == 0, verbose=verbose),
@@ -185,29 +208,33 @@ def preprocess(
     ):
         shown: tuple[Report | ShardReport | Outcome, str]
         if alone:
-            tried = library.attempt(id, which, name, episode=episode or 0, step=step, **how)
+            tried = library.attempt(source, which, name, episode=episode or 0, step=step, **how)
             shown = tried, _trial(tried)
         elif shard is not None:
             share = library.run_shard(
-                id, which, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
+                source, which, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
             )
             shown = share, _shard(share)
         else:
             make: Callable[..., Any] = library.finish if finish else library.run
             where = {} if finish else {"executor": executor.value, "address": address}
-            outcome = summary.summarise_derived(make(id, which, name, progress=progress, **where, **job_options, **how))
+            outcome = summary.summarise_derived(
+                make(source, which, name, progress=progress, **where, **job_options, **how)
+            )
             shown = outcome, _outcome(outcome)
     return out.result(*shown)
 
 
 def _check_together(
-    *, alone: bool, shard: str | None, finish: bool, executor: ExecutorOption, address: str | None
+    *, alone: bool, shard: str | None, finish: bool, executor: ExecutorOption, address: str | None, push: str | None
 ) -> None:
     """Raise BadParameter for options that exclude each other."""
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
     if executor != ExecutorOption.local and (alone or finish or shard is not None):
         raise typer.BadParameter("works on a whole job only", param_hint="--executor")
+    if alone and push is not None:
+        raise typer.BadParameter("--try makes nothing that could be pushed", param_hint="--push")
     if address is not None and executor == ExecutorOption.local:
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
 

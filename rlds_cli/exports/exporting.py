@@ -239,7 +239,13 @@ def _made(ds: Dataset, to: str, target: Path, form: str | None) -> tuple[Format,
 
 
 def _check_target(target: Path, force: bool) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
+    if target.is_symlink():
+        leads = target.resolve()
+        raise NameTaken(
+            f"{target} is a symbolic link to {leads}; an export replaces a directory, and would replace the link.",
+            hint=f"name the directory itself: {leads}",
+        )
+    if target.exists() and not target.is_dir():
         raise NameTaken(f"{target} is no directory.", hint="name a directory that does not exist yet")
     if not force and target.is_dir() and any(target.iterdir()):
         raise NameTaken(f"{target} exists and is not empty.", hint="another directory, or --force to replace it")

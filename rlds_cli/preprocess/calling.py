@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from rlds_cli.preprocess.sources import is_users
 from rlds_cli.preprocess.task import Failure, Task
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.ted import Array, Note
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 _ALONE = "--keep-going (keep_going=True) tries each episode alone and leaves out those that fail"
 
@@ -183,7 +186,12 @@ def rerun_command(task: Task, episode: int, step: int | None = None) -> str:
         at, what = ("", "episode") if step is None else (f", step={step}", "step")
         return f"rlds_cli.preprocess.attempt(dataset, {f.name}, episode={episode}{at}) runs that {what} alone"
     which = f"--episode {episode}" if step is None else f"--episode {episode} --step {step}"
-    return f"rlds preprocess {task.dataset.id} {words} {which} -j 0"
+    return f"rlds preprocess {named(task.dataset)} {words} {which} -j 0"
+
+
+def named(source: Dataset) -> str:
+    """Return what a command calls a source: its address if it is opened there, else its id."""
+    return str(getattr(source.store, "address", source.id))
 
 
 def command_words(

@@ -81,6 +81,8 @@ class WritePlan:
         Fields whose next value is a separate field.
     renamed : mapping of str to str
         Carried fields with a new name, and their names in the source.
+    repeated : frozenset of str
+        Fields that seem to equal those of the source, under the same names, whether they are written or not.
     """
 
     schema: tuple[Field, ...]
@@ -90,6 +92,7 @@ class WritePlan:
     linked: bool
     apart: frozenset[str]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
 
     @cached_property
     def same(self) -> frozenset[str]:
@@ -228,6 +231,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
         schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
     carried = _carried(task, schema)
     _check_nesting(schema, carried)
+    repeated = untouched | {new for new, old in carried.items() if new == old}
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
     if not linked and task.unit == "episode":
         # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
@@ -236,7 +240,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
-    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed)
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated)
 
 
 def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_cli import home, text
 from rlds_cli.dataset import Dataset, open_dataset
@@ -21,9 +22,9 @@ from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
-from rlds_cli.settings import Settings
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, manifest, publishing
-from rlds_cli.store.build import Built, write_rows
+from rlds_cli.store.build import Built, ignore, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.paths import component
@@ -31,6 +32,9 @@ from rlds_cli.store.publishing import Shared
 from rlds_cli.store.videos import Extent
 from rlds_cli.store.workers import Executor
 from rlds_cli.ted import Array
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.sending import Destination
 
 _LONG = 20.0  # seconds
 
@@ -42,6 +46,7 @@ def run_task(
     *,
     again: bool = False,
     checks: Iterable[Callable[[Dataset], None]] = (),
+    to: Destination | None = None,
 ) -> None:
     """Run a task and publish its result as ``target``.
 
@@ -53,6 +58,8 @@ def run_task(
         Run the function on all episodes, also where ``target`` has results of an earlier generation of the source.
     checks : iterable of callables
         Called with the result before it is published; if one raises, nothing is published.
+    to : Destination, optional
+        Where parts of the result are sent while it is made.
 
     Raises
     ------
@@ -69,7 +76,8 @@ def run_task(
         executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
         _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
-            built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
+            with to.sending(todo, work, pool.progress) if to else nullcontext(ignore) as placed:
+                built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor, placed=placed)
         except AssumptionBroken as e:
             assumptions = assumptions | e.assumptions
             _remember(work, assumptions)
@@ -137,6 +145,15 @@ def _finished(work: Path) -> int:
         return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
     except OSError:
         return 0
+
+
+def destination(push: StrPath | None, where: Settings, source: Dataset) -> Destination | None:
+    """Return where a result is to be pushed, if anywhere; see `sending.destination`."""
+    if push is None:
+        return None
+    from rlds_cli.preprocess import sending  # and with it all that pushing takes, half a second
+
+    return sending.destination(push, where, source)
 
 
 class Publishable(Protocol):

@@ -23,10 +23,10 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +51,9 @@ from rlds_cli.store.build import Finished, Shard
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field
+
+if TYPE_CHECKING:
+    from rlds_cli.preprocess.sending import Destination
 
 SUFFIX = "-shards"
 _NAMED = 10  # missing shards to name; the others are counted
@@ -89,6 +92,7 @@ def run_shard(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
+    push: StrPath | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ShardReport:
@@ -105,6 +109,8 @@ def run_shard(
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
         Run even if a dataset of this name exists.
+    push : str or path, optional
+        Address of a store that `finish` will push to: parts of the result that lie in this shard are sent.
 
     Raises
     ------
@@ -121,10 +127,11 @@ def run_shard(
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
+        to = publish.destination(push, where, t.dataset)
         place = Home(where.home)
         work = directory(place, t)
         with writing(place), _running(work, place):
-            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False))
+            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False), to)
         if not force and publish.is_made(t, where):
             trees.discard(work)  # another attempt has published it
         return report
@@ -145,6 +152,7 @@ def finish(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
+    push: StrPath | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -158,6 +166,8 @@ def finish(
         Number of threads that hash.
     force : bool
         Replace a dataset of this name.
+    push : str or path, optional
+        Address of a store (see `rlds_cli.push`) that the result is pushed to. What shards have sent is there.
 
     Raises
     ------
@@ -170,10 +180,13 @@ def finish(
     with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
+        to = publish.destination(push, where, t.dataset)
         if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not publish.is_made(t, where):
                     _publish(t, place, WorkerPool(t, jobs, tell))
+        if to is not None:
+            to.push(place.dataset(t.id), tell)
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -222,22 +235,25 @@ def _running(work: Path, place: Home) -> Iterator[None]:
 # -- one shard
 
 
-def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
+def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool, to: Destination | None) -> ShardReport:
     write_once(work / "task.json", json.dumps(t.provenance()))
     t = _fitted(t, work, pool)
     while True:
         plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
+        first = shard.parts(len(plan.job.parts)).start
         try:
-            done = build.write_shard(
-                plan.job,
-                plan.below,
-                shard,
-                there=plan.finished,
-                executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
-                progress=pool.progress,
-                check=plan.check,
-            )
+            with to.sending(plan.job, plan.below, pool.progress, first) if to else nullcontext(build.ignore) as placed:
+                done = build.write_shard(
+                    plan.job,
+                    plan.below,
+                    shard,
+                    there=plan.finished,
+                    executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
+                    progress=pool.progress,
+                    check=plan.check,
+                    placed=placed,
+                )
         except AssumptionBroken as e:
             learn(work, e.assumptions)
             continue

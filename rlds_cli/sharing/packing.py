@@ -49,6 +49,7 @@ _ADDED = 32  # one such part of what is sent may be sent for a better order, or 
 _LOOKS = 16  # groups of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
+Cuts = Sequence[tuple[int, int]]  # places and lengths of parts of a file
 _Key = tuple[int, int]  # an object: numbers of its index and in it
 
 
@@ -139,18 +140,27 @@ class Plan:
         return sum(o.object.size for o in self.new)
 
 
-def plan(snapshot: Snapshot, known: Sequence[Known], told: Told = lambda done: None, *, prune: bool = False) -> Plan:
+def plan(
+    snapshot: Snapshot,
+    known: Sequence[Known],
+    told: Told = lambda done: None,
+    *,
+    prune: bool = False,
+    cuts: Mapping[str, Cuts] = {},
+) -> Plan:
     """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
 
-    With ``prune`` objects of which less than half is used are not taken over: they can be removed then.
+    With ``prune`` objects of which less than half is used are not taken over: they can be removed then. Parts of files
+    that ``cuts`` names by path become objects of their own, if nothing of them is known.
     """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
         matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
         matches = _worthwhile(matches, known, snapshot, prune)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
-        packed = _packed(sorted(spans, key=_order), snapshot.size)
-        new = tuple(pool.map(lambda parts: _hashed(parts, told), packed))
+        alone, spans = _apart(spans, cuts)
+        packed = [*((span,) for span in alone), *_packed(sorted(spans, key=_order), snapshot.size)]
+        new = tuple(pool.map(lambda parts: hashed(parts, told), packed))
     return _assembled(snapshot, known, matches, new)
 
 
@@ -288,13 +298,19 @@ def _worthwhile(
 def _objects_for(snapshot: Snapshot, known: int) -> int:
     """Return the greatest number of objects that hold all but ``known`` bytes."""
     rest = snapshot.size - known
-    return 1 + 4 * rest // (3 * _size(snapshot.size)) if rest > 0 else 0
+    return 1 + 4 * rest // (3 * object_size(snapshot.size)) if rest > 0 else 0
 
 
-def _size(total: int) -> int:
+def object_size(total: int) -> int:
     """Return the bytes of an object of a dataset."""
     size = max(LEAST, -(-total // _SHARE))
     return size if size < _LARGE else -(-size // GROUP) * GROUP
+
+
+def cut(size: int, part: int) -> list[tuple[int, int]]:
+    """Cut a file into parts of ``part`` bytes; the last one counts if it is three quarters of that."""
+    found = [(at, min(part, size - at)) for at in range(0, size, part)]
+    return [(at, length) for at, length in found if 4 * length >= 3 * part]
 
 
 def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
@@ -309,6 +325,23 @@ def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
             end = min(stop, starts[k + 1]) if k + 1 < len(starts) else stop
             yield Span(file, at, end - at)
             at = end
+
+
+def _apart(spans: Iterable[Span], cuts: Mapping[str, Cuts]) -> tuple[list[Span], list[Span]]:
+    """Return the parts of spans that ``cuts`` names, and what is left of the spans."""
+    alone, left = list[Span](), list[Span]()
+    for span in spans:
+        at, stop = span.at, span.at + span.length
+        for first, length in cuts.get(span.file.path, ()):
+            if first < at or first + length > stop:
+                continue
+            if first > at:
+                left.append(Span(span.file, at, first - at))
+            alone.append(Span(span.file, first, length))
+            at = first + length
+        if at < stop:
+            left.append(Span(span.file, at, stop - at))
+    return alone, left
 
 
 # -- objects
@@ -326,7 +359,7 @@ def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
     Groups of large files are groups of their object, or at least blocks are blocks, as far as that adds few zeros: one
     part in `_ADDED`.
     """
-    size = _size(total + total // _ADDED)
+    size = object_size(total + total // _ADDED)
     made: list[list[Span]] = [[]]
     filled = laid = added = 0
     for span in spans:
@@ -357,7 +390,8 @@ def _zeros(count: int) -> LocalFile:
     return LocalFile("", count, ((0, count),), data=bytes(count))
 
 
-def _hashed(spans: tuple[Span, ...], told: Told) -> NewObject:
+def hashed(spans: tuple[Span, ...], told: Told = lambda done: None) -> NewObject:
+    """Read and hash the object that spans make, end to end."""
     whole, each, size = Hasher(), list[str](), 0
     for span in spans:
         own = hashlib.sha256() if len(spans) > 1 else None

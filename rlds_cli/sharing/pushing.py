@@ -26,7 +26,7 @@ from rlds_cli.remote.reading import read_index
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import packing, snapshot
-from rlds_cli.sharing.packing import Known, Plan
+from rlds_cli.sharing.packing import Cuts, Known, NewObject, Plan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
 
@@ -119,16 +119,31 @@ def push(
             "push takes the id or the directory of a dataset, not the dataset itself.",
             hint=f"rlds_cli.push({str(ref.id)!r}, ...) pushes all of its episodes; rlds_cli.create(ID, ...) keeps some",
         )
-    address, where, tell = addresses.parse(to), settings.read(cache_dir), shown(progress)
     path = locate.dataset(ref, cache_dir=cache_dir)
+    address, where = addresses.parse(to), settings.read(cache_dir)
+    return push_from(path, address, where, dry_run=dry_run, prune=prune, pages=pages, progress=shown(progress))
+
+
+def push_from(
+    path: Path,
+    address: Address,
+    where: Settings,
+    *,
+    dry_run: bool = False,
+    prune: bool = False,
+    pages: bool | None = None,
+    cuts: Mapping[str, Cuts] = {},
+    progress: Progress,
+) -> Pushed:
+    """Push the dataset in a directory; see `push`, and `packing.plan` for ``cuts``."""
     taken = snapshot.take(path)
 
     def beside(plan: Plan, objects: Objects) -> Mapping[str, bytes]:
         if pages is False:
             return {}
-        return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=tell)
+        return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
-    done = send(taken, address, where, dry_run=dry_run, prune=prune, documents=beside, progress=tell)
+    done = send(taken, address, where, dry_run=dry_run, prune=prune, cuts=cuts, documents=beside, progress=progress)
     if not dry_run:
         _record(path, taken, address)
     return done
@@ -141,23 +156,20 @@ def send(
     *,
     dry_run: bool = False,
     prune: bool = False,
+    cuts: Mapping[str, Cuts] = {},
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
     policy: RetryPolicy | None = None,
 ) -> Pushed:
     """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
-    if address.scheme in ("http", "https"):
-        raise UploadFailed(
-            f"{address} can only be read. Nothing was sent.",
-            hint="push to the directory that its server serves, and copy that there; or to hf://, s3:// or gs://",
-        )
+    check_writable(address)
     with open_objects(address, where, policy=policy) as objects:
         found = _index_there(objects)
-        there = _stored(objects)
+        there = stored(objects)
         old = there | objects.names("groups/") if prune else {}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress, prune=prune)
+            plan = _plan(taken, objects, found, there, refused, progress, prune=prune, cuts=cuts)
             if dry_run:
                 return _pushed(plan, taken, address, there, dry_run=True)
             beside = documents(plan, objects)
@@ -185,7 +197,7 @@ def _pushed(
     removed: int = 0,
     dry_run: bool = False,
 ) -> Pushed:
-    sent = sum(o.object.size for o in plan.new if not _is_there(o.object, there))
+    sent = sum(o.object.size for o in plan.new if not is_there(o.object, there))
     return Pushed(
         id=taken.id,
         address=str(address),
@@ -209,13 +221,22 @@ def _index_there(objects: Objects) -> tuple[Index, Document] | None:
         ) from e
 
 
-def _stored(objects: Objects) -> dict[str, int]:
+def check_writable(address: Address) -> None:
+    """Raise UploadFailed if nothing can be pushed to an address."""
+    if address.scheme in ("http", "https"):
+        raise UploadFailed(
+            f"{address} can only be read. Nothing was sent.",
+            hint="push to the directory that its server serves, and copy that there; or to hf://, s3:// or gs://",
+        )
+
+
+def stored(objects: Objects) -> dict[str, int]:
     """Return names and sizes of the objects at an address, and of the lists of their blocks."""
     return objects.names("objects/") | objects.names("blocks/")
 
 
-def _is_there(o: Object, there: Mapping[str, int]) -> bool:
-    """Return whether an object is there, with the list of its blocks if it has one."""
+def is_there(o: Object, there: Mapping[str, int]) -> bool:
+    """Return whether an object is ``there`` (names and sizes), with the list of its blocks if it has one."""
     return o.stored.items() <= there.items()
 
 
@@ -231,15 +252,16 @@ def _plan(
     tell: Progress,
     *,
     prune: bool,
+    cuts: Mapping[str, Cuts],
 ) -> Plan:
     known = []
     if found is not None:
         index = found[0]
-        known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if _is_there(o, there)))]
+        known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if is_there(o, there)))]
         known = [k for k in known if _has_hashes(k)]
     if not known or known[0].index.manifest != taken.manifest:
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), prune=prune)
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), prune=prune, cuts=cuts)
 
 
 def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
@@ -297,18 +319,23 @@ class _NotCopied(Exception):
 def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
     """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
     for known, o in plan.copied:
-        if _is_there(o, there):
+        if is_there(o, there):
             continue
         if not objects.copy(known.objects, o.name):
             raise _NotCopied(str(known.objects.address))
         if o.list is not None and not objects.copy(known.objects, o.list[0]):
             objects.put(o.list[0], Body.of(known.objects.read_range(o.list[0], 0, o.list[1])))
-    todo = [made for made in plan.new if not _is_there(made.object, there)]
+    todo = [made for made in plan.new if not is_there(made.object, there)]
     told = _Told(id, "send", sum(made.object.size for made in todo), tell)
     for made in todo:
-        assert made.object.list is not None
-        objects.put(made.object.list[0], Body.of(made.blocks))
-        objects.put(made.object.name, made.body(told))
+        put_object(objects, made, told)
+
+
+def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = lambda done: None) -> None:
+    """Send an object, after the list of the hashes of its blocks; raises UploadFailed."""
+    assert made.object.list is not None
+    objects.put(made.object.list[0], Body.of(made.blocks))
+    objects.put(made.object.name, made.body(told))
 
 
 def _write_index(
@@ -316,8 +343,8 @@ def _write_index(
 ) -> None:
     """Write the hashes of groups, and then the index, if it is still the one that was seen."""
     if not objects.commits:
-        now = _stored(objects)
-        gone = next((o for o in plan.index.objects if not _is_there(o, now)), None)
+        now = stored(objects)
+        gone = next((o for o in plan.index.objects if not is_there(o, now)), None)
         if gone is not None:
             raise UploadFailed(
                 f"{objects.address}/{gone.name} is gone: somebody removed it meanwhile. The index was not written.",

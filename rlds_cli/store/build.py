@@ -53,6 +53,7 @@ FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
 _JOURNAL_DIRECTORY = "journals"
 Finished = dict[int, tuple[str, WrittenRows]]
+Placed = Callable[[Finished], None]
 
 
 class BuildJob(Protocol):
@@ -97,11 +98,24 @@ class Built:
     notes: tuple[Note, ...]
 
 
-def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, executor: Executor | None = None) -> Built:
+def ignore(done: Finished) -> None:
+    """Do nothing with finished parts."""
+
+
+def write_rows(
+    job: BuildJob,
+    work: Path,
+    *,
+    jobs: int,
+    progress: Progress,
+    executor: Executor | None = None,
+    placed: Placed = ignore,
+) -> Built:
     """Write all parts of ``job`` below ``work``. A journal there says which parts an earlier run has finished.
 
     The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if ``jobs`` is
-    0 or 1. The bytes are the same in all three cases.
+    0 or 1. The bytes are the same in all three cases. ``placed`` is called with the finished parts, whenever there are
+    more; what they wrote stays as it is until this function has returned.
     """
     paths = assign_paths(f.name for f in job.schema)
     journal = Journal(work, job.key)
@@ -109,12 +123,13 @@ def write_rows(job: BuildJob, work: Path, *, jobs: int, progress: Progress, exec
     _forget_unfinished(work, done)
     tell = _BuildProgress(job, done, progress)
     left = len(job.parts) - len(done)
+    placed(done)
     if executor is None and jobs > 1 and left > 1:
         executor = Processes(min(jobs, left))
     if executor is not None and left:
-        _work_apart(job, work, journal, done, executor, tell)
+        _work_apart(job, work, journal, done, executor, tell, placed)
     else:
-        _work_here(job, work, journal, done, tell)
+        _work_here(job, work, journal, done, tell, placed)
     built = assemble(job, work, done)
     done.clear()
     _give_back()
@@ -174,7 +189,7 @@ class _BuildProgress:
 
 
 def _work_here(
-    job: BuildJob, work: Path, journal: Journal, done: dict[int, tuple[str, WrittenRows]], tell: _BuildProgress
+    job: BuildJob, work: Path, journal: Journal, done: Finished, tell: _BuildProgress, placed: Placed
 ) -> None:
     position = RowPosition()
     for i, part in enumerate(job.parts):
@@ -185,6 +200,7 @@ def _work_here(
             journal.record(i, PLACE, written)
             done[i] = (PLACE, written)
             tell.part(written)
+            placed(done)
         position = _advance(position, done[i][1])
 
 
@@ -192,9 +208,10 @@ def _work_apart(
     job: BuildJob,
     work: Path,
     journal: Journal,
-    done: dict[int, tuple[str, WrittenRows]],
+    done: Finished,
     executor: Executor,
     tell: _BuildProgress,
+    placed: Placed,
 ) -> None:
     starts = _known_starts(job) if executor.in_place else None
     missing = [i for i in range(len(job.parts)) if i not in done]
@@ -205,6 +222,7 @@ def _work_apart(
             done[i] = (where, written)
             tell.rows(written.rows)
             tell.part(written)
+            placed(done)
     except WorkerDied as e:
         raise RldsError(
             f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. "
@@ -519,6 +537,7 @@ def write_shard(
     executor: Callable[[int], Executor | None],
     progress: Progress,
     check: Callable[[], None],
+    placed: Placed = ignore,
 ) -> Finished:
     """Write the missing parts of a shard, and return all its parts.
 
@@ -530,6 +549,8 @@ def write_shard(
         Called with the number of parts to write; returns the executor that writes them, or None for this process.
     check : callable
         Called before each part; an error that it raises ends the work.
+    placed : callable
+        Called with the finished parts, see `write_rows`.
 
     Raises
     ------
@@ -546,11 +567,13 @@ def write_shard(
     missing = [i for i in own if i not in done]
     tell = _ShardProgress(job, shard, len(own), progress)
     tell.resumed(len(done))
+    placed(done)
     workers = executor(len(missing)) if missing else None
     for number, (where, written) in _write_parts(job, work, missing, workers, tell, check):
         record.record(number, where, written)
         done[number] = (where, written)
         tell.part(len(done))
+        placed(done)
     return done
 
 

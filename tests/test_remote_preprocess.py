@@ -1,0 +1,303 @@
+"""Preprocessing a pushed dataset: the result is that of the dataset on disk, and no block is fetched in vain."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import growing_model
+import numpy as np
+import preprocess_functions as functions
+import pytest
+from object_store import Fault, ObjectStore, Request
+from test_remote_store import HASTY, MAKERS, grown, large
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.errors import InvalidArgument, PreprocessError, UploadFailed
+from rlds_cli.progress import Event
+from rlds_cli.remote.presence import BLOCK
+from rlds_cli.sharing.pushing import push
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """The home of somebody who has no dataset."""
+    return tmp_path / "far"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    pytest.importorskip("obstore")
+    with ObjectStore() as running:
+        running.buckets["lab"] = {}
+        for name, value in running.environ(tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 1 << 12)
+
+
+@pytest.fixture
+def small_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlds_cli.sharing.packing.LEAST", BLOCK)
+
+
+def steps_backwards(episode: dict[str, Any]) -> dict[str, Any]:
+    """Rewards in reverse: every row of the source counts, and its place."""
+    return {**episode, "next": {**episode["next"], "reward": episode["next"]["reward"][::-1].copy()}}
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "episode": {"fn": steps_backwards},
+    "rewards only": {"fn": steps_backwards, "fields": ["next/reward"]},
+    "shorter": {"fn": "select_episodes", "args": {"where": "length > 5"}},
+}
+
+
+@pytest.mark.parametrize("kind", list(MAKERS))
+def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: Path, far: Path) -> None:
+    here = MAKERS[kind](tmp_path)
+    push(here.id, tmp_path / "store")
+    for name, way in WAYS.items():
+        for cache in (None, 0) if name == "episode" else (None,):
+            there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=cache)
+            assert there.store.remote
+            how = {"name": "made", "jobs": 0, "force": True, **way}
+            one, other = preprocess.run(here, **how), preprocess.run(there, cache_dir=far, **how)
+            assert one.fingerprint == other.fingerprint, name
+            assert one.manifest.fields == other.manifest.fields and one.manifest.stats == other.manifest.stats
+
+
+# -- pushed while it is made
+
+
+def inverted(episode: dict[str, Any]) -> dict[str, Any]:
+    return {**episode, "observation": 255 - episode["observation"]}
+
+
+def uploads(requests: list[Request]) -> list[Request]:
+    return [r for r in requests if r.method == "PUT" and "/objects/" in r.path and "x-amz-copy-source" not in r.headers]
+
+
+@pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_result_is_pushed_while_it_is_made(
+    jobs: int, bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
+) -> None:
+    ds = large(40_000)
+
+    def seen(event: Event) -> None:
+        if "were sent to" in event.note:
+            early.extend(uploads(bucket.requests))
+
+    early: list[Request] = []
+    made = preprocess.run(ds, inverted, jobs=jobs, push="s3://lab/made", progress=seen)
+    sent = uploads(bucket.requests)
+    rows = made.num_rows * 64
+    assert len(early) == rows // BLOCK + (4 * (rows % BLOCK) >= 3 * BLOCK)
+    assert sum(r.size for r in sent) < 1.1 * sum(f.stat().st_size for f in made.path.rglob("*") if f.is_file())
+    assert len({r.path for r in sent}) == len(sent)
+    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far)
+    assert there.fingerprint == made.fingerprint
+    assert np.array_equal(there.column("observation")[:], made.column("observation")[:])
+    again = push(made.id, "s3://lab/made", pages=False)
+    assert again.sent == 0
+
+
+# -- what is fetched
+
+
+def blocks_of(requests: Sequence[Request]) -> Counter[tuple[str, int]]:
+    """How often each block of an object was asked for."""
+    found: Counter[tuple[str, int]] = Counter()
+    for r in requests:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", {k.lower(): v for k, v in r.headers.items()}.get("range", ""))
+        if r.method == "GET" and "/objects/" in r.path and asked:
+            found.update((r.path, k) for k in range(int(asked[1]) // BLOCK, int(asked[2]) // BLOCK + 1))
+    return found
+
+
+def test_each_shard_fetches_its_own_blocks_into_a_home_of_its_own(
+    bucket: ObjectStore, far: Path, tmp_path: Path, small_chunks: None
+) -> None:
+    ds = large(120_000)
+    push(ds.id, "s3://lab/large", pages=False)
+    whole = blocks_of_all(bucket)
+    for k in range(1, 5):
+        with bucket.counting() as requests:
+            source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / f"node-{k}")
+            preprocess.run_shard(source, steps_backwards, "made", shard=(k, 4), jobs=0, cache_dir=far)
+        asked = blocks_of(requests)
+        assert max(asked.values()) == 1
+        # a quarter of the rows, the three episodes that are tried, the episode table, and a block begun per field
+        assert whole / 4 <= len(asked) <= whole / 4 + 3 * 3 + 1 + 3
+    with bucket.counting() as requests:
+        source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / "another")
+        made = preprocess.finish(source, steps_backwards, "made", cache_dir=far)
+    assert len(blocks_of(requests)) <= 3 * 3 + 1
+    assert made.fingerprint == preprocess.run(ds, steps_backwards, "made", jobs=0).fingerprint
+
+
+def blocks_of_all(bucket: ObjectStore) -> int:
+    return sum(-(-len(v) // BLOCK) for name, v in bucket.buckets["lab"].items() if "/objects/" in name)
+
+
+@pytest.mark.slow
+def test_workers_share_what_they_fetch(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
+    ds = large(120_000)
+    push(ds.id, "s3://lab/large", pages=False)
+    with bucket.counting() as requests:
+        made = preprocess.run("s3://lab/large", functions.same, jobs=2, cache_dir=far)
+    asked = blocks_of(requests)
+    # blocks of small files begin within those of the objects: two processes may each need one that holds such an edge
+    assert len(asked) == blocks_of_all(bucket) and sum(asked.values()) <= 1.25 * len(asked)
+    assert made.fingerprint == ds.fingerprint
+    with bucket.counting() as requests:
+        preprocess.run("s3://lab/large", steps_backwards, jobs=0, cache_dir=far)
+    assert not blocks_of(requests)
+
+
+def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
+    ds = large(60_000)
+    push(ds.id, "s3://lab/large", pages=False)
+    for cache in ("4MiB", 0):
+        with bucket.counting() as requests:
+            source = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache=cache)
+            made = preprocess.run(source, steps_backwards, jobs=0, cache_dir=far, force=True)
+        assert made.fingerprint == preprocess.run(ds, steps_backwards, jobs=0).fingerprint
+        assert sum(blocks_of(requests).values()) <= blocks_of_all(bucket) + 3 * 3 + 1
+        here = sum(f.stat().st_blocks * 512 for f in (far / "remote").rglob("rows/*") if f.is_file())
+        assert here <= 6 * BLOCK
+
+
+def test_work_that_fails_in_the_middle_goes_on(
+    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
+) -> None:
+    ds = large(40_000)
+    push(ds.id, "s3://lab/large", pages=False)
+    bucket.requests.clear()
+    fails = [True]
+
+    def inverted_until(episode: dict[str, Any]) -> dict[str, Any]:
+        if fails and episode["observation"][0, 0] == stop[0] and (episode["observation"][0] == stop).all():
+            time.sleep(1)  # what is finished is sent meanwhile
+            raise ValueError("no")
+        return inverted(episode)
+
+    stop = ds.episode(ds.num_episodes * 3 // 4)["observation"][0]
+    how: dict[str, Any] = {"jobs": 0, "push": "s3://lab/made", "cache_dir": far}
+    with pytest.raises(PreprocessError, match="chunks are kept"):
+        preprocess.run("s3://lab/large", inverted_until, "made", **how)
+    before = uploads(bucket.requests)
+    assert before and "made/rlds.json" not in bucket.buckets["lab"]
+    fails.clear()
+    bucket.faults.append(Fault("403", "PUT", "/made/rlds.json"))
+    with pytest.raises(UploadFailed):
+        preprocess.run("s3://lab/large", inverted_until, "made", **how)
+    bucket.faults.clear()
+    preprocess.run("s3://lab/large", inverted_until, "made", **how)
+    sent = [r.path for r in uploads(bucket.requests)]
+    assert len(sent) == len(set(sent)) > len(before)
+    assert sum(blocks_of(bucket.requests).values()) == len(blocks_of(bucket.requests))
+    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
+    assert np.array_equal(there.column("observation")[:], 255 - ds.column("observation")[:])
+
+
+def test_a_result_beside_its_source_sends_what_differs(
+    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
+) -> None:
+    ds = large(40_000)
+    push(ds.id, "s3://lab/large", pages=False)
+    bucket.requests.clear()
+    made = preprocess.run("s3://lab/large", steps_backwards, jobs=0, push="s3://lab/made", cache_dir=far)
+    assert sum(r.size for r in uploads(bucket.requests)) < made.num_rows * 64 / 2
+    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
+    assert np.array_equal(there.column("observation")[:], ds.column("observation")[:])
+    assert there.fingerprint == made.fingerprint
+
+
+def test_shards_send_their_parts(bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None) -> None:
+    ds = large(40_000)
+    for k in (2, 1):
+        preprocess.run_shard(ds, inverted, shard=(k, 2), jobs=0, push="s3://lab/made")
+    early = {r.path for r in uploads(bucket.requests)}
+    made = preprocess.finish(ds, inverted, push="s3://lab/made")
+    sent = [r.path for r in uploads(bucket.requests)]
+    # rows of observations are 64 bytes, and one object may hold rows of both shards
+    assert len(early) >= made.num_rows * 64 // BLOCK - 1 and len(sent) == len(set(sent)) and early < set(sent)
+    assert rlds_cli.open_dataset("s3://lab/made", cache_dir=far).fingerprint == made.fingerprint
+
+
+def test_a_store_that_fails_meanwhile_gets_the_rest_at_the_end(
+    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
+) -> None:
+    ds = large(40_000)
+    bucket.faults.append(Fault("403", "PUT", "/objects/"))
+    said: list[Event] = []
+    made = preprocess.run(ds, inverted, jobs=0, push="s3://lab/made", progress=said.append)
+    assert any("the rest is sent when the dataset is made" in e.note for e in said)
+    assert rlds_cli.open_dataset("s3://lab/made", cache_dir=far).fingerprint == made.fingerprint
+
+
+def test_addresses_that_no_result_is_pushed_to(bucket: ObjectStore, far: Path) -> None:
+    ds = large(500)
+    push(ds.id, "s3://lab/large", pages=False)
+    with pytest.raises(InvalidArgument, match="would replace its own source"):
+        preprocess.run("s3://lab/large", inverted, push="s3://lab/large", cache_dir=far)
+    with pytest.raises(UploadFailed, match="can only be read"):
+        preprocess.run(ds, inverted, push="https://example.org/made/")
+    with pytest.raises(InvalidArgument, match="names one content"):
+        preprocess.run(ds, inverted, push=f"s3://lab/made#{ds.fingerprint}")
+    assert not (far / "datasets").exists()
+
+
+def test_kinds_that_are_sent_at_the_end(tmp_path: Path, bucket: ObjectStore, far: Path) -> None:
+    for kind, why in (("compressed texts", "compressed at the end"), ("frames", ""), ("grown", "")):
+        said: list[Event] = []
+        ds = MAKERS[kind](tmp_path)
+        made = preprocess.run(ds, steps_backwards, jobs=0, push=f"s3://lab/{ds.id}", progress=said.append)
+        assert any(why in e.note for e in said)
+        there = rlds_cli.open_dataset(f"s3://lab/{ds.id}", cache_dir=far)
+        assert there.fingerprint == made.fingerprint
+
+
+def test_a_growing_dataset_at_an_address_is_preprocessed_by_generations(store: Path, far: Path) -> None:
+    ds = grown()
+    push(ds.id, store, pages=False)
+    preprocess.run(store, steps_backwards, jobs=0, cache_dir=far)
+    rng = np.random.default_rng(4)
+    with rlds_cli.writer(ds.id) as w:
+        w.add_episodes([growing_model.draw(rng, 7).item()])
+        w.commit()
+    push(ds.id, store, pages=False)
+    said: list[Event] = []
+    made = preprocess.run(store, steps_backwards, jobs=0, cache_dir=far, progress=said.append)
+    assert any("are taken from the result of generation" in e.note for e in said)
+    now = preprocess.run(rlds_cli.open_dataset(ds.id), steps_backwards, jobs=0)
+    assert made.fingerprint == now.fingerprint
+
+
+def test_a_failing_function_names_the_address_in_its_command(store: Path, far: Path) -> None:
+    push(large(500).id, store, pages=False)
+    with pytest.raises(PreprocessError) as e:
+        preprocess.run(store, "preprocess_functions:fails", jobs=0, cache_dir=far)
+    assert f"rlds preprocess {store} --fn" in (e.value.hint or "")
