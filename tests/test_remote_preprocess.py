@@ -20,8 +20,11 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, PreprocessError, UploadFailed
 from rlds_cli.progress import Event
-from rlds_cli.remote.presence import BLOCK
+from rlds_cli.remote.blocks import BLOCK
 from rlds_cli.sharing.pushing import push
+
+MIB = 1 << 20
+WIDTH = 256  # bytes of an observation: few rows make many blocks
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +57,12 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 1 << 12)
+    monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 1 << 10)
 
 
 @pytest.fixture
 def small_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sharing.packing.LEAST", BLOCK)
+    monkeypatch.setattr("rlds_cli.sharing.packing.LEAST", MIB)
 
 
 def steps_backwards(episode: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +77,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", list(MAKERS))
+FAST = ("created", "frames")
+
+
+@pytest.mark.parametrize("kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in MAKERS])
 def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)
     push(here.id, tmp_path / "store")
@@ -103,7 +109,7 @@ def uploads(requests: list[Request]) -> list[Request]:
 def test_a_result_is_pushed_while_it_is_made(
     jobs: int, bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
 ) -> None:
-    ds = large(40_000)
+    ds = large(10_000, width=WIDTH)
 
     def seen(event: Event) -> None:
         if "were sent to" in event.note:
@@ -112,8 +118,8 @@ def test_a_result_is_pushed_while_it_is_made(
     early: list[Request] = []
     made = preprocess.run(ds, inverted, jobs=jobs, push="s3://lab/made", progress=seen)
     sent = uploads(bucket.requests)
-    rows = made.num_rows * 64
-    assert len(early) == rows // BLOCK + (4 * (rows % BLOCK) >= 3 * BLOCK)
+    size = made.num_rows * WIDTH
+    assert len(early) == size // MIB + (4 * (size % MIB) >= 3 * MIB)
     assert sum(r.size for r in sent) < 1.1 * sum(f.stat().st_size for f in made.path.rglob("*") if f.is_file())
     assert len({r.path for r in sent}) == len(sent)
     there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far)
@@ -136,10 +142,11 @@ def blocks_of(requests: Sequence[Request]) -> Counter[tuple[str, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_shard_fetches_its_own_blocks_into_a_home_of_its_own(
     bucket: ObjectStore, far: Path, tmp_path: Path, small_chunks: None
 ) -> None:
-    ds = large(120_000)
+    ds = large(20_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     whole = blocks_of_all(bucket)
     for k in range(1, 5):
@@ -147,13 +154,12 @@ def test_each_shard_fetches_its_own_blocks_into_a_home_of_its_own(
             source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / f"node-{k}")
             preprocess.run_shard(source, steps_backwards, "made", shard=(k, 4), jobs=0, cache_dir=far)
         asked = blocks_of(requests)
-        assert max(asked.values()) == 1
-        # a quarter of the rows, the three episodes that are tried, the episode table, and a block begun per field
-        assert whole / 4 <= len(asked) <= whole / 4 + 3 * 3 + 1 + 3
+        # a quarter of the rows, and what lies within 1 MiB of its ends and of the three episodes that are tried
+        assert whole / 4 <= len(asked) <= whole / 4 + 4 * MIB // BLOCK
     with bucket.counting() as requests:
         source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / "another")
         made = preprocess.finish(source, steps_backwards, "made", cache_dir=far)
-    assert len(blocks_of(requests)) <= 3 * 3 + 1
+    assert len(blocks_of(requests)) <= 3 * MIB // BLOCK  # of the three episodes
     assert made.fingerprint == preprocess.run(ds, steps_backwards, "made", jobs=0).fingerprint
 
 
@@ -163,7 +169,7 @@ def blocks_of_all(bucket: ObjectStore) -> int:
 
 @pytest.mark.slow
 def test_workers_share_what_they_fetch(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
-    ds = large(120_000)
+    ds = large(40_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     with bucket.counting() as requests:
         made = preprocess.run("s3://lab/large", functions.same, jobs=2, cache_dir=far)
@@ -176,23 +182,24 @@ def test_workers_share_what_they_fetch(bucket: ObjectStore, far: Path, small_chu
     assert not blocks_of(requests)
 
 
+@pytest.mark.slow
 def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
-    ds = large(60_000)
+    ds = large(15_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     for cache in ("4MiB", 0):
         with bucket.counting() as requests:
             source = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache=cache)
             made = preprocess.run(source, steps_backwards, jobs=0, cache_dir=far, force=True)
         assert made.fingerprint == preprocess.run(ds, steps_backwards, jobs=0).fingerprint
-        assert sum(blocks_of(requests).values()) <= blocks_of_all(bucket) + 3 * 3 + 1
+        assert sum(blocks_of(requests).values()) <= blocks_of_all(bucket) + MIB // BLOCK
         here = sum(f.stat().st_blocks * 512 for f in (far / "remote").rglob("rows/*") if f.is_file())
-        assert here <= 6 * BLOCK
+        assert here <= 6 * MIB
 
 
 def test_work_that_fails_in_the_middle_goes_on(
     bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
 ) -> None:
-    ds = large(40_000)
+    ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     bucket.requests.clear()
     fails = [True]
@@ -217,7 +224,8 @@ def test_work_that_fails_in_the_middle_goes_on(
     preprocess.run("s3://lab/large", inverted_until, "made", **how)
     sent = [r.path for r in uploads(bucket.requests)]
     assert len(sent) == len(set(sent)) > len(before)
-    assert sum(blocks_of(bucket.requests).values()) == len(blocks_of(bucket.requests))
+    asked = blocks_of(bucket.requests)  # twice only one that holds the end of a file and the beginning of another
+    assert sum(asked.values()) <= len(asked) + 3
     there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
     assert np.array_equal(there.column("observation")[:], 255 - ds.column("observation")[:])
 
@@ -225,32 +233,32 @@ def test_work_that_fails_in_the_middle_goes_on(
 def test_a_result_beside_its_source_sends_what_differs(
     bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
 ) -> None:
-    ds = large(40_000)
+    ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     bucket.requests.clear()
     made = preprocess.run("s3://lab/large", steps_backwards, jobs=0, push="s3://lab/made", cache_dir=far)
-    assert sum(r.size for r in uploads(bucket.requests)) < made.num_rows * 64 / 2
+    assert sum(r.size for r in uploads(bucket.requests)) < made.num_rows * WIDTH / 2
     there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
     assert np.array_equal(there.column("observation")[:], ds.column("observation")[:])
     assert there.fingerprint == made.fingerprint
 
 
 def test_shards_send_their_parts(bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None) -> None:
-    ds = large(40_000)
+    ds = large(10_000, width=WIDTH)
     for k in (2, 1):
         preprocess.run_shard(ds, inverted, shard=(k, 2), jobs=0, push="s3://lab/made")
     early = {r.path for r in uploads(bucket.requests)}
     made = preprocess.finish(ds, inverted, push="s3://lab/made")
     sent = [r.path for r in uploads(bucket.requests)]
-    # rows of observations are 64 bytes, and one object may hold rows of both shards
-    assert len(early) >= made.num_rows * 64 // BLOCK - 1 and len(sent) == len(set(sent)) and early < set(sent)
+    # one object may hold rows of both shards
+    assert len(early) >= made.num_rows * WIDTH // MIB - 1 and len(sent) == len(set(sent)) and early < set(sent)
     assert rlds_cli.open_dataset("s3://lab/made", cache_dir=far).fingerprint == made.fingerprint
 
 
 def test_a_store_that_fails_meanwhile_gets_the_rest_at_the_end(
     bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
 ) -> None:
-    ds = large(40_000)
+    ds = large(10_000, width=WIDTH)
     bucket.faults.append(Fault("403", "PUT", "/objects/"))
     said: list[Event] = []
     made = preprocess.run(ds, inverted, jobs=0, push="s3://lab/made", progress=said.append)
@@ -270,6 +278,7 @@ def test_addresses_that_no_result_is_pushed_to(bucket: ObjectStore, far: Path) -
     assert not (far / "datasets").exists()
 
 
+@pytest.mark.slow
 def test_kinds_that_are_sent_at_the_end(tmp_path: Path, bucket: ObjectStore, far: Path) -> None:
     for kind, why in (("compressed texts", "compressed at the end"), ("frames", ""), ("grown", "")):
         said: list[Event] = []

@@ -395,7 +395,7 @@ class RemoteContent(Content):
             now, _ = expect_index(self.connection())
         if now is not None and now.fingerprint != self.index.fingerprint:
             then, why = short(self.index.fingerprint), "" if e is None else f" ({e.message.rstrip('.')})"
-            raise _Changed(
+            raise DownloadFailed(
                 f"{self.address} has other content since it was opened: {then} then, {short(now.fingerprint)} now. "
                 f"What it had is no longer there{why}.",
                 hint="open it again; blocks that are here already stay readable",
@@ -420,10 +420,6 @@ class RemoteContent(Content):
             return self._is_right(p.object, offset, data, self._lists.of(p.object, offset // GROUP))
         except RldsError:
             return False
-
-
-class _Changed(DownloadFailed):
-    """The address has other content."""
 
 
 class _WrongBytes(Exception):

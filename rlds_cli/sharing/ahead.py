@@ -107,6 +107,7 @@ class Sender:
                 made = packing.hashed(tuple(spans))
                 if not pushing.is_there(made.object, self._there):
                     pushing.put_object(self._objects, made)
+                    self._there |= made.object.stored
                     self._bytes += made.object.size
         except (RldsError, OSError) as e:
             if not self._failed.is_set():
