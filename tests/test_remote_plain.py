@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -342,8 +343,8 @@ def test_a_loader_says_what_it_fetches(tmp_path: Path, other: Path) -> None:
     far = rlds_cli.open_dataset(copy(ds, tmp_path / "copy"), cache_dir=other)
     mine, theirs = (rlds_cli.loader.Loader(d, batch_size=4, seed=1) for d in (far, ds))
     assert "fetching  a plain copy: 65,536 rows of a field" in mine.describe() and "fetching" not in theirs.describe()
-    for k in range(3):
-        one, two = flat(mine.batch(k)), flat(theirs.batch(k))
+    for some, others in islice(zip(mine, theirs, strict=True), 3):
+        one, two = flat(some), flat(others)
         assert one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)
 
 
