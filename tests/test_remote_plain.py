@@ -4,17 +4,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import growing_model
 import numpy as np
 import pytest
+from conftest import run_rlds
 from loader_data import create, episode
 from object_store import ObjectStore, Request
 from test_remote_store import (
@@ -22,6 +25,7 @@ from test_remote_store import (
     assert_same,
     bucket,  # noqa: F401  (a fixture)
     film,
+    flat,
     grown,
     hasty,  # noqa: F401  (a fixture)
     large,
@@ -31,6 +35,7 @@ from test_remote_store import (
 )
 
 import rlds_cli
+from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import RldsError, WrongHash
 from rlds_cli.maintenance.verification import verify
@@ -300,3 +305,51 @@ def test_a_copy_made_while_it_grew(tmp_path: Path, other: Path) -> None:
     mixed = rlds_cli.open_dataset(f"file://{tmp_path / 'mixed'}", cache=0)
     with pytest.raises(WrongHash, match="action/c/0"):
         mixed.column("action")[:]
+
+
+# -- what is here
+
+
+@pytest.mark.parametrize("kind", ["texts", "grown"])
+def test_without_the_network_what_is_here_is_read(
+    kind: str, tmp_path: Path, bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = SMALL[kind](tmp_path)
+    address = copied(bucket, ds, "a")
+    read_all(rlds_cli.open_dataset(address, cache_dir=other))
+    with bucket.counting() as requests:
+        assert rlds_cli.open_dataset(f"{address}#{ds.fingerprint}", cache_dir=other).fingerprint == ds.fingerprint
+        monkeypatch.setenv("RLDS_OFFLINE", "1")
+        assert equal(read_all(rlds_cli.open_dataset(address, cache_dir=other)), read_all(ds))
+    assert requests == []
+
+
+def test_commands_on_a_plain_copy(tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
+    ds = SMALL["texts"](tmp_path)
+    address, home = copied(bucket, ds, "copies/a"), ("--cache-dir", other)
+    shown = run_rlds("inspect", address, *home)
+    assert shown.returncode == 0 and b"a plain copy: 65,536 rows of a field" in shown.stderr
+    assert b"fetched" in run_rlds("check", "--quick", address, *home).stderr
+    assert ds.id.encode() in run_rlds("list", "s3://lab/copies", *home).stdout
+    assert run_rlds("diff", address, ds.path, *home).returncode == 0
+    made = rlds_cli.download(address, as_="local/mine", cache_dir=other)
+    shown = run_rlds("inspect", address, "--json", *home)
+    assert f"local/mine in {made.path} is shown".encode() in shown.stderr and b"nothing was fetched" in shown.stderr
+    assert json.loads(shown.stdout)["path"] == str(made.path)
+
+
+def test_a_loader_says_what_it_fetches(tmp_path: Path, other: Path) -> None:
+    ds = SMALL["texts"](tmp_path)
+    far = rlds_cli.open_dataset(copy(ds, tmp_path / "copy"), cache_dir=other)
+    mine, theirs = (rlds_cli.loader.Loader(d, batch_size=4, seed=1) for d in (far, ds))
+    assert "fetching  a plain copy: 65,536 rows of a field" in mine.describe() and "fetching" not in theirs.describe()
+    for some, others in islice(zip(mine, theirs, strict=True), 3):
+        one, two = flat(some), flat(others)
+        assert one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)
+
+
+def test_a_plain_copy_is_preprocessed(tmp_path: Path, other: Path) -> None:
+    ds = SMALL["compressed"](tmp_path)
+    far = rlds_cli.open_dataset(copy(ds, tmp_path / "copy"), cache_dir=other)
+    mine = preprocess.run(far, "normalise", "norm", jobs=1, cache_dir=other)
+    assert mine.fingerprint == preprocess.run(ds, "normalise", "norm", jobs=1).fingerprint
