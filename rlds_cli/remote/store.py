@@ -83,7 +83,9 @@ def open_remote(
         there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
         raise DatasetNotFound(f"{address} holds {there}; generation {generation:,} was asked for.")
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
-    return RemoteGrowingStore(access) if growing else RemoteStore(access)
+    found = RemoteGrowingStore(access) if growing else RemoteStore(access)
+    connection.wait_longer()
+    return found
 
 
 def parse_size(cache: CacheSize) -> int | None:
