@@ -285,6 +285,7 @@ class Training:
         self.learns = isinstance(arguments.get("sampler"), Prioritized)
         self.drops = count > 1
         self.step = 0
+        self._data: Any = None
 
     def state(self) -> Any:
         """Return what `load` takes."""
@@ -316,10 +317,10 @@ class Training:
 
     def _pass(self) -> Iterator[list[Any]]:
         if self.workers:
-            data: Any = torch.utils.data.DataLoader(
+            self._data = self._data or torch.utils.data.DataLoader(
                 self.loaders[0].as_torch(), batch_size=None, num_workers=self.workers
             )
-            yield from ([batch] for batch in data)
+            yield from ([batch] for batch in self._data)
         else:
             yield from (list(parts) for parts in zip(*self.loaders, strict=True))
 

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 from hub_server import Hub
 from object_store import Fault, ObjectStore
 from test_remote_blocks import Store, blocks, opened, read
@@ -280,19 +281,22 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
     assert there.store.remote and there.column("action")[:].tolist() == here.column("action")[:].tolist()
 
 
-_WRONG: dict[str, Callable[[str], str]] = {
-    "s4://lab/a": lambda _: "is not an address",
-    "s3:/lab/a": lambda _: "",
-    "s3://": lambda _: "is not an address",
-    "s3://Lab/a": lambda _: "is not an address",
-    "hf://lab/arm": lambda _: "is not an address",
-    "hf://datasets/arm": lambda _: "is not an address",
-    "https://": lambda _: "is not an address",
-}
-
-
-@pytest.mark.parametrize("given", _WRONG)
-def test_what_is_no_address_is_refused(given: str, far: Path) -> None:
-    with pytest.raises(RldsError) as caught:
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ("s4://lab/a", "is not an address", "s3://BUCKET/PATH"),
+        ("s3://", "is not an address", "s3://BUCKET/PATH"),
+        ("s3://Lab/a", "is not an address", "lower-case"),
+        ("gs://my bucket/a", "is not an address", "lower-case"),
+        ("hf://lab/arm", "is not an address", "hf://datasets/OWNER/NAME"),
+        ("hf://datasets/arm", "is not an address", "hf://datasets/OWNER/NAME"),
+        ("https://", "is not an address", "https://HOST/PATH/"),
+        (Path("s3://lab/a"), "is not on this disk", "s3://lab/a"),
+    ],
+)
+def test_what_is_no_address_is_refused(given: str | Path, message: str, hint: str, far: Path) -> None:
+    with pytest.raises(RldsError, match=message) as caught:
         rlds_cli.open_dataset(given, cache_dir=far)
-    assert _WRONG[given](given) in str(caught.value) and caught.value.hint
+    assert caught.value.hint is not None and hint in caught.value.hint
+    done = run_rlds("inspect", given, "--cache-dir", far)
+    assert done.returncode == 1 and b"Traceback" not in done.stderr and hint.encode() in done.stderr

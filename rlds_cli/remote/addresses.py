@@ -24,6 +24,12 @@ from rlds_cli.files import names
 from rlds_cli.settings import StrPath
 
 FORMS = "hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/ or a directory"
+_BUCKETS = "names of buckets have lower-case letters, digits, dots and dashes"
+_HINTS = {
+    "s3": f"s3://BUCKET/PATH; {_BUCKETS}",
+    "gs": f"gs://BUCKET/PATH; {_BUCKETS}",
+    "hf": "hf://datasets/OWNER/NAME, hf://datasets/OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION",
+}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _PIN = re.compile(r"(?P<text>.*)#(?P<kind>rlds[12]):(?P<digits>[0-9a-f-]{12,80})", re.DOTALL)
 _HUB = re.compile(
@@ -146,7 +152,7 @@ def parse(text: StrPath) -> Address:
                 return Address("file", "", _directory("/" + unquote(rest.partition("/")[2])), pin=digits)
     except (ValueError, RldsError):
         pass
-    raise InvalidId(f'"{visible.shown(given)}" is not an address of a dataset.', hint=FORMS)
+    raise InvalidId(f'"{visible.shown(given)}" is not an address of a dataset.', hint=_HINTS.get(scheme, FORMS))
 
 
 def _directory(text: str) -> str:
