@@ -24,6 +24,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import re
 import socket
 import struct
@@ -184,8 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.kind == "expired":
             return self._answer(400, b"<Error><Code>ExpiredToken</Code></Error>")
         if self.kind == "moved":
-            with self.store.lock:
-                self.store.tickets.add(ticket := f"{len(self.store.requests)}")
+            self.store.tickets.add(ticket := os.urandom(8).hex())
             return self._answer(302, b"", {"Location": f"{parts.path}?ticket={ticket}"})
         if "ticket" in self.query:
             with self.store.lock:
