@@ -28,7 +28,7 @@ from rlds_cli.loader import Loader, Shuffled
 from rlds_cli.loader.storage.remote import Arrival
 from rlds_cli.remote import content
 
-OBJECTS = r"/(objects|blocks)/|/[0-9a-f]{64}$"
+OBJECTS = r"(/|%2F)(objects|blocks)(/|%2F)|/[0-9a-f]{64}$"
 LARGE: dict[str, Any] = {"rows": 3_000, "width": 900}  # three blocks
 
 
