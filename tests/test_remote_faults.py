@@ -36,6 +36,7 @@ LARGE: dict[str, Any] = {"rows": 3_000, "width": 900}  # three blocks
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.remote.lists._PATIENCE", 0.1)
 
 
 @pytest.fixture

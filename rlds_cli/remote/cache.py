@@ -443,11 +443,12 @@ class BlockFiles:
             self._land(flight)
         flight.done.set()
 
-    def _forget(self, flight: _Flight) -> None:
-        """Let the next hold ask again for what a flight does not bring, in another thread."""
+    def _forget(self, flights: Sequence[_Flight]) -> None:
+        """Let the next hold ask again for what flights do not bring, in other threads."""
         with self._lock:
-            if self._land(flight) and self._pool is not None:
-                self._pool.grow()
+            for flight in flights:
+                if self._land(flight) and self._pool is not None:
+                    self._pool.grow()
 
     def _land(self, flight: _Flight) -> bool:
         """Remove a flight from those that are under way; return whether it was one."""
@@ -655,6 +656,9 @@ class Hold:
                 if error is not None or not again:
                     raise self._error(error, int(missing[0]))
                 self.flights = self._of._send(missing, missing, _NOW)
+        except _Late:
+            self._of._forget(self.flights)
+            raise
         finally:
             self._of.stats.add(waited=time.monotonic() - begun)
         self.flights = ()
@@ -686,6 +690,10 @@ class Hold:
         self._of._shrink()
 
 
+class _Late(DownloadFailed):
+    """No block has arrived in time."""
+
+
 class _Patience:
     """Waits for flights, as long as some block of a hold arrives within ``timeout`` seconds."""
 
@@ -703,8 +711,7 @@ class _Patience:
                 self._here, self._since = here, time.monotonic()
             elif time.monotonic() - self._since >= self._timeout:
                 missing = self._blocks[state == 0]
-                self._of._forget(flight)
-                raise DownloadFailed(
+                raise _Late(
                     f"{self._of.describe(int(missing[0]) if len(missing) else flight.first)} "
                     f"did not arrive within {self._timeout:g} s.",
                     hint="a larger timeout=, if the store is slow",
