@@ -40,9 +40,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSt
 
 
 @pytest.mark.parametrize(("to", "times"), [("minari", 1), ("d4rl", 2)])
-def test_an_export_with_a_small_cache(
-    to: str, times: int, bucket: ObjectStore, far: Path, tmp_path: Path
-) -> None:
+def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, far: Path, tmp_path: Path) -> None:
     ds = large(60_000, width=128)
     push(ds.id, "s3://lab/large", pages=False)
     there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache="4MiB")

@@ -292,6 +292,10 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
         ("hf://lab/arm", "is not an address", "hf://datasets/OWNER/NAME"),
         ("hf://datasets/arm", "is not an address", "hf://datasets/OWNER/NAME"),
         ("https://", "is not an address", "https://HOST/PATH/"),
+        ("https://lab.example/a/#rlds1:7c1f", "pins no content", "12 digits"),
+        ("s3://lab/a#rlds1:" + 14 * "-", "pins no content", "12 digits"),
+        ("hf://datasets/lab/arm#rlds1:7C1F-09AB-55E2", "pins no content", "12 digits"),
+        ("./store#rlds3:7c1f09ab55e2", "pins no content", "12 digits"),
         (Path("s3://lab/a"), "is not on this disk", "s3://lab/a"),
     ],
 )
@@ -301,3 +305,19 @@ def test_what_is_no_address_is_refused(given: str | Path, message: str, hint: st
     assert caught.value.hint is not None and hint in caught.value.hint
     done = run_rlds("inspect", given, "--cache-dir", far)
     assert done.returncode == 1 and b"Traceback" not in done.stderr and hint.encode() in done.stderr
+
+
+# -- many datasets and loaders
+
+
+@pytest.mark.slow
+def test_batches_after_kills_are_those_of_the_disk() -> None:
+    pytest.importorskip("obstore")
+    script = Path(__file__).parents[1] / "scripts" / "soak_remote.py"
+    sizes = ["--steps", "60", "--kills", "3", "--sample", "4", "--datasets", "flat,grown,compressed-known,tiny"]
+    environ = os.environ | {"PYTHONPATH": str(script.parents[1])}
+    done = subprocess.run(
+        [sys.executable, script, *sizes], env=environ, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("60 batches are the same") == 4, done.stdout

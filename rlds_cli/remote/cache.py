@@ -283,18 +283,6 @@ class BlockFiles:
         """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them. Arguments as of `hold`."""
         return self._hold(wanted, scattered, _AHEAD)
 
-    def hold_all(self, files: Sequence[int]) -> Hold | None:
-        """Return a hold on all blocks of files if they are here already, else None."""
-        blocks = self._blocks([(f, np.arange(self.files[f].blocks)) for f in files])
-        if not self.map.state[blocks].all():
-            return None
-        self._pin(blocks)
-        hold = Hold(self, blocks, ())
-        if self.map.state[blocks].all():
-            return hold
-        hold.release()
-        return None
-
     def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
         blocks = self._blocks(wanted)
         self._pin(blocks)

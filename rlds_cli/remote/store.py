@@ -627,8 +627,3 @@ def fetched(store: Store) -> tuple[str, Stats]:
 def address_of(store: Store) -> Address | None:
     """Return the address of a remote store; None for one on this disk."""
     return store.access.address if isinstance(store, _Remote) else None
-
-
-def is_remote(store: Store) -> bool:
-    """Return whether the rows of a store are at an address."""
-    return store.remote
