@@ -687,7 +687,7 @@ class _Patience:
 
     def __init__(self, of: BlockFiles, blocks: IntArray, timeout: float) -> None:
         self._of, self._blocks, self._timeout = of, blocks, timeout
-        self._here: tuple[int, ...] = ()
+        self._here: tuple[object, ...] = ()
         self._since = time.monotonic()
 
     def wait_for(self, flight: _Flight) -> None:
