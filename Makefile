@@ -133,6 +133,7 @@ soak: $(READY)
 	$(BIN)/python scripts/soak.py
 	$(BIN)/python scripts/soak_sharing.py
 	$(BIN)/python scripts/soak_exports.py
+	$(BIN)/python scripts/soak_remote.py --sample 60
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)

@@ -72,8 +72,13 @@ class Film:
 
 def film(lengths: list[int], broken: tuple[int, int] | None = None) -> rlds_cli.Dataset:
     """Write episodes of so many steps; the frame of ``broken`` (episode, step) is cut short."""
-    home, job = Path(os.environ["RLDS_HOME"]), Film(lengths, broken)
-    built = write_rows(job, home / "partial" / "film", jobs=0, progress=lambda event: None)
+    return write(Film(lengths, broken))
+
+
+def write(job: Film) -> rlds_cli.Dataset:
+    """Write the episodes of a job."""
+    home = Path(os.environ["RLDS_HOME"])
+    built = write_rows(job, home / "partial" / job.key, jobs=0, progress=lambda event: None)
     finish(built, Description(job.id))
     publishing.publish(built.directory, Home(home).dataset(parse(job.id)))
     return rlds_cli.open_dataset(job.id)

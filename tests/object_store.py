@@ -11,13 +11,20 @@ lost       the request is done, and the connection cut before the answer
 short      the head of the answer promises everything, and half of the body comes
 etag       the answer has the ETag of something else
 other      the answer has the right size, and another byte in the middle
+long       more bytes come than were asked for
+expired    the credentials have expired
+gzip       the body is compressed, and says so
+slow       the body comes a byte at a time, for ``wait`` seconds; then the connection is cut
+moved      redirected to an address that is good for one request
 =========  =======================================================================================
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import os
 import re
 import socket
 import struct
@@ -80,6 +87,7 @@ class ObjectStore:
         self.requests: list[Request] = []
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.generations: dict[tuple[str, str], int] = {}  # as Google counts them
+        self.tickets: set[str] = set()
         self.aborted = 0
         self.lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"store": self})
@@ -171,9 +179,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.store.requests.append(Request(self.command, self.path, dict(self.headers), len(body)))
         time.sleep(self.store.latency)
         fault = self.store.fault(self.command, self.path)
-        self.kind = fault.kind if fault else ""
+        self.kind, self.wait = (fault.kind, fault.wait) if fault else ("", 0.0)
         if self.kind == "reset":
             return self._cut()
+        if self.kind == "expired":
+            return self._answer(400, b"<Error><Code>ExpiredToken</Code></Error>")
+        if self.kind == "moved":
+            self.store.tickets.add(ticket := os.urandom(8).hex())
+            return self._answer(302, b"", {"Location": f"{parts.path}?ticket={ticket}"})
+        if "ticket" in self.query:
+            with self.store.lock:
+                if self.query["ticket"] not in self.store.tickets:
+                    return self._answer(403, b"the address has expired")
+                self.store.tickets.remove(self.query["ticket"])
         if self.kind.isdecimal():
             wait = {"Retry-After": f"{fault.wait:.0f}"} if fault and fault.wait else {}
             return self._answer(int(self.kind), b"<Error><Code>SlowDown</Code></Error>", wait)
@@ -200,6 +218,12 @@ class _Handler(BaseHTTPRequestHandler):
             half = len(body) // 2
             body = body[:half] + bytes([body[half] ^ 1]) + body[half + 1 :]
         told = headers or {}
+        if self.kind == "gzip":
+            body = gzip.compress(body)
+            told = told | {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
+        if self.kind == "long":
+            body += b"more"
+            told = told | {"Content-Length": str(len(body))}
         if self.kind == "etag":
             told = told | {"ETag": etag(b"something else")}
         self.send_response(status)
@@ -208,12 +232,23 @@ class _Handler(BaseHTTPRequestHandler):
         if "Content-Length" not in told:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.kind == "slow":
+            return self._drip(body)
         if self.command != "HEAD":
             with suppress(OSError):
                 self.wfile.write(body[: len(body) // 2] if self.kind == "short" else body)
         if self.kind == "short":
             self._cut()
         return None
+
+    def _drip(self, body: bytes) -> None:
+        end, at = time.monotonic() + self.wait, 0
+        with suppress(OSError):
+            while time.monotonic() < end:
+                self.wfile.write(body[at : at + 1])
+                time.sleep(0.02)
+                at += 1
+        self._cut()
 
     def _xml(self, text: str) -> None:
         self._answer(200, f'<?xml version="1.0"?>{text}'.encode(), {"Content-Type": "application/xml"})

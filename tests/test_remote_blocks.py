@@ -102,15 +102,6 @@ def test_an_announced_block_arrives_without_waiting(tmp_path: Path) -> None:
     hold.release()
 
 
-def test_whole_files_are_held_only_if_all_of_them_is_here(tmp_path: Path) -> None:
-    files = opened(tmp_path / "remote", Store())
-    assert files.hold_all([1]) is None
-    files.hold([(1, blocks(0, 1, 2, file=1))]).release()
-    hold = files.hold_all([1, 2])
-    assert hold is not None and files.hold_all([0, 1]) is None
-    hold.release()
-
-
 def test_many_adjacent_blocks_are_asked_for_together(tmp_path: Path) -> None:
     store = Store()
     files = opened(tmp_path / "remote", store, at_once=2)
@@ -221,7 +212,6 @@ def test_a_full_disk_lets_blocks_leave_and_then_says_so(tmp_path: Path, monkeypa
     assert read(files, 0, 2)  # block 1 left for it
     assert here(files, 0) == [0, 2]
     free[0] = -1
-    files.hold_all([2])
     with files.hold([(0, blocks(2))]), pytest.raises(NoSpace, match="Block 48 of a/c/0/0"):
         files.hold([(0, blocks(3))])
     monkeypatch.undo()

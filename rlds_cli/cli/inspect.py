@@ -113,7 +113,7 @@ def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
         out.page(EpisodePage(one), one)
     else:
         whole = report.summarise(dataset, elements=elements)
-        out.page(SummaryPage(whole), whole)
+        out.page(SummaryPage(whole, getattr(dataset.store, "address", None)), whole)
 
 
 def _show_file(path: Path) -> None:

@@ -18,7 +18,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
-from rlds_cli.errors import InvalidArgument, InvalidId, NoReward, RldsError, UnknownField
+from rlds_cli.errors import InvalidArgument, NoReward, RldsError, UnknownField
 from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
@@ -109,13 +109,15 @@ def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | No
     """Return the address that a text names; None for an id, and for the directory of a dataset.
 
     A directory is an address if a dataset was pushed to it, or if it is written as ``file://``.
+
+    Raises
+    ------
+    InvalidId
+        It has a scheme, and is no address.
     """
     if not addresses.is_address(ref):
         return None
-    try:
-        address = addresses.parse(ref)
-    except InvalidId:
-        return None
+    address = addresses.parse(ref)
     written = str(ref).lower().startswith("file:")
     if address.scheme == "file" and not written and not (address.directory / indexes.NAME).is_file():
         return None

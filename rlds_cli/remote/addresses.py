@@ -24,8 +24,15 @@ from rlds_cli.files import names
 from rlds_cli.settings import StrPath
 
 FORMS = "hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/ or a directory"
+_BUCKETS = "names of buckets have lower-case letters, digits, dots and dashes"
+_HINTS = {
+    "s3": f"s3://BUCKET/PATH; {_BUCKETS}",
+    "gs": f"gs://BUCKET/PATH; {_BUCKETS}",
+    "hf": "hf://datasets/OWNER/NAME, hf://datasets/OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION",
+}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_PIN = re.compile(r"(?P<text>.*)#(?P<kind>rlds[12]):(?P<digits>[0-9a-f-]{12,80})", re.DOTALL)
+_PIN = re.compile(r"(rlds[12]):([0-9a-f-]{12,80})")
+_PIN_FORM = "#rlds1: or #rlds2: and the fingerprint, or its first 12 digits or more: #rlds1:7c1f-09ab-55e2"
 _HUB = re.compile(
     r"(?:datasets/)(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
     r"(?:/(?P<path>[^@]*?))?/?(?:@(?P<rev>[^@]+))?"
@@ -125,11 +132,11 @@ def parse(text: StrPath) -> Address:
     Raises
     ------
     InvalidId
-        It is no address of a form above.
+        It is no address of a form above, or its pin is none.
     """
     given = os.fspath(text).removesuffix(f"/{_INDEX}")
-    pin = _PIN.fullmatch(given)
-    place, digits = (pin["text"], f"{pin['kind']}:{pin['digits'].replace('-', '')}") if pin else (given, None)
+    place, mark, rest = given.rpartition("#rlds")
+    place, digits = (place, _pin(f"rlds{rest}")) if mark else (given, None)
     found = _SCHEME.match(place)
     if found is None:
         return Address("file", "", _directory(place), pin=digits)
@@ -146,7 +153,16 @@ def parse(text: StrPath) -> Address:
                 return Address("file", "", _directory("/" + unquote(rest.partition("/")[2])), pin=digits)
     except (ValueError, RldsError):
         pass
-    raise InvalidId(f'"{visible.shown(given)}" is not an address of a dataset.', hint=FORMS)
+    raise InvalidId(f'"{visible.shown(given)}" is not an address of a dataset.', hint=_HINTS.get(scheme, FORMS))
+
+
+def _pin(text: str) -> str:
+    """Return a pin without dashes; one that is mistyped must not be overlooked."""
+    found = _PIN.fullmatch(text)
+    digits = found[2].replace("-", "") if found else ""
+    if found is None or not 12 <= len(digits) <= 64:
+        raise InvalidId(f'"#{visible.shown(text)}" pins no content.', hint=_PIN_FORM)
+    return f"{found[1]}:{digits}"
 
 
 def _directory(text: str) -> str:

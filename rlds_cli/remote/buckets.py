@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from rlds_cli.errors import MissingPackage, RldsError
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.http.connections import Permanent, Retryable, quoted
+from rlds_cli.http.connections import Permanent, Retryable
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
 from rlds_cli.remote.web import WebObjects
@@ -41,6 +41,14 @@ _KINDS = {
     "md": "text/markdown; charset=utf-8",
     "json": "application/json",
 }
+_CODES = {  # of S3 and Google, and what they mean
+    "InvalidAccessKeyId": "the access key is not known",
+    "SignatureDoesNotMatch": "the secret key is not that of the access key",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidToken": "the session token is not valid",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+}
+_NO_BUCKET = ("NoSuchBucket", "InvalidBucketName")
 _NOT_AGAIN = {400, 401, 403, 404, 405, 411, 413, 416, 501}
 
 
@@ -143,7 +151,9 @@ class BucketObjects(Objects):
             return Document(data, found.meta[self._version] or "")
         except (Permanent, Retryable):
             raise
-        except FileNotFoundError:
+        except FileNotFoundError as e:
+            if _code(e) in _NO_BUCKET:
+                raise self._failed(e) from None
             return None
         except Exception as e:
             raise self._failed(e) from None
@@ -267,18 +277,22 @@ class BucketObjects(Objects):
         kind = type(e).__name__
         if isinstance(e, OSError) and e.errno is not None:
             return Permanent(e.strerror or kind)  # of a file of this machine
+        code = _code(e)
+        if code in _NO_BUCKET:
+            return Permanent(f"there is no bucket {self.address.root}", 404)
+        if code in _CODES:
+            return Permanent(_CODES[code], 403)
         if kind == "PermissionDeniedError" or number == 403:
             return Permanent("access is denied (HTTP 403)", 403)
         if kind == "UnauthenticatedError" or number == 401:
             return Permanent("the credentials are missing or not accepted (HTTP 401)", 401)
-        code = re.search(r"<Code>(\w{1,60})</Code>", str(e))
-        if code and code[1] in ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidBucketName"):
-            return Permanent(quoted(code[1]), number or 404)
         if number in _NOT_AGAIN:
             return Permanent(f"HTTP {number}", number)
         return Retryable(f"HTTP {number}" if number else "the connection failed")
 
     def _hint(self, exc: Permanent) -> str | None:
+        if exc.reason.startswith("there is no bucket"):
+            return "check the name of the bucket, and the endpoint (AWS_ENDPOINT_URL)"
         return _HINTS[self.address.scheme] if exc.status in (401, 403) else None
 
 
@@ -292,6 +306,12 @@ class SignedObjects(WebObjects):
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
         return self._bucket.signed(name)
+
+
+def _code(e: Exception) -> str:
+    """Return the code by which a store says what is wrong; nothing if it says none."""
+    found = re.search(r"<Code>(\w{1,60})</Code>", str(e))
+    return found[1] if found else ""
 
 
 def _kind(name: str) -> dict[str, str]:

@@ -100,10 +100,10 @@ class Stats:
 class _Flight:
     """A run of blocks that is being fetched."""
 
-    __slots__ = ("blocks", "done", "error", "first", "stop")
+    __slots__ = ("begun", "blocks", "done", "error", "first", "stop")
 
     def __init__(self, first: int, blocks: int) -> None:
-        self.first, self.blocks, self.stop = first, blocks, first + blocks
+        self.first, self.blocks, self.stop, self.begun = first, blocks, first + blocks, time.monotonic()
         self.done = threading.Event()
         self.error: BaseException | None = None
 
@@ -283,18 +283,6 @@ class BlockFiles:
         """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them. Arguments as of `hold`."""
         return self._hold(wanted, scattered, _AHEAD)
 
-    def hold_all(self, files: Sequence[int]) -> Hold | None:
-        """Return a hold on all blocks of files if they are here already, else None."""
-        blocks = self._blocks([(f, np.arange(self.files[f].blocks)) for f in files])
-        if not self.map.state[blocks].all():
-            return None
-        self._pin(blocks)
-        hold = Hold(self, blocks, ())
-        if self.map.state[blocks].all():
-            return hold
-        hold.release()
-        return None
-
     def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
         blocks = self._blocks(wanted)
         self._pin(blocks)
@@ -345,9 +333,17 @@ class BlockFiles:
         with self._lock, self.room.locked(shared=True):
             assert self._slot is not None
             self._slot.counts[blocks] += 1
+            dropped = bool(self._dropped)
             while self._dropped:
                 self._slot.counts[self._dropped.pop()] -= 1
         self.map.used[blocks // MANY] = now()
+        if dropped:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Let blocks leave that were in use, if there are too many."""
+        if self.room.excess() > 0:
+            self.stats.add(evicted=self.room.shrink())
 
     def _unpin(self, blocks: IntArray) -> None:
         with self._lock:
@@ -432,13 +428,27 @@ class BlockFiles:
     def _arrived(self, flight: _Flight, error: BaseException | None) -> None:
         flight.error = error
         with self._lock:
-            for group in flight.groups:
-                others = [f for f in self._flights.get(group, ()) if f is not flight]
-                if others:
-                    self._flights[group] = others
-                else:
-                    self._flights.pop(group, None)
+            self._land(flight)
         flight.done.set()
+
+    def _forget(self, flights: Sequence[_Flight]) -> None:
+        """Let the next hold ask again for what flights do not bring, in other threads."""
+        with self._lock:
+            for flight in flights:
+                if self._land(flight) and self._pool is not None:
+                    self._pool.grow()
+
+    def _land(self, flight: _Flight) -> bool:
+        """Remove a flight from those that are under way; return whether it was one."""
+        found = False
+        for group in flight.groups:
+            others = [f for f in self._flights.get(group, ()) if f is not flight]
+            found |= len(others) < len(self._flights.get(group, ()))
+            if others:
+                self._flights[group] = others
+            else:
+                self._flights.pop(group, None)
+        return found
 
     def _bring(self, flight: _Flight) -> None:
         """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
@@ -593,7 +603,7 @@ class Hold:
 
     def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[_Flight]) -> None:
         self._of, self.blocks, self.flights = of, blocks, flights
-        self._process = os.getpid()
+        self._process, self._begun = os.getpid(), time.monotonic()
         self._released = False
 
     def __enter__(self) -> Self:
@@ -623,34 +633,32 @@ class Hold:
             self.flights = ()
             return
         begun = time.monotonic()
+        patience = _Patience(self._of, self.blocks, self._of.timeout if timeout is None else timeout)
+        earlier = [f for f in self.flights if f.begun < self._begun or f.done.is_set()]
         try:
             for again in (True, False):
-                for flight in self.flights:
-                    self._wait_for(flight, self._of.timeout if timeout is None else timeout)
+                error = self._flown(patience, earlier)
                 missing = self.blocks[self._of.map.state[self.blocks] == 0]
                 if not len(missing):
                     break
-                error = next((f.error for f in self.flights if f.error is not None), None)
                 if error is not None or not again:
                     raise self._error(error, int(missing[0]))
                 self.flights = self._of._send(missing, missing, _NOW)
+        except _Late:
+            self._of._forget(self.flights)
+            raise
         finally:
             self._of.stats.add(waited=time.monotonic() - begun)
         self.flights = ()
 
-    def _wait_for(self, flight: _Flight, timeout: float) -> None:
-        of, last, since = self._of, None, time.monotonic()
-        while not flight.done.wait(min(0.25, timeout)):
-            here = int(np.count_nonzero(of.map.state[self.blocks])), of._pulse()
-            if here != last:
-                last, since = here, time.monotonic()
-            elif time.monotonic() - since >= timeout:
-                missing = self.blocks[of.map.state[self.blocks] == 0]
-                raise DownloadFailed(
-                    f"{of.describe(int(missing[0]) if len(missing) else flight.first)} "
-                    f"did not arrive within {timeout:g} s.",
-                    hint="a larger timeout=, if the store is slow",
-                )
+    def _flown(self, patience: _Patience, earlier: Sequence[_Flight]) -> BaseException | None:
+        """Wait for the flights until one fails; return its error. What ``earlier`` ones met may be over by now."""
+        for flight in self.flights:
+            patience.wait_for(flight)
+            here = self._of.map.state[flight.first : flight.stop].all()
+            if flight.error is not None and not here and flight not in earlier:
+                return flight.error
+        return None
 
     def _error(self, error: BaseException | None, block: int) -> BaseException:
         if error is None:
@@ -667,9 +675,35 @@ class Hold:
             return
         self._released = True
         self._of._unpin(self.blocks)
-        room = self._of.room
-        if room.excess() > 0:
-            self._of.stats.add(evicted=room.shrink())
+        self._of._shrink()
+
+
+class _Late(DownloadFailed):
+    """No block has arrived in time."""
+
+
+class _Patience:
+    """Waits for flights, as long as some block of a hold arrives within ``timeout`` seconds."""
+
+    def __init__(self, of: BlockFiles, blocks: IntArray, timeout: float) -> None:
+        self._of, self._blocks, self._timeout = of, blocks, timeout
+        self._here: tuple[object, ...] = ()
+        self._since = time.monotonic()
+
+    def wait_for(self, flight: _Flight) -> None:
+        """Wait until a flight has ended; raises DownloadFailed."""
+        while not flight.done.wait(min(0.25, self._timeout)):
+            state = self._of.map.state[self._blocks]
+            here = int(np.count_nonzero(state)), self._of._pulse()
+            if here != self._here:
+                self._here, self._since = here, time.monotonic()
+            elif time.monotonic() - self._since >= self._timeout:
+                missing = self._blocks[state == 0]
+                raise _Late(
+                    f"{self._of.describe(int(missing[0]) if len(missing) else flight.first)} "
+                    f"did not arrive within {self._timeout:g} s.",
+                    hint="a larger timeout=, if the store is slow",
+                )
 
 
 class _Pool:
@@ -691,6 +725,11 @@ class _Pool:
                 self._threads += 1
                 self._made.append(threading.Thread(target=self._work, daemon=True, name="rlds-blocks"))
                 self._made[-1].start()
+
+    def grow(self) -> None:
+        """Allow one more thread, in place of one that is stuck."""
+        with self._lock:
+            self._most += 1
 
     def _work(self) -> None:
         while True:

@@ -183,20 +183,16 @@ class RemoteColumn(NDArrayOperatorsMixin):
 
     def _arriving(self, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows while each is held, with some ahead."""
-        ahead: deque[Hold] = deque()
+        ahead: deque[Hold] = deque()  # without `finally`: the garbage collector may end a generator, and takes no locks
         at = 0
-        try:
-            for a, b in ranges:
-                while at < len(ranges) and len(ahead) <= _AHEAD:
-                    ahead.append(self._announce(*(np.array([row]) for row in ranges[at])))
-                    at += 1
-                ahead[0].wait()
-                yield a, b
-                self._blocks.stats.add(used=(b - a) * self._width)
-                ahead.popleft().release()
-        finally:
-            for hold in ahead:
-                hold.release()
+        for a, b in ranges:
+            while at < len(ranges) and len(ahead) <= _AHEAD:
+                ahead.append(self._announce(*(np.array([row]) for row in ranges[at])))
+                at += 1
+            ahead[0].wait()
+            yield a, b
+            self._blocks.stats.add(used=(b - a) * self._width)
+            ahead.popleft().release()
 
     def _take(self, rows: IntArray) -> Array:
         out = self._empty(len(rows))

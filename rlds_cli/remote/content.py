@@ -15,11 +15,13 @@ named by their content: what was seen first is read as long as its objects are t
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -37,11 +39,11 @@ from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
-from rlds_cli.remote.cache import Stats, Take
+from rlds_cli.remote.cache import TIMEOUT, Stats, Take
 from rlds_cli.remote.index import File, Index, Piece
 from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, wrong_bytes
+from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, push_again, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.store import files as store_files
@@ -53,6 +55,9 @@ _RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
 _MOST_ADDRESSES = 20  # that are kept
 _DIGITS = 24
+_SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
+_NO_LIMIT = 1 << 30
+_GONE = (404, 410)  # statuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Connection:
     def __init__(self, address: Address, where: Settings, timeout: float | None) -> None:
         self.address, self._where, self._timeout = address, where, timeout
         self._lock = threading.Lock()
+        self._policy = policy(timeout)
         self._opened: tuple[int, Objects] | None = None
         _connections.add(self)
 
@@ -83,8 +89,16 @@ class Connection:
         """Return the store; raises Offline and MissingPackage."""
         with self._lock:
             if self._opened is None or self._opened[0] != os.getpid():
-                self._opened = os.getpid(), open_objects(self.address, self._where, policy=policy(self._timeout))
+                self._opened = os.getpid(), open_objects(self.address, self._where, policy=self._policy)
             return self._opened[1]
+
+    def wait_longer(self) -> None:
+        """Try again for as long as a read waits: it is known by now that the address has the dataset."""
+        idle = _SHARE * (TIMEOUT if self._timeout is None else self._timeout)
+        self._policy = replace(self._policy, attempts=_NO_LIMIT, idle=idle)
+        with self._lock:
+            if self._opened is not None:
+                self._opened[1].client.policy = self._policy
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -361,7 +375,7 @@ class RemoteContent(Content):
                     size = min(BLOCK if at // GROUP in lists else GROUP, end - at)
                     raise wrong_bytes(objects, o.name, at, size) from None
             except DownloadFailed as e:
-                self._check_unchanged(e)
+                self._explain(e)
                 raise
 
     def _lists_for(self, number: int, start: int, end: int) -> dict[int, bytes]:
@@ -372,7 +386,7 @@ class RemoteContent(Content):
         try:
             return {group: self._lists.of(number, group) for group in parts}
         except DownloadFailed as e:
-            self._check_unchanged(e)
+            self._explain(e)
             raise
 
     def _is_right(self, number: int, at: int, data: Chunk, blocks: bytes | None) -> bool:
@@ -387,6 +401,12 @@ class RemoteContent(Content):
         if right:
             self._lists.keep(number, group, blocks)
         return right
+
+    def _explain(self, e: DownloadFailed) -> None:
+        """Say what to do about an object that is gone."""
+        if getattr(e.__cause__, "status", 0) in _GONE:
+            self._check_unchanged(e)
+            e.hint = push_again(self.connection())
 
     def _check_unchanged(self, e: RldsError | None) -> None:
         """Raise DownloadFailed if the address holds other content by now: objects of ours may have been removed."""
@@ -451,9 +471,34 @@ def _zeros(count: int, take: Take) -> None:
 
 
 def temporary_root() -> Path:
-    """Return a new directory for the small files of a dataset without a cache; it ends with this process."""
+    """Return a new directory for the small files of a dataset without a cache; it ends with this process.
+
+    Those that killed processes left are removed.
+    """
     shared = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="rlds-", dir=shared if os.access(shared, os.W_OK) else None))
+    top = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    for left in top.glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):
+            if left.lstat().st_uid == os.getuid() and _is_free(left):
+                shutil.rmtree(left, ignore_errors=True)
+    root = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=top))
+    _locks[root] = descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # for as long as a process has it open, forked ones included
+    return root
+
+
+def _is_free(root: Path) -> bool:
+    """Return whether no process uses a temporary directory; one that was just made is not locked yet."""
+    if time.time() - root.lstat().st_mtime < _NEW:
+        return False
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def remove_with(owner: object, root: Path) -> None:
@@ -464,8 +509,12 @@ def remove_with(owner: object, root: Path) -> None:
 def _remove(root: Path, process: int) -> None:
     if process == os.getpid():
         shutil.rmtree(root, ignore_errors=True)
+        os.close(_locks.pop(root))
 
 
+_TEMPORARY = "rlds-memory-"
+_NEW = 60.0  # seconds
+_locks: dict[Path, int] = {}  # descriptors of temporary directories
 _contents: weakref.WeakSet[Content] = weakref.WeakSet()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 

@@ -60,7 +60,9 @@ def datasets_at(address: Address, where: Settings) -> Listing:
     if not datasets:
         raise DatasetNotFound(
             f"No dataset is at {address}, nor in a directory below it that can be listed.",
-            hint=f"rlds push ID {address} pushes one",
+            hint="web servers cannot be listed: give the address of a dataset"
+            if address.scheme in ("http", "https")
+            else f"rlds push ID {address} pushes one",
         )
     return Listing(datasets, size + sum(n for _, n in found), 1 + len(found))
 

@@ -18,6 +18,7 @@ from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.reading import ATTEMPTS, wrong_bytes
 
+_PATIENCE = 2.0  # seconds to wait for a request of another thread
 _RANGE = 1 << 16  # bytes of lists that are fetched together: those of 128 MiB
 
 
@@ -71,8 +72,12 @@ class BlockLists:
         first = self._groups.list_of(number, group)[0] // _RANGE * _RANGE
         with self._lock:
             busy = self._busy.setdefault((number, first), threading.Lock())
-        with busy:  # the other groups of this range wait for it
+        mine = busy.acquire(timeout=_PATIENCE)  # the other groups of this range wait for it, unless it takes long
+        try:
             return self._here(number, group) or self._fetched(number, group, first)
+        finally:
+            if mine:
+                busy.release()
 
     def keep(self, number: int, group: int, blocks: bytes) -> None:
         """Keep the hashes of a group that is here whole."""

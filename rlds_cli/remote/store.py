@@ -83,7 +83,9 @@ def open_remote(
         there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
         raise DatasetNotFound(f"{address} holds {there}; generation {generation:,} was asked for.")
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
-    return RemoteGrowingStore(access) if growing else RemoteStore(access)
+    found = RemoteGrowingStore(access) if growing else RemoteStore(access)
+    connection.wait_longer()
+    return found
 
 
 def parse_size(cache: CacheSize) -> int | None:
@@ -625,8 +627,3 @@ def fetched(store: Store) -> tuple[str, Stats]:
 def address_of(store: Store) -> Address | None:
     """Return the address of a remote store; None for one on this disk."""
     return store.access.address if isinstance(store, _Remote) else None
-
-
-def is_remote(store: Store) -> bool:
-    """Return whether the rows of a store are at an address."""
-    return store.remote

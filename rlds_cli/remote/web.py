@@ -49,6 +49,10 @@ class WebObjects(Objects):
                 return None
             raise
 
+    def _hint(self, exc: Permanent) -> str | None:
+        refused = exc.status in (401, 403)
+        return "a user in the address or in .netrc may be needed; a signed address expires" if refused else None
+
     def _size(self, name: str) -> int | None:
         try:
             with self._open(name, "bytes=0-0") as response:

@@ -66,10 +66,10 @@ _MOST_NODES = 40
 
 
 class SummaryPage:
-    """The page of a dataset."""
+    """The page of a dataset; ``address`` is where it lies, if it is not here."""
 
-    def __init__(self, summary: Summary) -> None:
-        self.summary = summary
+    def __init__(self, summary: Summary, address: str | None = None) -> None:
+        self.summary, self.address = summary, address
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         s, ascii_only = self.summary, options.ascii_only
@@ -89,7 +89,7 @@ class SummaryPage:
         yield from (line(console, text) for text in (*_ends(s, 16, ascii_only), *_more(s)))
         if s.findings:
             yield findings(console, options, s.findings)
-        yield line(console, _verdict(s), "dim")
+        yield line(console, _verdict(s, self.address or s.id), "dim")
 
 
 def _heading(s: Summary) -> str:
@@ -119,9 +119,9 @@ def _about(s: Summary) -> Iterator[str]:
         yield "   ".join([*legal, *([f"from {a.source}"] if a.source else [])])
 
 
-def _verdict(s: Summary) -> str:
+def _verdict(s: Summary, ref: str) -> str:
     counted = (sum(f.severity == kind for f in s.findings) for kind in SEVERITIES)
-    return f"{tally(*counted)} in the manifest; rlds check {s.id} also reads the rows"
+    return f"{tally(*counted)} in the manifest; rlds check {ref} also reads the rows"
 
 
 def _source(s: Summary) -> list[str]:

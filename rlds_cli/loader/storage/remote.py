@@ -301,7 +301,7 @@ def clock_of(blocks: Blocks) -> Clock:
 
 
 class Arrival:
-    """The blocks that a gather reads, on their way or here; they stay until this object is released or forgotten.
+    """The blocks that a gather reads, on their way or here; they stay until this object is forgotten.
 
     Parameters
     ----------
@@ -364,15 +364,6 @@ class Arrival:
             except Exception as e:
                 self._error = e
                 raise
-
-    def release(self) -> None:
-        """Let the blocks go."""
-        for hold in self._holds:
-            hold.release()
-        self._holds = []
-
-    def __del__(self) -> None:
-        self.release()
 
 
 def _missing(blocks: Blocks, wanted: Wanted) -> int:
