@@ -371,9 +371,6 @@ class Arrival:
             hold.release()
         self._holds = []
 
-    def __del__(self) -> None:
-        self.release()
-
 
 def _missing(blocks: Blocks, wanted: Wanted) -> int:
     """Return the number of groups of which blocks are wanted and not here: that of requests, about."""
