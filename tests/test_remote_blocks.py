@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli.errors import DownloadFailed, NoSpace
+from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
 from rlds_cli.remote import presence
 from rlds_cli.remote.cache import BlockFiles, Take
 from rlds_cli.remote.presence import BLOCK, GROUP, Room, RowFile
@@ -238,6 +238,48 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     assert store.asked == [(0, GROUP, BLOCK)]  # the one that is wrong
 
 
+# -- single blocks
+
+
+def single(files: BlockFiles, block: int) -> bool:
+    """Hold one block of the first file, and say whether its bytes are right."""
+    with files.hold([(0, np.array([block]))], scattered=[0]):
+        data = files.mapped(0)[block * BLOCK : (block + 1) * BLOCK]
+        return data.tobytes() == content(0, block * BLOCK, len(data))
+
+
+def test_of_scattered_reads_single_blocks_come_until_half_of_a_group_is_wanted(tmp_path: Path) -> None:
+    store = Store()
+    files = opened(tmp_path / "remote", store, whole=[1])
+    assert single(files, 20) and single(files, 22)
+    assert store.asked == [(0, 20 * BLOCK, BLOCK), (0, 22 * BLOCK, BLOCK)]
+    files.hold([(0, np.array([40, 41, 42, 70]))], scattered=[0]).release()  # adjacent ones together
+    assert sorted(store.asked[2:]) == [(0, 40 * BLOCK, 3 * BLOCK), (0, 70 * BLOCK, BLOCK)]
+    files.hold([(0, np.array([17, 18, 19, 24, 25, 26]))], scattered=[0]).release()  # with those here, half
+    assert files.state(0)[16:32].all() and not files.state(0)[:16].any() and not files.state(0)[32:40].any()
+    files.hold([(1, np.array([1]))], scattered=[1]).release()  # a source of whole groups
+    assert here(files, 1) == [0] and files.state(1)[:16].all()
+
+
+def test_single_blocks_leave_and_a_held_one_stays(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store(), limit=3 * BLOCK)
+    with files.hold([(0, np.array([5]))], scattered=[0]):
+        assert all(single(files, block) for block in (20, 40, 60, 80))
+        assert files.state(0)[5] and files.here == 3 and not files.state(0)[[20, 40]].any()
+    assert (tmp_path / "remote/one/rows/0").stat().st_blocks * 512 <= 3 * BLOCK
+
+
+def test_a_map_of_another_version_is_refused(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store())
+    assert single(files, 3)
+    del files
+    with (tmp_path / "remote/one/map").open("r+b") as file:
+        file.write(b"rldsmap1")
+    with pytest.raises(DamagedDataset, match="no map of blocks that this version"):
+        opened(tmp_path / "remote", Store())
+    assert single(opened(tmp_path / "remote", Store(), limit=BLOCK, name="two"), 3)  # leaves the other alone
+
+
 # -- processes
 
 COMMON = textwrap.dedent(
@@ -250,7 +292,7 @@ COMMON = textwrap.dedent(
     class Logged(Store):
         def __call__(self, file, start, length, take):
             with open(root.parent / "asked", "ab", 0) as log:
-                log.write(f"{{file}} {{start // GROUP}}\\n".encode())
+                log.write(f"{{file}} {{start // BLOCK}}\\n".encode())
             time.sleep({pause})
             super().__call__(file, start, length, take)
     """
@@ -298,7 +340,8 @@ def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
     for k in range(16):
         child = os.fork()
         if not child:
-            good = all(read(files, 0, b) for b in range(11)) and all(read(files, 1, b) for b in range(3))
+            good = all(single(files, b) for b in (33, 35, 150)) and all(read(files, 0, b) for b in (1, 3, 4, 5))
+            good = good and all(read(files, 1, b) for b in range(3))
             os._exit(0 if good else 1)
         children.append(child)
     assert all(os.waitpid(child, 0)[1] == 0 for child in children)
@@ -306,7 +349,7 @@ def test_forked_processes_fetch_a_block_once(tmp_path: Path) -> None:
     """
     ended(start(tmp_path, script, pause=0.005))
     asked = (tmp_path / "asked").read_text().split("\n")[:-1]
-    assert sorted(asked) == sorted(set(asked)) and len(asked) == 14
+    assert sorted(asked) == sorted(set(asked)) and len(asked) == 11
 
 
 def test_the_forked_children_of_a_dataset_in_memory_share_it(tmp_path: Path) -> None:
@@ -327,7 +370,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_block(tmp_path
     script = """
     class Slow(Store):
         def __call__(self, file, start, length, take):
-            take(content(file, start, 1000))
+            take(content(file, start, BLOCK + 1000))  # the first block is whole
             print("begun", flush=True)
             time.sleep(60)
     files = opened(root, Slow())
@@ -345,7 +388,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_block(tmp_path
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     waiting.join()
-    assert right == [True] and store.asked == [(0, 6 * GROUP, GROUP)]
+    assert right == [True] and store.asked == [(0, 6 * GROUP + BLOCK, GROUP - BLOCK)]
 
 
 def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:

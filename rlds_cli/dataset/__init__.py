@@ -47,8 +47,8 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset that is on this disk, without network, lock and write; or one at an address.
 
-    Of a dataset at an address, the manifest and the episode table are fetched; rows arrive in blocks of 1 MiB when they
-    are read, are checked, and stay in the home. See ``docs/remote.md``. A dataset that is in a home with the same
+    Of a dataset at an address, the manifest and the episode table are fetched; rows arrive in blocks of 64 KiB when
+    they are read, are checked, and stay in the home. See ``docs/remote.md``. A dataset that is in a home with the same
     content is opened there.
 
     Parameters

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from queue import PriorityQueue
 from types import TracebackType
@@ -180,8 +180,6 @@ class BlockFiles:
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
         self._source, self._check, self._at_once, self._counts = source, check, at_once, counts
         self._whole = frozenset(whole)
-        limit = room.limit if room.limit is not None else room.disk
-        self._fits = sum(f.size for f in self.files) <= limit
         self._buffers: dict[int, mmap.mmap] = {}
         self._open: dict[int, Descriptor] = {}
         self._begin()
@@ -310,7 +308,7 @@ class BlockFiles:
 
         Of small rows, and of rows that are read in order, a whole group: its other blocks will be wanted, and it costs
         no request more. Of large stretches of rows that are read in no order, the blocks themselves, until half of a
-        group is wanted; or, if all rows fit the room, until a second stretch of the group is: what comes then stays.
+        group is here or wanted.
         """
         state = self.map.state
         groups, wanted = np.unique(missing // MANY, return_counts=True)
@@ -319,7 +317,7 @@ class BlockFiles:
             files = np.searchsorted(self.map.first, groups * MANY, "right") - 1
             apart = np.isin(files, list(set(scattered) - self._whole))
             here = state.reshape(-1, MANY)[groups].sum(1, dtype=np.int64)
-            all_of = ~apart | (here + wanted >= MANY // 2) | ((here > 0) & self._fits)
+            all_of = ~apart | (here + wanted >= MANY // 2)
         around: IntArray = (groups[all_of, None] * MANY + np.arange(MANY)).reshape(-1)
         around = around[(state[around] == 0) & self.map.exists(around)]
         if all_of.all():
@@ -403,14 +401,14 @@ class BlockFiles:
         """Return runs of adjacent blocks of one file as (first, blocks)."""
         if not len(blocks):
             return []
-        files = np.searchsorted(self.map.first, blocks, "right")
-        starts = np.flatnonzero((np.diff(blocks, prepend=-2) > 1) | (np.diff(files, prepend=-1) > 0))
-        stops = [*starts[1:].tolist(), len(blocks)]
-        firsts = blocks[starts].tolist()
+        files, cuts = self.map.first, list[int]()
+        one = np.searchsorted(files, blocks[0], "right") == np.searchsorted(files, blocks[-1], "right")
+        if not one or blocks[-1] - blocks[0] >= len(blocks):
+            cuts = (np.flatnonzero((blocks[1:] - blocks[:-1] > 1) | np.isin(blocks[1:], files)) + 1).tolist()
         return [
-            (first + at, min(longest, count - at))
-            for first, count in zip(firsts, (b - a for a, b in zip(starts.tolist(), stops, strict=True)), strict=True)
-            for at in range(0, count, longest)
+            (int(blocks[at]), min(longest, stop - at))
+            for first, stop in pairwise([0, *cuts, len(blocks)])
+            for at in range(first, stop, longest)
         ]
 
     def _fly(self, flight: _Flight) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import math
 import mmap
 import os
 import struct
@@ -34,7 +35,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 _SET, _GET = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
 _LONGEST_FILES = 64 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
+_LOOK = 1.0  # seconds between two looks for datasets of others
 _SPARE = 32  # an eviction makes room for a share of 1/32 of the limit more than is needed
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -342,16 +344,11 @@ class Room:
         self._mutex = threading.RLock()
         self._own: weakref.WeakSet[BlockMap] = weakref.WeakSet()
         self._others: dict[str, tuple[tuple[int, int], BlockMap]] = {}
+        self._looked = -math.inf
         self._lock = -1
         self._process = 0
         if root is not None:
             safe_files.directory(root, root.parent)
-
-    @property
-    def disk(self) -> int:
-        """Bytes of the disk."""
-        status = os.statvfs(self.root or "/")
-        return status.f_blocks * status.f_frsize
 
     def ground(self, name: str) -> Ground:
         """Return the place of a dataset's files, which is made if it is not there."""
@@ -425,7 +422,7 @@ class Room:
         if self.limit is not None and (taken + more) * BLOCK > self.limit:
             spare = self.limit // _SPARE // BLOCK
             excess = max(least, taken + more + spare - self.limit // BLOCK)
-        return _evict(maps, excess) if excess > 0 else 0
+        return _evict(self._maps(now=True), excess) if excess > 0 else 0
 
     def excess(self) -> int:
         """Return the bytes over the limit that the blocks of this process's own datasets take."""
@@ -433,12 +430,20 @@ class Room:
             return 0
         return sum(m.total for m in list(self._own)) * BLOCK - self.limit
 
-    def _maps(self) -> list[BlockMap]:
-        """Return the maps of all datasets in the room; those that cannot be read are left alone."""
+    def _maps(self, *, now: bool = False) -> list[BlockMap]:
+        """Return the maps of all datasets in the room, as they were a moment ago; unreadable ones are left alone."""
         if self.root is None:
             return list(self._own)
-        own = {str(m.ground) for m in self._own}
-        found, seen = [*{str(m.ground): m for m in self._own}.values()], set()
+        own = {str(m.ground): m for m in self._own}
+        if now or time.monotonic() - self._looked > _LOOK:
+            self._look(own)
+        others = (m for path, (_, m) in self._others.items() if path not in own)
+        return [m for m in (*own.values(), *others) if not m.gone]
+
+    def _look(self, own: Container[str]) -> None:
+        """Find the datasets that other processes have in this room."""
+        assert self.root is not None
+        self._looked, seen = time.monotonic(), set[str]()
         for entry in os.scandir(self.root):
             if entry.path in own or not entry.is_dir(follow_symlinks=False):
                 continue
@@ -454,10 +459,8 @@ class Room:
                         BlockMap(DirectoryGround(Path(entry.path)), read_files(entry.path)),
                     )
                 seen.add(entry.path)
-                found.append(self._others[entry.path][1])
         for gone in self._others.keys() - seen:
             del self._others[gone]
-        return [m for m in found if not m.gone]
 
 
 def _evict(maps: Sequence[BlockMap], count: int) -> int:
