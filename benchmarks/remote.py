@@ -11,6 +11,7 @@ go to ``bench-results/remote.json``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -149,6 +150,7 @@ def epoch(url: str, ref: str, sampler: str, options: dict[str, Any], most: int, 
         "first bytes": came,
         "samples": (count - 1) * size / seconds,
         "whole": count * size / (time.perf_counter() - start),
+        "seconds": time.perf_counter() - start,
         "given": given / seconds,
         "sent": sent(url) - before,
         "waiting": stats.waited / max(1e-9, stats.seconds),
@@ -200,8 +202,8 @@ def together(url: str, ref: str, options: dict[str, Any], number: int) -> dict[s
     return {"start": start, "end": time.time(), "samples": count, "rss": memory("RssAnon") - rss}
 
 
-def bare(url: str, name: str, size: int, count: int) -> dict[str, Any]:
-    """Bare obstore: ranges of ``size`` bytes of the pushed objects, 64 at a time."""
+def bare(url: str, name: str, size: int, count: int, hashed: bool = False) -> dict[str, Any]:
+    """Bare obstore: ranges of ``size`` bytes of the pushed objects, 64 at a time; ``hashed`` by sha256."""
     import obstore
     from obstore.store import S3Store
 
@@ -212,7 +214,10 @@ def bare(url: str, name: str, size: int, count: int) -> dict[str, Any]:
     ranges = (ranges * (1 + count // max(1, len(ranges))))[:count] if count else ranges
 
     def fetch(one: tuple[str, int]) -> int:
-        return len(obstore.get_range(store, one[0], start=int(one[1]), length=size))
+        found = obstore.get_range(store, one[0], start=int(one[1]), length=size)
+        if hashed:
+            hashlib.sha256(found).digest()
+        return len(found)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(fetch, ranges[:AT_ONCE]))  # connections
@@ -256,6 +261,8 @@ def part_images(out: Results, url: str) -> None:
         local = measured(url, "epoch", str(path), sampler, options, 0, None)
         shutil.rmtree(FAR / "images", ignore_errors=True)
         out.add(f"{name} 64x64, cold, a whole epoch", cold["whole"], "/s", f"{cold['waiting']:.0%} waiting")
+        limit = measured(url, "bare", name, MIB, 0, True)["given"]
+        out.add("  bytes a second against bare ranges of 1 MiB, hashed", cold["sent"] / cold["seconds"] / limit, "x")
         out.add(f"{name} 64x64, from the disk", local["samples"], "/s", f"{local['given'] / MIB:.0f} MiB/s")
         out.add("  cold against the disk", cold["whole"] / local["samples"], "x", "wanted: 0.75")
         out.add("  warm against the disk", warm["samples"] / local["samples"], "x", "wanted: 0.9")

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 Stage = Literal[
-    "plan", "adopt", "fetch", "verify", "convert", "preprocess", "export", "publish", "send", "check", "ready", "note"
+    "plan",
+    "adopt",
+    "fetch",
+    "verify",
+    "convert",
+    "preprocess",
+    "export",
+    "measure",
+    "publish",
+    "send",
+    "check",
+    "ready",
+    "note",
 ]
 _STAGE = 7  # the width of "convert"
 _WORD = 30.0  # seconds without output after which a line reports the progress
@@ -28,7 +40,8 @@ class Event:
     """One step of a piece of work.
 
     ``done`` and ``total`` count ``unit`` ("B", "steps", "files"); ``total`` is None if it is not known ahead.
-    ``what`` names the file or part at hand. Events of one (id, stage, what) come in order; threads may interleave them.
+    ``what`` names the file or part at hand, and ``beside`` says what else is to be shown with the
+    figures. Events of one (id, stage, what) come in order; threads may interleave them.
     """
 
     id: str
@@ -38,6 +51,7 @@ class Event:
     total: int | None = None
     unit: str = "B"
     note: str = ""
+    beside: str = ""
 
 
 Progress = Callable[[Event], None]
@@ -123,6 +137,7 @@ class Bars:
 
     def _line(self, event: Event) -> None:
         said = event.note or (_amount(event.total, event.unit) if event.total else "")
+        said = ", ".join(p for p in (said, event.beside) if p)
         text = f"{event.id}  {event.stage:{_STAGE}}  {': '.join(p for p in (event.what, said) if p)}".rstrip()
         text = visible.line(text)
         self._shown = time.monotonic()
@@ -148,9 +163,11 @@ class Bars:
                 unit_scale=True,
                 unit_divisor=1024 if bytes_ else 1000,
                 file=self._stream,
+                postfix=event.beside,
                 leave=False,
                 dynamic_ncols=True,
             )
+        bar.set_postfix_str(event.beside, refresh=False)
         bar.update(event.done - bar.n)
         if event.total and event.done >= event.total:
             bar.close()
@@ -163,7 +180,7 @@ def _so_far(last: Event | None) -> Event:
     if last is None:
         return Event("rlds", "note", note="still at work")
     done = f"{_amount(last.done, last.unit)} so far" if last.done else "waiting"
-    return Event(last.id, last.stage, last.what, note=done)
+    return Event(last.id, last.stage, last.what, note=done, beside=last.beside)
 
 
 def _amount(n: int, unit: str) -> str:

@@ -27,7 +27,7 @@ class LateBlocks:
 
     def __init__(self, block: int, *, stays: bool = False, delay: float = 0.0, seed: int = 0) -> None:
         self.block, self.stays, self.delay, self.broken = block, stays, delay, set()
-        self.group, self.large = block, 1 << 30
+        self.group, self.large, self.stay = block, 1 << 30, False
         self._true: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
         self._state: list[np.ndarray] = []
@@ -38,7 +38,7 @@ class LateBlocks:
         self._due: list[tuple[int, int]] = []
         self._thread: threading.Thread | None = None
         self.holds = 0
-        self.stats = SimpleNamespace(requests=0, fetched=0, evicted=0)
+        self.stats = SimpleNamespace(requests=0, fetched=0, evicted=0, filled=0)
 
     def add(self, values: np.ndarray, pieces: int = 0) -> tuple[np.ndarray, LatePlace]:
         """Take an array as a file; as several of so many rows, of which the first begins before it, with ``pieces``."""
@@ -79,7 +79,11 @@ class LateBlocks:
         hold.wait()
         return hold
 
-    def fill(self) -> None:
+    def fill(self, ranges):
+        """Nothing: blocks come when they are announced."""
+        return SimpleNamespace(state="", ranges=ranges)
+
+    def come(self) -> None:
         """Let every block come, and stay."""
         self.stays = True
         self.hold([(f, np.arange(len(s))) for f, s in enumerate(self._state) if len(s)]).release()

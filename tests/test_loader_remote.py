@@ -226,7 +226,7 @@ def test_a_loop_that_is_left_lets_go(here):
 def test_what_is_all_here_is_held_and_not_asked_for(here, monkeypatch):
     far = late(here)
     loader, near = (Loader(dataset, 16, backend="numpy", steps=9) for dataset in (far, here))
-    far.store.blocks.fill()
+    far.store.blocks.come()
     asked, announce = [], far.store.blocks.announce
     monkeypatch.setattr(
         far.store.blocks, "announce", lambda wanted, *rest: asked.append(wanted) or announce(wanted, *rest)
@@ -245,7 +245,7 @@ def test_what_becomes_whole_meanwhile_is_held(here, monkeypatch):
     for i, (one, other) in enumerate(zip(loader, near, strict=True)):
         same(one, other)
         if i == 5:
-            far.store.blocks.fill()
+            far.store.blocks.come()
     assert not loader.source.remote and far.store.blocks.holds == 1
 
 

@@ -15,12 +15,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from statistics import median
+from threading import Event as Signal
+from threading import Thread
 from typing import Any, BinaryIO, cast
 
 from rlds_cli import loader
@@ -30,12 +33,15 @@ from rlds_cli.loader import Sampler, Window
 from rlds_cli.loader.order import integer
 from rlds_cli.loader.stats import LoaderStats
 from rlds_cli.loader.storage.remote import blocks_of
+from rlds_cli.progress import Event, Progress, shown, silent
+from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
 from rlds_cli.text import did_you_mean
 
 __all__ = ["Measurement", "measure"]
 _LIMIT_BYTES = 256 << 20  # of the array that the limit reads: as large as the dataset, up to this
 _MOST_PROCESSES = 256
+_SPEAK = 0.5  # seconds between two reports
 IMPORTED, RUN, MEMORY, END = "imported", "run", "memory", "end"  # messages from and to a worker
 
 Round = tuple[int, float]  # batches, seconds
@@ -164,6 +170,7 @@ def measure(
     processes: int = 1,
     seconds: float = 3.0,
     cache_dir: StrPath | None = None,
+    progress: Progress | bool | None = None,
 ) -> Measurement:
     """Load batches of a dataset for some seconds and return the figures.
 
@@ -184,6 +191,8 @@ def measure(
         Number of processes that load at the same time.
     seconds : float
         How long each of them loads.
+    progress : callable or bool, optional
+        Told what arrives of a remote dataset meanwhile; True shows bars.
 
     Raises
     ------
@@ -211,8 +220,33 @@ def measure(
     size = integer("batch_size", batch_size, 1, BatchSize)
     with _ones(min(_LIMIT_BYTES, _content_bytes(dataset))) as ones, ExitStack() as stack:
         jobs = [BenchJob(dataset, chosen, drawn, size, k, seconds, cold, ones.fileno()) for k in range(count)]
-        ran, before, after = _load([stack.enter_context(_worker(ones.fileno())) for _ in jobs], jobs)
+        workers = [stack.enter_context(_worker(ones.fileno())) for _ in jobs]
+        with _telling(dataset, seconds, shown(progress)):
+            ran, before, after = _load(workers, jobs)
     return _summary(jobs[0], ran, [a.beyond(b) for b, a in zip(before, after, strict=True)])
+
+
+@contextmanager
+def _telling(dataset: Dataset, seconds: float, progress: Progress) -> Iterator[None]:
+    """Report twice a second, while a remote dataset is measured, what arrived and how long it was waited for."""
+    if blocks_of(dataset) is None or progress is silent:
+        yield
+        return
+    tell, ended, begun = watched(progress, dataset.store), Signal(), time.monotonic()
+
+    def speak() -> None:
+        while not ended.wait(_SPEAK):
+            passed = min(int(time.monotonic() - begun), int(seconds))
+            tell(Event(dataset.id, "measure", "", passed, int(seconds) + 1, "seconds"))
+
+    speaker = Thread(target=speak, daemon=True, name="rlds-bench")
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
+        tell(Event(dataset.id, "measure", "", int(seconds) + 1, int(seconds) + 1, "seconds"))
 
 
 def _load(

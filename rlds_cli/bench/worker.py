@@ -54,7 +54,7 @@ class TimedLoader:
         if not self.remote:
             dataset = Dataset(type(dataset.store)(dataset.path), dataset.episodes.index)
         self.loader = Loader(
-            dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40
+            dataset, job.batch_size, window=job.window, sampler=job.sampler, seed=job.seed, steps=1 << 40, fill=False
         )
         self.batches: Iterator[Batch] = iter(self.loader)
         self.priority = np.random.default_rng(0).random(job.batch_size)

@@ -21,6 +21,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.home.locks import writing
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
 from rlds_cli.store import sealing
 from rlds_cli.store.manifest import Manifest
@@ -79,7 +80,7 @@ def check(
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     if quick:
         return _quick(ds)
-    s, tell = Subject(Dataset(ds.store).end_to_end()), shown(progress)
+    s, tell = Subject(Dataset(ds.store).end_to_end()), watched(shown(progress), ds.store)
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
         tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))

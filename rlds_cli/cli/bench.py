@@ -51,16 +51,18 @@ def bench(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.bench import measure
 
-    found = measure(
-        ref,
-        window=window,
-        sampler=sampler,
-        batch_size=batch_size,
-        cold=cold,
-        processes=processes,
-        seconds=seconds,
-        cache_dir=cache_dir,
-    )
+    with out.progress() as progress:
+        found = measure(
+            ref,
+            window=window,
+            sampler=sampler,
+            batch_size=batch_size,
+            cold=cold,
+            processes=processes,
+            seconds=seconds,
+            cache_dir=cache_dir,
+            progress=progress,
+        )
     out.result(found, _measured(found))
 
 

@@ -30,6 +30,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
 from rlds_cli.store.workers import WorkerDied, work_through
 
@@ -142,8 +143,8 @@ def export(
     ExportError
         Importing the files again gives other content. ``directory`` was not written.
     """
-    tell = shown(progress)
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    tell = watched(shown(progress), ds.store)
     target = settings.expanded(directory).absolute()
     home = next((h for h in settings.read(cache_dir).homes if target.is_relative_to(h)), None)
     if home is not None:

@@ -18,10 +18,10 @@ from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler
-from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform, WarmUp
+from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
-from rlds_cli.loader.storage.remote import blocks_of
+from rlds_cli.loader.storage.remote import stays
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
@@ -159,8 +159,8 @@ def read(
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
     per_step, packing = _per_step(transforms, floats), ""
-    rests = dataset.generation is None and blocks_of(dataset) is None  # other rows are read where they are
-    if isinstance(window, Transition) and dataset.encoding == "memmap" and rests and not request.resident:
+    rests = dataset.generation is None and dataset.encoding == "memmap"  # other rows are read where they are
+    if isinstance(window, Transition) and rests and not request.resident and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
     if fuse:
@@ -169,7 +169,7 @@ def read(
     n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None
     made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step)
     if made.compiled.remote is not None:
-        made.compiled.remote.scattered = not _keeps_near(request.sampler)
+        made.compiled.remote.scattered = request.sampler.scattered
     made.packing = packing
     made.unread, made.shadowed = fields.unread(request.fields, chosen), fields.shadowed
     made.decodes = any(dataset.schema[name].kind == "frames" for name in fields.stored(chosen))
@@ -217,11 +217,6 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
         raise InvalidArgument(
             f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
         )
-
-
-def _keeps_near(sampler: Sampler) -> bool:
-    """Return whether windows that are near each other in the data come near each other."""
-    return isinstance(sampler, Sequential) or (isinstance(sampler, Shuffled) and sampler.block is not None)
 
 
 def warmed(sampler: Sampler, warm_up: WarmUp | None) -> Sampler:

@@ -29,6 +29,7 @@ class Described(Protocol):
     steps: int | None
     ranks: Ranks
     prefetch: int
+    fill: bool
     order_version: int
 
     @property
@@ -66,6 +67,7 @@ def _dataset(loader: Described, source: DatasetSource) -> list[str]:
         _batches(loader),
         *([f"fetching  {note}"] if (note := dataset.store.note) else []),
         *([f"reading   {source.packing}"] if source.packing else []),
+        *_remote(loader, source),
         *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),
     ]
 
@@ -83,6 +85,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
             *(f"  {line}" for line in _warm_up(own or loader.sampler, member.pool)),
             *(f"  left out  {reason}" for reason in _left_out(loader, member.source)),
             *([f"  reading   {member.source.packing}"] if member.source.packing else []),
+            *(f"  {line}" for line in _remote(loader, member.source)),
             *(f"  {name:<29} {_source(loader, member.source, name)}" for name in member.source.columns),
         ]
     length = _counted(loader.steps, "batch") if loader.steps else "endless"
@@ -107,6 +110,27 @@ def _warm_up(sampler: Sampler, pool: WindowIndex) -> list[str]:
         f"warm-up   the first {samples} of an epoch are not drawn from all windows, but from the first {first:,} of the"
         f" dataset, and {GROWTH} more with each sample"
     ]
+
+
+def _remote(loader: Described, source: DatasetSource) -> list[str]:
+    """Say how much of a remote dataset is here, and whether the rest arrives by itself."""
+    reads = source.compiled.remote
+    if reads is None or source.resident:
+        return []
+    here, count = reads.extent
+    if not count:  # all of them are packed
+        return []
+    if here == count:
+        return [f"remote    all {_counted(count, 'block')} of these fields are here"]
+    if not loader.fill:
+        rest = "the rest is fetched as batches read it (fill=False)"
+    elif not reads.scattered:
+        rest = "the rest is fetched as batches read it: they lie close together"
+    elif reads.filling is None:
+        rest = "after the first batch, the rest arrives in the background"
+    else:
+        rest = reads.filling.state
+    return [f"remote    {here:,} of {_counted(count, 'block')} of these fields are here{'; ' if rest else ''}{rest}"]
 
 
 def _older(loader: Described) -> str:

@@ -97,6 +97,10 @@ class Loader:
         state, or its ``"generations"``, instead of True draws from these generations again, sample for sample.
     warm_up : {"first_part"}, optional
         Of `Uniform`, see there: draw the first samples from a first part of a remote dataset, while the rest arrives.
+    fill : bool
+        After the first batch, have what is missing of the fields of a remote dataset arrive in the background, if the
+        sampler draws from all of it, and if it fits the cache and the disk; see docs/remote_loader.md. False fetches
+        what batches read alone.
     prefetch : int, optional
         Gathers that threads read ahead. None for 0 with small rows, 2 with large rows or another device, and one for
         each core (at most eight) where encoded frames are decoded.
@@ -142,11 +146,12 @@ class Loader:
         memory: str | int | None = None,
         live: bool | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
         warm_up: WarmUp | None = None,
+        fill: bool = True,
         prefetch: int | None = None,
     ) -> None:
         opened = build.opened(dataset)
         sampler = build.warmed(sampler, warm_up)
-        self.window, self.sampler, self.anchors = window, sampler, anchors
+        self.window, self.sampler, self.anchors, self.fill = window, sampler, anchors, fill
         self.batch_size = integer("batch_size", batch_size, 1, BatchSize)
         self.seed = integer("seed", seed, 0)
         self.steps = None if steps is None else integer("steps", steps, 1)
@@ -210,6 +215,7 @@ class Loader:
             "device": device,
             "memory": memory,
             "live": live,
+            "fill": fill,
             "prefetch": prefetch,
         }
 
@@ -322,7 +328,7 @@ class Loader:
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
-        on_stream, meter = self.reader.arrays.on_stream(), self._meter
+        on_stream, meter, fill = self.reader.arrays.on_stream(), self._meter, self.fill
         self.reader.look()
         meter.begin()
 
@@ -340,6 +346,9 @@ class Loader:
                 sample += run.every * run.size
                 meter.note(run.size)
                 yield batch
+                if fill:
+                    self.source.fill()
+                    fill = False
 
     def _reader_of(self, run: SampleRun) -> BatchReader:
         return self._reader if self._live is None else self._live.reader_of(run)

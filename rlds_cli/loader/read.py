@@ -137,6 +137,10 @@ class BatchSource(Protocol):
         """The reads of remote datasets, of which not all blocks are here."""
         ...
 
+    def fill(self) -> None:
+        """Have what is missing of remote datasets arrive in the background, where samples lie anywhere in them."""
+        ...
+
     def announce(self, located: Any) -> int:
         """Announce the blocks of remote datasets that `gather` will read; return how many are missing.
 
@@ -225,6 +229,11 @@ class DatasetSource:
         """The reads of a remote dataset, see `BatchSource`."""
         reads = self.compiled.remote
         return () if reads is None or reads.whole else (reads,)
+
+    def fill(self) -> None:
+        """Have what is missing arrive in the background, see `BatchSource`."""
+        for reads in () if self.resident else self.remote:
+            reads.fill()
 
     def announce(self, located: Located) -> int:
         """Announce the blocks that are read, see `BatchSource`."""

@@ -31,6 +31,8 @@ class LoaderStats:
         Bytes of these samples.
     fetched : int
         Bytes of blocks that arrived from the stores.
+    filled : int
+        Bytes of these that arrived in the background, before a batch asked for them.
     requests : int
         Requests that brought them.
     evicted : int
@@ -43,14 +45,16 @@ class LoaderStats:
     samples: int
     used: int
     fetched: int
+    filled: int
     requests: int
     evicted: int
 
     def __str__(self) -> str:
         share = self.waited / self.seconds if self.seconds else 0.0
+        behind = f", {text.size_of(self.filled)} of it in the background" if self.filled else ""
         return (
             f"{self.batches:,} batches in {self.seconds:.1f} s, {share:.0%} of it waiting; {self.requests:,} requests"
-            f" for {text.size_of(self.fetched)}; batches took {text.size_of(self.used)}"
+            f" for {text.size_of(self.fetched)}{behind}; batches took {text.size_of(self.used)}"
         )
 
 
@@ -64,11 +68,12 @@ class Meter:
         self._begun: float | None = None
         self._batches = self._samples = 0
 
-    def _now(self) -> tuple[float, int, int, int]:
+    def _now(self) -> tuple[float, int, int, int, int]:
         c = [b.stats for b in self._blocks]
         return (
             sum(clock_of(b).seconds for b in self._blocks),
             sum(x.fetched for x in c),
+            sum(x.filled for x in c),
             sum(x.requests for x in c),
             sum(x.evicted for x in c),
         )
@@ -85,8 +90,8 @@ class Meter:
 
     def stats(self, *, sample_bytes: int, share: float) -> LoaderStats:
         """Return the counts; ``share`` is the part of the samples that this rank gets."""
-        waited, fetched, requests, evicted = (now - then for now, then in zip(self._now(), self._before, strict=True))
+        waited, *counts = (now - then for now, then in zip(self._now(), self._before, strict=True))
         seconds = 0.0 if self._begun is None else time.monotonic() - self._begun
         samples = round(self._samples * share)
         used = samples * sample_bytes
-        return LoaderStats(seconds, waited, self._batches, samples, used, int(fetched), int(requests), int(evicted))
+        return LoaderStats(seconds, waited, self._batches, samples, used, *map(int, counts))

@@ -21,6 +21,7 @@ from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store.workers import Executor
 
@@ -126,7 +127,8 @@ def run(
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
         to = publish.destination(push, settings.read(cache_dir), t.dataset)
-        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), shown(progress), to=to).run()
+        tell = watched(shown(progress), t.dataset.store)
+        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell, to=to).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 

@@ -45,6 +45,7 @@ from rlds_cli.preprocess.reading import SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
 from rlds_cli.store import build, publishing, rows
 from rlds_cli.store.build import Finished, Shard
@@ -123,7 +124,7 @@ def run_shard(
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
     with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
-        tell = shown(progress)
+        tell = watched(shown(progress), dataset.store)
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)

@@ -28,6 +28,7 @@ import numpy as np
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.files import disk
+from rlds_cli.remote.filling import Filler, Filling
 from rlds_cli.remote.presence import (
     BLOCK,
     FETCHING,
@@ -50,7 +51,7 @@ LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetc
 _LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
 _AGAIN = 64 * MANY  # blocks that leave when the disk is full
-_AT_EXIT, _NOW, _AHEAD, _END = range(4)  # what is done first
+_AT_EXIT, _NOW, _AHEAD, _BEHIND, _END = range(5)  # what is done first
 _FAREWELL = 5.0  # seconds in which requests that are on their way may end with the process
 
 Take = Callable[[bytes | memoryview], object]
@@ -81,6 +82,8 @@ class Stats:
         Bytes of rows that were read out of blocks; readers count them.
     evicted : int
         Blocks that left for others.
+    filled : int
+        Bytes of blocks that arrived in the background, before anybody asked for them.
     """
 
     waited: float = 0.0
@@ -88,6 +91,7 @@ class Stats:
     fetched: int = 0
     used: int = 0
     evicted: int = 0
+    filled: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, **more: float) -> None:
@@ -100,10 +104,11 @@ class Stats:
 class _Flight:
     """A run of blocks that is being fetched."""
 
-    __slots__ = ("begun", "blocks", "done", "error", "first", "stop")
+    __slots__ = ("begun", "blocks", "done", "error", "first", "made", "stop", "urgency")
 
-    def __init__(self, first: int, blocks: int) -> None:
-        self.first, self.blocks, self.stop, self.begun = first, blocks, first + blocks, time.monotonic()
+    def __init__(self, first: int, blocks: int, urgency: int) -> None:
+        self.first, self.blocks, self.stop = first, blocks, first + blocks
+        self.urgency, self.made, self.begun = urgency, time.monotonic(), False
         self.done = threading.Event()
         self.error: BaseException | None = None
 
@@ -178,7 +183,7 @@ class BlockFiles:
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.stats = stats or Stats()
         self._numbers = {f.path: number for number, f in enumerate(self.files)}
-        self._source, self._check, self._at_once, self._counts = source, check, at_once, counts
+        self._source, self._check, self.at_once, self._counts = source, check, at_once, counts
         self._whole = frozenset(whole)
         self._buffers: dict[int, mmap.mmap] = {}
         self._open: dict[int, Descriptor] = {}
@@ -192,6 +197,7 @@ class BlockFiles:
         self._fetching: Descriptor | None = None
         self._flights: dict[int, list[_Flight]] = {}  # by the number of a group
         self._pool: _Pool | None = None
+        self._filler: Filler | None = None
         self._dropped: deque[IntArray] = deque()  # of holds that nobody released
 
     def _after_fork(self) -> None:
@@ -241,6 +247,11 @@ class BlockFiles:
         return Path(f"/proc/self/fd/{self._open[file].number}")
 
     @property
+    def stay(self) -> bool:
+        """True if blocks that are here need not leave for others: they are on the disk, without a limit."""
+        return self.room.root is not None and self.room.limit is None
+
+    @property
     def here(self) -> int:
         """Number of blocks that are here, of all files."""
         return int(np.count_nonzero(self.map.state))
@@ -282,13 +293,15 @@ class BlockFiles:
         return self._hold(wanted, scattered, _AHEAD)
 
     def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
-        blocks = self._blocks(wanted)
+        return self._held(self._blocks(wanted), lambda missing: self._around(missing, scattered), urgency)
+
+    def _held(self, blocks: IntArray, around: Callable[[IntArray], IntArray], urgency: int) -> Hold:
         self._pin(blocks)
         hold = Hold(self, blocks, ())
         try:
             missing = blocks[self.map.state[blocks] == 0]
             if len(missing):
-                hold.flights = self._send(missing, self._around(missing, scattered), urgency)
+                hold.flights = self._send(missing, around(missing), urgency)
         except BaseException:
             hold.release()
             raise
@@ -367,6 +380,19 @@ class BlockFiles:
         """Let blocks leave again that `keep` keeps."""
         self._unpin(blocks)
 
+    # -- filling
+
+    def fill(self, ranges: Sequence[tuple[int, int, int]]) -> Filling:
+        """Have blocks [start, stop) of files arrive in the background for as long as the result is there."""
+        with self._lock:
+            self._filler = self._filler or Filler(self)
+        first = self.map.first
+        return self._filler.want([(int(first[file]) + a, int(first[file]) + b) for file, a, b in ranges])
+
+    def bring(self, first: int, blocks: int) -> Hold:
+        """Return a hold on a run of blocks that begin to arrive once all that is announced does."""
+        return self._held(np.arange(first, first + blocks), lambda missing: self._around(missing, ()), _BEHIND)
+
     # -- fetching
 
     def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[_Flight, ...]:
@@ -378,10 +404,11 @@ class BlockFiles:
                     around = around[(around < flight.first) | (around >= flight.stop)]
                     flying[id(flight)] = flight
             if self._pool is None and len(around):
-                self._pool = _Pool(self._at_once)
+                self._pool = _Pool(self.at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
-            longest = max(MANY, min(_LONGEST_RUN, len(around) // self._at_once))  # a group, unless there are many
-            flights = [_Flight(first, blocks) for first, blocks in self._runs(around, longest)]
+            many = len(around) if urgency == _BEHIND else min(_LONGEST_RUN, len(around) // self.at_once)
+            longest = max(MANY, many)  # a group, unless there are many
+            flights = [_Flight(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
             for flight in flights:
                 for group in flight.groups:
                     self._flights.setdefault(group, []).append(flight)
@@ -392,12 +419,14 @@ class BlockFiles:
             for flight in flights:
                 self._arrived(flight, e)
             raise
-        for flight in flights:
+        overtaking = [f for f in flying.values() if f.urgency > urgency]  # the first of two in the queue flies
+        for flight in (*overtaking, *flights):
             assert self._pool is not None
+            flight.urgency = urgency
             self._pool.put(urgency, weakref.WeakMethod(self._fly), flight)
         return tuple(f for f in (*flying.values(), *flights) if f.brings(missing))
 
-    def _runs(self, blocks: IntArray, longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
+    def runs(self, blocks: IntArray, longest: int = _LONGEST_RUN) -> list[tuple[int, int]]:
         """Return runs of adjacent blocks of one file as (first, blocks)."""
         if not len(blocks):
             return []
@@ -413,9 +442,16 @@ class BlockFiles:
 
     def _fly(self, flight: _Flight) -> None:
         """Bring the blocks of a flight; in a thread of the pool."""
+        with self._lock:
+            if flight.begun:
+                return
+            flight.begun = True
         error: BaseException | None = None
         try:
             self._bring(flight)
+            if flight.urgency == _BEHIND:
+                _, last, length = self.map.place(flight.stop - 1)
+                self.stats.add(filled=last + length - self.map.place(flight.first)[1])
         except BaseException as e:
             error = e
         try:
@@ -459,7 +495,7 @@ class BlockFiles:
             try:
                 for first, many in mine:
                     ours = np.arange(first, first + many)
-                    for run in self._runs(ours[self.map.state[ours] == 0]):
+                    for run in self.runs(ours[self.map.state[ours] == 0]):
                         self._fetch(*run)
             finally:
                 for first, many in mine:
@@ -483,7 +519,7 @@ class BlockFiles:
     def _locked(self, locks: Descriptor, blocks: IntArray) -> list[tuple[int, int]]:
         """Lock blocks, but those that another process has locked; return runs of them."""
         mine = []
-        for first, many in self._runs(blocks):
+        for first, many in self.runs(blocks):
             if lock_bytes(locks.number, first, many):
                 mine.append((first, many))
             else:
@@ -504,7 +540,7 @@ class BlockFiles:
             if not len(numbers):
                 return
         self.stats.add(evicted=self.room.reserve(self.map, numbers))
-        for at, many in self._runs(numbers):
+        for at, many in self.runs(numbers):
             file, start, _ = self.map.place(at)
             length = min(many * BLOCK, self.files[file].size - start)
             try:
@@ -522,6 +558,8 @@ class BlockFiles:
                 os.close(descriptor)
             if self._counts:
                 self.stats.add(requests=1, fetched=length)
+            with self.room.locked():
+                self.map.note(arrived=length)
 
     def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
         """Return the error with the block that did not arrive."""
@@ -632,7 +670,7 @@ class Hold:
             return
         begun = time.monotonic()
         patience = _Patience(self._of, self.blocks, self._of.timeout if timeout is None else timeout)
-        earlier = [f for f in self.flights if f.begun < self._begun or f.done.is_set()]
+        earlier = [f for f in self.flights if f.made < self._begun or f.done.is_set()]
         try:
             for again in (True, False):
                 error = self._flown(patience, earlier)
@@ -646,7 +684,10 @@ class Hold:
             self._of._forget(self.flights)
             raise
         finally:
-            self._of.stats.add(waited=time.monotonic() - begun)
+            waited = time.monotonic() - begun
+            self._of.stats.add(waited=waited)
+            with self._of.room.locked():
+                self._of.map.note(waited=waited)
         self.flights = ()
 
     def _flown(self, patience: _Patience, earlier: Sequence[_Flight]) -> BaseException | None:
@@ -689,8 +730,12 @@ class _Patience:
         self._since = time.monotonic()
 
     def wait_for(self, flight: _Flight) -> None:
-        """Wait until a flight has ended; raises DownloadFailed."""
-        while not flight.done.wait(min(0.25, self._timeout)):
+        """Wait until a flight has ended, or has brought what is wanted of it; raises DownloadFailed."""
+        mine = self._blocks[(self._blocks >= flight.first) & (self._blocks < flight.stop)]
+        pause = 0.25 if len(mine) == flight.blocks else _LONGEST_POLL  # others of its blocks may come later
+        while not flight.done.wait(min(pause, self._timeout)):
+            if self._of.map.state[mine].all():
+                return
             state = self._of.map.state[self._blocks]
             here = int(np.count_nonzero(state)), self._of._pulse()
             if here != self._here:
@@ -708,7 +753,8 @@ class _Pool:
     """Daemon threads that fetch; what is waited for goes before what was announced."""
 
     def __init__(self, threads: int) -> None:
-        self._most, self._threads, self._idle = threads, 0, 0
+        self._most, self._threads = threads, 0
+        self._idle = self._waiting = 0  # threads, and flights that none has taken
         self._numbers = count()
         self._queue: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
         self._lock = threading.Lock()
@@ -717,9 +763,10 @@ class _Pool:
 
     def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: _Flight) -> None:
         """Have a flight flown."""
-        self._queue.put((urgency, next(self._numbers), method, flight))
         with self._lock:
-            if self._idle < self._queue.qsize() and self._threads < self._most:
+            self._waiting += 1
+            self._queue.put((urgency, next(self._numbers), method, flight))
+            if self._idle < self._waiting and self._threads < self._most:
                 self._threads += 1
                 self._made.append(threading.Thread(target=self._work, daemon=True, name="rlds-blocks"))
                 self._made[-1].start()
@@ -736,6 +783,7 @@ class _Pool:
             _, _, method, flight = self._queue.get()
             with self._lock:
                 self._idle -= 1
+                self._waiting -= 1
             if method is None:
                 return
             fly = method()
@@ -749,6 +797,7 @@ class _Pool:
     def close(self, urgency: int = _END) -> None:
         """End all threads, those that fetch after what they do."""
         for _ in range(self._threads):
+            self._waiting += 1
             self._queue.put((urgency, next(self._numbers), None, None))
 
     def finish(self) -> None:

@@ -17,7 +17,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Event, Progress
-from rlds_cli.remote import presence
+from rlds_cli.remote import presence, waiting
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import BlockFiles, Hold
 from rlds_cli.remote.presence import BLOCK, GROUP, MANY
@@ -43,8 +43,9 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     if index.fingerprint != fingerprint:
         raise DamagedDataset(f"{address} changed while it was read.", hint="the same command again")
     blocks = access.row_blocks
+    telling = waiting.beside(tell, blocks.map, blocks.map)
     disk.check_space(blocks.missing * BLOCK, dataset, kept="Blocks that are here stay.")
-    holds = list(_arriving(blocks, id, tell))  # nothing leaves until the files have their new names
+    holds = list(_arriving(blocks, id, telling))  # nothing leaves until the files have their new names
     rows = {f.path: number for number, f in enumerate(blocks.files)}
     access.content.need(*(f.path for f in index.files if f.path not in rows))
     trees.discard(dataset)

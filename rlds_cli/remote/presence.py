@@ -58,7 +58,7 @@ MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "row
 MANY = GROUP // BLOCK  # blocks of a group
 _MAGIC = b"rldsmap2"
 _HEADER = 4096
-_BOOT, _SLOTS_USED, _GONE, _TAKEN = slice(8, 72), 72, 76, 80  # places in the header
+_BOOT, _SLOTS_USED, _GONE, _TAKEN, _FIGURES = slice(8, 72), 72, 76, 80, 96  # places in the header
 _SLOTS = 1024
 _COUNT = np.dtype("<u2")
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -201,6 +201,7 @@ class BlockMap:
         self.taken: Bytes = np.frombuffer(self._map, np.uint8, self.blocks, sum(parts[:2]))
         self.used: npt.NDArray[np.float64] = np.frombuffer(self._map, "<f8", self.blocks // MANY, sum(parts[:3]))
         self._taken = np.frombuffer(self._map, "<i8", 1, _TAKEN)
+        self._figures = np.frombuffer(self._map, "<f8", 2, _FIGURES)  # bytes that arrived, seconds of waiting
         self.stride = max(1, -(-self.blocks * _COUNT.itemsize // page)) * page
 
     # -- its header
@@ -248,6 +249,15 @@ class BlockMap:
     def total(self) -> int:
         """Blocks whose bytes the disk may hold; more after a kill, until they are counted again."""
         return int(self._taken[0])
+
+    @property
+    def figures(self) -> tuple[float, float]:
+        """Bytes that arrived, and seconds for which readers waited; of all processes, since there is this map."""
+        return float(self._figures[0]), float(self._figures[1])
+
+    def note(self, *, arrived: int = 0, waited: float = 0.0) -> None:
+        """Add to `figures`; under the exclusive lock of the room."""
+        self._figures += (arrived, waited)
 
     def take(self, blocks: IntArray) -> None:
         """Note that the disk may hold bytes of blocks; under the exclusive lock of the room."""
@@ -423,6 +433,13 @@ class Room:
             spare = self.limit // _SPARE // BLOCK
             excess = max(least, taken + more + spare - self.limit // BLOCK)
         return _evict(self._maps(now=True), excess) if excess > 0 else 0
+
+    def left(self) -> int | None:
+        """Return the bytes that blocks can still take before others must leave; None without a limit."""
+        if self.limit is None:
+            return None
+        with self.locked():
+            return self.limit - sum(m.total for m in self._maps()) * BLOCK
 
     def excess(self) -> int:
         """Return the bytes over the limit that the blocks of this process's own datasets take."""

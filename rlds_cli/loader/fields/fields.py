@@ -348,12 +348,16 @@ class Fields:
 
     def pack(self, names: Iterable[str]) -> str:
         """Read the array fields behind these columns from packed rows, where that is faster; return where these are."""
-        stored = [n for n in self.stored(names) if self.dataset.schema[n].kind == "array"]
+        stored = self.packable(names)
         if self.n_step > 1 and np.dtype(self.dataset.schema[REWARD].dtype) != self._packed_dtype(REWARD):
             stored.remove(REWARD)  # sums are of the archive's own values
         packed, where = blocks.pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
         self._rows |= packed
         return where
+
+    def packable(self, names: Iterable[str]) -> list[str]:
+        """Return the array fields behind these columns."""
+        return [n for n in self.stored(names) if self.dataset.schema[n].kind == "array"]
 
     def _packed_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field in packed rows: floats have the loader's working dtype."""

@@ -395,6 +395,11 @@ class MixtureSource:
         """The reads of members that are remote, see `BatchSource`."""
         return [reads for m in self.members for reads in m.source.remote]
 
+    def fill(self) -> None:
+        """Have what is missing of members arrive in the background, see `BatchSource`."""
+        for member in self.members:
+            member.source.fill()
+
     def announce(self, located: MixtureLocation) -> int:
         """Announce the blocks that are read of all members, see `BatchSource`."""
         return sum(self.members[i].source.announce(samples) for i, _, samples in located.parts)

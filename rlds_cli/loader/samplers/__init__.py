@@ -14,6 +14,7 @@ question                       answer
 ============================== ========================================================================================
 Does an epoch end?             ``endless`` and ``drop_last``.
 Which columns does it add?     ``gives``.
+Do samples lie anywhere?       ``scattered``: then what is missing of a remote dataset arrives in the background.
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
 Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes reports, saves its state, and limits how
                                far the loader reads ahead. Ranks exchange their reports. Worker processes are refused.
@@ -59,6 +60,11 @@ class Sampler(Protocol):
         """Names of the columns that the sampler adds to every batch."""
         ...
 
+    @property
+    def scattered(self) -> bool:
+        """True if the samples of a batch lie anywhere in the dataset; False if they lie close together."""
+        ...
+
     def over(self, pool: WindowIndex) -> Draw:
         """Return the function that draws windows of ``pool`` [K] for an order and sample numbers [K].
 
@@ -76,6 +82,7 @@ class Endless:
     __slots__ = ()
 
     endless = True
+    scattered = True
     drop_last = False
     gives: tuple[str, ...] = ()
 

@@ -141,6 +141,11 @@ class Shuffled(Epochs):
             set_integer(self, "block", 1)
         set_integer(self, "live", 1)
 
+    @property
+    def scattered(self) -> bool:
+        """Return whether windows are drawn from all of the dataset, and not from some blocks at a time."""
+        return self.block is None
+
     def over(self, pool: WindowIndex) -> Draw:
         """Return the draw over ``pool``, see `Sampler`."""
         return partial(self._draw, pool)
@@ -161,6 +166,7 @@ class Sequential(Epochs):
     """Every window once per epoch, in the order of the dataset."""
 
     drop_last = False
+    scattered = False
 
     def over(self, pool: WindowIndex) -> Draw:
         """Return the draw over ``pool``, see `Sampler`."""

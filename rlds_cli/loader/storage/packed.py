@@ -171,7 +171,7 @@ def _short(dataset: Dataset) -> str:
 def homes(dataset: Dataset) -> list[Home]:
     """Return the dataset's home, and the user's own."""
     own, parents = settings.read().home, dataset.path.absolute().parents
-    roots = [parents[2], own] if len(parents) > 2 and parents[1].name == "datasets" else [own]
+    roots = [parents[2], own] if len(parents) > 2 and parents[1].name in ("datasets", "remote") else [own]
     return [Home(root) for root in dict.fromkeys(roots)]
 
 

@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -68,6 +68,16 @@ class Counts(Protocol):
     requests: int
     fetched: int
     evicted: int
+    filled: int
+
+
+class Filling(Protocol):
+    """The wish that blocks arrive in the background; it ends when this object is forgotten."""
+
+    @property
+    def state(self) -> str:
+        """How the filling stands, in words; empty once all blocks are here."""
+        ...
 
 
 class Blocks(Protocol):
@@ -89,6 +99,11 @@ class Blocks(Protocol):
         ...
 
     @property
+    def stay(self) -> bool:
+        """True if blocks that are here need not leave for others."""
+        ...
+
+    @property
     def large(self) -> int:
         """Bytes of a stretch of rows, from which on only its own blocks are worth fetching."""
         ...
@@ -106,6 +121,10 @@ class Blocks(Protocol):
 
         Of files that are ``scattered``, large stretches of rows are read in no order.
         """
+        ...
+
+    def fill(self, ranges: Sequence[tuple[int, int, int]]) -> Filling:
+        """Have blocks [start, stop) of files arrive in the background, after all that is announced."""
         ...
 
 
@@ -171,6 +190,21 @@ class RemoteRows(Protocol):
     def videos(self, name: str) -> RemoteVideos:
         """Return the videos of a field."""
         ...
+
+
+def stays(dataset: Dataset, names: Iterable[str]) -> bool:
+    """Return whether all rows of array fields are on this machine and stay: those of a local dataset do.
+
+    Those of a remote one do once all of their blocks are here, and no cache is limited.
+    """
+    blocks = blocks_of(dataset)
+    if blocks is None:
+        return True
+    if not blocks.stay:
+        return False
+    placed = ((rows_of(dataset).place(name), mapped(dataset, name).nbytes) for name in names)
+    wanted = (place.wanted(np.zeros(1, np.int64), np.array([size])) for place, size in placed if place is not None)
+    return all(blocks.state(file)[found].all() for parts in wanted for file, found in parts)
 
 
 def rows_of(dataset: Dataset) -> RemoteRows:
@@ -434,11 +468,12 @@ class RemoteReads:
         read = [(a.place, a.content.nbytes) for a in (self._arrays[i] for i in self._touches.files)]
         read += [(e.place, e.nbytes) for e, _ in encoded if e.place is not None]
         parts = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
-        self._read = [(file, int(found[0]), int(found[-1]) + 1) for file, found in parts]
+        self._read: list[tuple[int, int, int]] = [(file, int(found[0]), int(found[-1]) + 1) for file, found in parts]
         self.scattered = False
         self._apart: dict[int, frozenset[int]] = {}
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
+        self.filling: Filling | None = None
 
     @property
     def whole(self) -> bool:
@@ -453,6 +488,19 @@ class RemoteReads:
                 hold = self.blocks.announce([(file, np.arange(a, b)) for file, a, b in self._read])
                 self._whole = hold if hold.is_here else None  # some may have left a moment ago
         return self.whole
+
+    def fill(self) -> None:
+        """Have what is missing of the columns arrive in the background, if samples lie anywhere in them.
+
+        It ends when this object is forgotten.
+        """
+        self.filling = self.blocks.fill(self._read) if self.scattered and not self.whole else None
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Number of the columns' blocks that are here, and of all."""
+        here = sum(int(np.count_nonzero(self.blocks.state(file)[a:b])) for file, a, b in self._read)
+        return here, sum(b - a for _, a, b in self._read)
 
     def announce(self, bound: Bound, rows: Bound | None, n: int) -> Arrival | None:
         """Announce the blocks that reading samples [0, n) takes; None where all of them are held already.

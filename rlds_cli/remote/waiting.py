@@ -1,0 +1,35 @@
+"""Progress of work that reads a remote dataset: what arrived meanwhile, and for how long it was waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlds_cli.progress import Event, Progress
+from rlds_cli.remote.presence import BlockMap
+from rlds_cli.remote.store import RemoteGrowingStore, RemoteStore
+from rlds_cli.store.opening import Store
+from rlds_cli.text import size_of
+
+
+def watched(progress: Progress, store: Store) -> Progress:
+    """Return a progress whose events also say what arrived of a remote dataset; that of a local one as it is.
+
+    All processes of this machine that read it count, and seconds of readers that wait at the same time are added up.
+    """
+    if not isinstance(store, RemoteStore | RemoteGrowingStore):
+        return progress
+    return beside(progress, store.access.row_blocks.map, store.blocks.map)
+
+
+def beside(progress: Progress, arriving: BlockMap, waiting: BlockMap) -> Progress:
+    """Return a progress whose events also say what arrived by one map, and how long the readers of another waited."""
+    arrived_before, waited_before = arriving.figures[0], waiting.figures[1]
+
+    def told(event: Event) -> None:
+        if event.total is not None:
+            arrived = int(arriving.figures[0] - arrived_before)
+            waited = waiting.figures[1] - waited_before
+            event = replace(event, beside=f"{size_of(arrived)} came, {waited:.1f} s waiting")
+        progress(event)
+
+    return told
