@@ -118,6 +118,7 @@ def billion() -> None:
     plan = packing.plan(snapshot.take(work), ())
     (to / "objects").mkdir(parents=True)
     (to / "blocks").mkdir()
+    (to / "groups").mkdir()
     for made in plan.new:
         with made.body(lambda done: None).open() as content, (to / made.object.name).open("wb") as out:
             out.truncate(made.object.size)
@@ -125,7 +126,9 @@ def billion() -> None:
                 if data.count(0) < len(data):
                     out.seek(content.tell() - len(data))
                     out.write(data)
-    (to / plan.index.blocks_name).write_bytes(plan.hashes)
+        assert made.object.list is not None
+        (to / made.object.list[0]).write_bytes(made.blocks)
+    (to / plan.index.groups_name).write_bytes(plan.hashes)
     (to / INDEX).write_bytes(plan.index.to_bytes())
     shutil.rmtree(work)
 

@@ -256,6 +256,9 @@ def test_of_scattered_reads_single_blocks_come_until_half_of_a_group_is_wanted(t
     files.hold([(0, np.array([40, 41, 42, 70]))], scattered=[0]).release()  # adjacent ones together
     assert sorted(store.asked[2:]) == [(0, 40 * BLOCK, 3 * BLOCK), (0, 70 * BLOCK, BLOCK)]
     files.hold([(0, np.array([17, 18, 19, 24, 25, 26]))], scattered=[0]).release()  # with those here, half
+    until = time.monotonic() + 10
+    while not files.state(0)[16:32].all() and time.monotonic() < until:
+        time.sleep(0.01)  # nobody waits for what comes along
     assert files.state(0)[16:32].all() and not files.state(0)[:16].any() and not files.state(0)[32:40].any()
     files.hold([(1, np.array([1]))], scattered=[1]).release()  # a source of whole groups
     assert here(files, 1) == [0] and files.state(1)[:16].all()

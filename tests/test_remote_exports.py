@@ -61,8 +61,8 @@ def test_an_export_goes_on_when_the_store_is_back(
     monkeypatch.setattr("rlds_cli.exports.minari.UNIT", 1 << 20, raising=False)
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
-    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far)
-    bucket.faults.append(Fault("503", "GET", "/objects/", times=1000, skip=6))
+    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, timeout=2)
+    bucket.faults.append(Fault("503", "GET", "/objects/", times=1000, skip=2))
     with bucket.counting() as first, pytest.raises(DownloadFailed):
         rlds_cli.export(there, "minari", tmp_path / "made-v0", jobs=1)
     bucket.faults.clear()

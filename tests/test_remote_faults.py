@@ -83,13 +83,13 @@ WRONG = [  # kind of address, fault, error, a part of the hint
     (S3, "403", "access is denied", "AWS_ACCESS_KEY_ID"),
     (S3, "expired", "the credentials have expired", "AWS_ACCESS_KEY_ID"),
     (S3, "404", "there is no such file", "rlds push ID s3://lab/a sends it again"),
-    (S3, "other", "other (bytes|ones) than the index says", "rlds push ID s3://lab/a sends it again"),
+    (S3, "other", "the sha256 that the index names", "rlds push ID s3://lab/a sends it again"),
     (S3, "503", r"HTTP 503|within 1 s", "the connection|larger timeout="),
     (S3, "slow", "within 1 s|the connection failed", "larger timeout=|the connection"),
     (GS, "403", "access is denied", "GOOGLE_APPLICATION_CREDENTIALS"),
     (WEB, "401", "HTTP 401", "netrc"),
     (WEB, "404", "HTTP 404", "whoever pushed it"),
-    (WEB, "gzip", "other (bytes|ones) than the index says|another range|could not be read", "push|connection"),
+    (WEB, "gzip", "the sha256 that the index names|another range|could not be read", "push|connection"),
     (WEB, "slow", "within 1 s|could not be read", "timeout=|connection"),
 ]
 
@@ -220,6 +220,7 @@ def test_one_failure_ends_the_wait_for_many_blocks(tmp_path: Path) -> None:
     go.set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_the_garbage_collector_needs_no_lock_of_the_blocks(tmp_path: Path) -> None:
     """It may run anywhere, also in code that has the lock: an exception and its frames hold arrivals in a cycle."""
     files = opened(tmp_path / "remote", Store())

@@ -23,7 +23,7 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Uniform, Weighted
 from rlds_cli.loader.samplers import Sampler
-from rlds_cli.remote import cache, filling
+from rlds_cli.remote import filling, flights
 from rlds_cli.remote.cache import BlockFiles, Take
 from rlds_cli.remote.presence import FETCHING, GROUP, MANY, Descriptor, lock_bytes
 from rlds_cli.sharing.pushing import push
@@ -122,7 +122,7 @@ def test_what_is_asked_for_overtakes(tmp_path: Path) -> None:
     held: list[int] = []
     thread = threading.Thread(target=lambda: held.append(len(files.hold([(1, blocks(1, file=1))]).blocks)))
     thread.start()
-    assert wait_for(lambda: last.flights[0].urgency == cache._NOW)
+    assert wait_for(lambda: last.flights[0].urgency == flights.NOW)
     go.set()
     thread.join(10)
     for hold in (first, *ahead, last):

@@ -7,7 +7,6 @@ and stays until the hold is released.
 
 from __future__ import annotations
 
-import atexit
 import copy
 import mmap
 import os
@@ -17,11 +16,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
-from queue import PriorityQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -29,6 +27,7 @@ from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.files import disk
 from rlds_cli.remote.filling import Filler, Filling
+from rlds_cli.remote.flights import AHEAD, BEHIND, NOW, Flight, Pool
 from rlds_cli.remote.presence import (
     BLOCK,
     FETCHING,
@@ -51,8 +50,6 @@ LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetc
 _LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
 _AGAIN = 64 * MANY  # blocks that leave when the disk is full
-_AT_EXIT, _NOW, _AHEAD, _BEHIND, _END = range(5)  # what is done first
-_FAREWELL = 5.0  # seconds in which requests that are on their way may end with the process
 
 Take = Callable[[bytes | memoryview], object]
 Source = Callable[[int, int, int, Take], None]
@@ -99,28 +96,6 @@ class Stats:
         with self._lock:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
-
-
-class _Flight:
-    """A run of blocks that is being fetched."""
-
-    __slots__ = ("begun", "blocks", "done", "error", "first", "made", "stop", "urgency")
-
-    def __init__(self, first: int, blocks: int, urgency: int) -> None:
-        self.first, self.blocks, self.stop = first, blocks, first + blocks
-        self.urgency, self.made, self.begun = urgency, time.monotonic(), False
-        self.done = threading.Event()
-        self.error: BaseException | None = None
-
-    @property
-    def groups(self) -> range:
-        """Numbers of its groups."""
-        return range(self.first // MANY, (self.stop - 1) // MANY + 1)
-
-    def brings(self, blocks: IntArray) -> bool:
-        """Return whether one of some ascending blocks is in it."""
-        at = int(np.searchsorted(blocks, self.first))
-        return at < len(blocks) and blocks[at] < self.stop
 
 
 class BlockFiles:
@@ -195,8 +170,8 @@ class BlockFiles:
         self._lock = threading.Lock()
         self._slot: PinSlot | None = None
         self._fetching: Descriptor | None = None
-        self._flights: dict[int, list[_Flight]] = {}  # by the number of a group
-        self._pool: _Pool | None = None
+        self._flights: dict[int, list[Flight]] = {}  # by the number of a group
+        self._pool: Pool | None = None
         self._filler: Filler | None = None
         self._dropped: deque[IntArray] = deque()  # of holds that nobody released
 
@@ -280,7 +255,7 @@ class BlockFiles:
         NoSpace
             The disk of the home is full.
         """
-        hold = self._hold(wanted, scattered, _NOW)
+        hold = self._hold(wanted, scattered, NOW)
         try:
             hold.wait()
         except BaseException:
@@ -290,7 +265,7 @@ class BlockFiles:
 
     def announce(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int] = ()) -> Hold:
         """Return a hold on blocks that begin to arrive; `Hold.wait` waits for them. Arguments as of `hold`."""
-        return self._hold(wanted, scattered, _AHEAD)
+        return self._hold(wanted, scattered, AHEAD)
 
     def _hold(self, wanted: Sequence[tuple[int, IntArray]], scattered: Collection[int], urgency: int) -> Hold:
         return self._held(self._blocks(wanted), lambda missing: self._around(missing, scattered), urgency)
@@ -391,24 +366,24 @@ class BlockFiles:
 
     def bring(self, first: int, blocks: int) -> Hold:
         """Return a hold on a run of blocks that begin to arrive once all that is announced does."""
-        return self._held(np.arange(first, first + blocks), lambda missing: self._around(missing, ()), _BEHIND)
+        return self._held(np.arange(first, first + blocks), lambda missing: self._around(missing, ()), BEHIND)
 
     # -- fetching
 
-    def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[_Flight, ...]:
+    def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[Flight, ...]:
         """Have blocks fetched, as far as they are not; return the flights that bring the missing ones."""
         with self._lock:
-            flying: dict[int, _Flight] = {}
+            flying: dict[int, Flight] = {}
             for group in np.unique(around // MANY).tolist() if self._flights else ():
                 for flight in self._flights.get(group, ()):
                     around = around[(around < flight.first) | (around >= flight.stop)]
                     flying[id(flight)] = flight
             if self._pool is None and len(around):
-                self._pool = _Pool(self.at_once)
+                self._pool = Pool(self.at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
-            many = len(around) if urgency == _BEHIND else min(_LONGEST_RUN, len(around) // self.at_once)
+            many = len(around) if urgency == BEHIND else min(_LONGEST_RUN, len(around) // self.at_once)
             longest = max(MANY, many)  # a group, unless there are many
-            flights = [_Flight(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
+            flights = [Flight(first, blocks, urgency) for first, blocks in self.runs(around, longest)]
             for flight in flights:
                 for group in flight.groups:
                     self._flights.setdefault(group, []).append(flight)
@@ -440,7 +415,7 @@ class BlockFiles:
             for at in range(first, stop, longest)
         ]
 
-    def _fly(self, flight: _Flight) -> None:
+    def _fly(self, flight: Flight) -> None:
         """Bring the blocks of a flight; in a thread of the pool."""
         with self._lock:
             if flight.begun:
@@ -449,7 +424,7 @@ class BlockFiles:
         error: BaseException | None = None
         try:
             self._bring(flight)
-            if flight.urgency == _BEHIND:
+            if flight.urgency == BEHIND:
                 _, last, length = self.map.place(flight.stop - 1)
                 self.stats.add(filled=last + length - self.map.place(flight.first)[1])
         except BaseException as e:
@@ -459,20 +434,20 @@ class BlockFiles:
         finally:
             self._arrived(flight, error)
 
-    def _arrived(self, flight: _Flight, error: BaseException | None) -> None:
+    def _arrived(self, flight: Flight, error: BaseException | None) -> None:
         flight.error = error
         with self._lock:
             self._land(flight)
         flight.done.set()
 
-    def _forget(self, flights: Sequence[_Flight]) -> None:
+    def _forget(self, flights: Sequence[Flight]) -> None:
         """Let the next hold ask again for what flights do not bring, in other threads."""
         with self._lock:
             for flight in flights:
                 if self._land(flight) and self._pool is not None:
                     self._pool.grow()
 
-    def _land(self, flight: _Flight) -> bool:
+    def _land(self, flight: Flight) -> bool:
         """Remove a flight from those that are under way; return whether it was one."""
         found = False
         for group in flight.groups:
@@ -484,7 +459,7 @@ class BlockFiles:
                 self._flights.pop(group, None)
         return found
 
-    def _bring(self, flight: _Flight) -> None:
+    def _bring(self, flight: Flight) -> None:
         """Fetch the blocks of a flight that no other process fetches, and wait for those that one does."""
         left = np.arange(flight.first, flight.stop)
         left = left[self.map.state[left] == 0]
@@ -558,7 +533,7 @@ class BlockFiles:
                 os.close(descriptor)
             if self._counts:
                 self.stats.add(requests=1, fetched=length)
-            with self.room.locked():
+            with self._lock:
                 self.map.note(arrived=length)
 
     def _failed(self, e: RldsError, first: int, start: int, reached: int) -> RldsError:
@@ -637,7 +612,7 @@ class Hold:
         What brings those that were missing.
     """
 
-    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[_Flight]) -> None:
+    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[Flight]) -> None:
         self._of, self.blocks, self.flights = of, blocks, flights
         self._process, self._begun = os.getpid(), time.monotonic()
         self._released = False
@@ -679,18 +654,18 @@ class Hold:
                     break
                 if error is not None or not again:
                     raise self._error(error, int(missing[0]))
-                self.flights = self._of._send(missing, missing, _NOW)
+                self.flights = self._of._send(missing, missing, NOW)
         except _Late:
             self._of._forget(self.flights)
             raise
         finally:
             waited = time.monotonic() - begun
             self._of.stats.add(waited=waited)
-            with self._of.room.locked():
+            with self._of._lock:
                 self._of.map.note(waited=waited)
         self.flights = ()
 
-    def _flown(self, patience: _Patience, earlier: Sequence[_Flight]) -> BaseException | None:
+    def _flown(self, patience: _Patience, earlier: Sequence[Flight]) -> BaseException | None:
         """Wait for the flights until one fails; return its error. What ``earlier`` ones met may be over by now."""
         for flight in self.flights:
             patience.wait_for(flight)
@@ -729,7 +704,7 @@ class _Patience:
         self._here: tuple[object, ...] = ()
         self._since = time.monotonic()
 
-    def wait_for(self, flight: _Flight) -> None:
+    def wait_for(self, flight: Flight) -> None:
         """Wait until a flight has ended, or has brought what is wanted of it; raises DownloadFailed."""
         mine = self._blocks[(self._blocks >= flight.first) & (self._blocks < flight.stop)]
         pause = 0.25 if len(mine) == flight.blocks else _LONGEST_POLL  # others of its blocks may come later
@@ -747,76 +722,6 @@ class _Patience:
                     f"did not arrive within {self._timeout:g} s.",
                     hint="a larger timeout=, if the store is slow",
                 )
-
-
-class _Pool:
-    """Daemon threads that fetch; what is waited for goes before what was announced."""
-
-    def __init__(self, threads: int) -> None:
-        self._most, self._threads = threads, 0
-        self._idle = self._waiting = 0  # threads, and flights that none has taken
-        self._numbers = count()
-        self._queue: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
-        self._lock = threading.Lock()
-        self._process, self._made = os.getpid(), list[threading.Thread]()
-        _pools.add(self)
-
-    def put(self, urgency: int, method: weakref.WeakMethod[Any], flight: _Flight) -> None:
-        """Have a flight flown."""
-        with self._lock:
-            self._waiting += 1
-            self._queue.put((urgency, next(self._numbers), method, flight))
-            if self._idle < self._waiting and self._threads < self._most:
-                self._threads += 1
-                self._made.append(threading.Thread(target=self._work, daemon=True, name="rlds-blocks"))
-                self._made[-1].start()
-
-    def grow(self) -> None:
-        """Allow one more thread, in place of one that is stuck."""
-        with self._lock:
-            self._most += 1
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._idle += 1
-            _, _, method, flight = self._queue.get()
-            with self._lock:
-                self._idle -= 1
-                self._waiting -= 1
-            if method is None:
-                return
-            fly = method()
-            if fly is None:
-                flight.error = DownloadFailed("the dataset was closed")
-                flight.done.set()
-            else:
-                fly(flight)
-            del fly, method, flight
-
-    def close(self, urgency: int = _END) -> None:
-        """End all threads, those that fetch after what they do."""
-        for _ in range(self._threads):
-            self._waiting += 1
-            self._queue.put((urgency, next(self._numbers), None, None))
-
-    def finish(self) -> None:
-        """End all threads before the interpreter ends: obstore aborts a process in which it cannot return to it."""
-        if self._process == os.getpid():
-            self._most = 0  # what is announced from now on stays where it is
-            self.close(_AT_EXIT)
-            until = time.monotonic() + _FAREWELL
-            for thread in self._made:
-                thread.join(max(0.0, until - time.monotonic()))
-
-
-_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
-
-
-@atexit.register
-def _finish_pools() -> None:
-    for pool in list(_pools):
-        pool.finish()
 
 
 _opened: weakref.WeakSet[BlockFiles] = weakref.WeakSet()

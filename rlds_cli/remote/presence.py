@@ -256,7 +256,7 @@ class BlockMap:
         return float(self._figures[0]), float(self._figures[1])
 
     def note(self, *, arrived: int = 0, waited: float = 0.0) -> None:
-        """Add to `figures`; under the exclusive lock of the room."""
+        """Add to `figures`. Processes that add at the same moment may lose an addition: bars show them."""
         self._figures += (arrived, waited)
 
     def take(self, blocks: IntArray) -> None:

@@ -138,8 +138,8 @@ def read_span(objects: Objects, index: Index, hashes: GroupHashes, number: int, 
 def wrong_bytes(objects: Objects, name: str, start: int, length: int) -> WrongHash:
     """Return the error for a range of an object that the store sends with other bytes."""
     return WrongHash(
-        f"Bytes {start:,}-{start + length - 1:,} of {str(objects.address).rstrip('/')}/{name} are other ones than the "
-        f"index says, {ATTEMPTS} times. Nothing of them is used.",
+        f"Bytes {start:,}-{start + length - 1:,} of {str(objects.address).rstrip('/')}/{name} do not have the sha256 "
+        f"that the index names, in {ATTEMPTS} attempts. They are not used.",
         hint=push_again(objects),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from rlds_cli.progress import Event, Progress
-from rlds_cli.remote.presence import BlockMap
-from rlds_cli.remote.store import RemoteGrowingStore, RemoteStore
 from rlds_cli.store.opening import Store
 from rlds_cli.text import size_of
+
+if TYPE_CHECKING:  # not loaded for a local dataset
+    from rlds_cli.remote.presence import BlockMap
+    from rlds_cli.remote.store import RemoteStore
 
 
 def watched(progress: Progress, store: Store) -> Progress:
@@ -16,9 +19,10 @@ def watched(progress: Progress, store: Store) -> Progress:
 
     All processes of this machine that read it count, and seconds of readers that wait at the same time are added up.
     """
-    if not isinstance(store, RemoteStore | RemoteGrowingStore):
+    if not store.remote:
         return progress
-    return beside(progress, store.access.row_blocks.map, store.blocks.map)
+    there = cast("RemoteStore", store)
+    return beside(progress, there.access.row_blocks.map, there.blocks.map)
 
 
 def beside(progress: Progress, arriving: BlockMap, waiting: BlockMap) -> Progress:
