@@ -330,6 +330,26 @@ def test_a_whole_pin_of_what_is_here_asks_nothing(bucket: ObjectStore, other: Pa
     assert requests == []
 
 
+def test_what_another_dataset_of_the_home_has_is_not_fetched_again(store: Path, other: Path) -> None:
+    rng = np.random.default_rng(4)
+    seen = rng.standard_normal((2001, 1024), np.float32)
+    action = rng.standard_normal((2000, 2), np.float32)
+    for k in range(3):
+        made = {"observation": seen, "action": action, "next": {"reward": np.full(2000, k)}}
+        push(rlds_cli.create("local/arm", [made], force=True).id, store)
+        got = rlds_cli.open_dataset(store, cache_dir=other)
+        assert same(got.column("observation")[:], seen) and same(
+            got.column("next/reward")[:2000], made["next"]["reward"]
+        )
+        fetched = got.store.stats.fetched  # type: ignore[attr-defined]
+        assert fetched > seen.nbytes if k == 0 else fetched < seen.nbytes / 2
+        if k == 1:  # what others have is checked, too
+            for rows in (other / "remote").glob("*/rows/*"):
+                with rows.open("r+b") as file:
+                    file.write(bytes(range(1, 100)))
+    assert fetched > GROUP
+
+
 def test_a_generation_is_refreshed_from_its_address(store: Path, other: Path) -> None:
     rng = np.random.default_rng(5)
     episodes = [growing_model.draw(rng, 6) for _ in range(4)]

@@ -44,6 +44,7 @@ from rlds_cli.remote.index import File, Index, Piece
 from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
 from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, push_again, wrong_bytes
+from rlds_cli.remote.reuse import Shared
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.store import files as store_files
@@ -196,9 +197,12 @@ class Content(ABC):
 
 
 class RemoteContent(Content):
-    """The files of a dataset that was pushed, checked by the hashes of its blocks."""
+    """The files of a dataset that was pushed, checked by the hashes of its blocks.
 
-    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats) -> None:
+    With ``shares`` the root is one of those of all remote datasets of a home, which share what they have.
+    """
+
+    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shares: bool) -> None:
         super().__init__(connection, pinned.index, root, stats)
         self._hashes = group_hashes(pinned.index, pinned.hashes)
         self._lists = BlockLists(
@@ -208,11 +212,13 @@ class RemoteContent(Content):
             connection,
             lambda size: stats.add(requests=1, fetched=size),
         )
+        self._shared = Shared(root if shares else None, pinned.index, INDEX)
         self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
     def _after_fork(self) -> None:
         super()._after_fork()
         self._lists.after_fork()
+        self._shared.after_fork()
 
     def _is_here(self, file: File) -> bool:
         try:
@@ -334,11 +340,29 @@ class RemoteContent(Content):
     def _fetch(self, number: int, start: int, end: int, take: Callable[[int, Chunk], None]) -> None:
         """Give blocks of an object, from ``start`` to ``end``, to ``take`` with their places, each checked.
 
-        They come in groups as far as these are whole.
+        They come in groups as far as these are whole; from other datasets of the home where these have them.
         """
+        o, lists = self.index.objects[number], self._lists_for(number, start, end)
+        missing = at = start
+        while at < end:
+            group = at // GROUP
+            size = min(BLOCK if group in lists else GROUP, end - at)
+            data = self._shared.read(o.sha256, at, size)
+            if data is not None and self._is_right(number, at, data, lists.get(group)):
+                self._ask(number, missing, at, lists, take)
+                take(at, data)
+                missing = at + size
+            at += size
+        self._ask(number, missing, end, lists, take)
+
+    def _ask(
+        self, number: int, start: int, end: int, lists: dict[int, bytes], take: Callable[[int, Chunk], None]
+    ) -> None:
+        """Fetch blocks as `_fetch` gives them from the store; ``lists`` are those of groups that come in parts."""
+        if start == end:
+            return
         objects, o, at = self.connection(), self.index.objects[number], start
         buffer, wrong = bytearray(), 0
-        lists = self._lists_for(number, start, end)
 
         def arrive(chunk: Chunk) -> None:
             nonlocal at

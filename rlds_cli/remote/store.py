@@ -156,7 +156,7 @@ class Access:
         self.content: PlainContent | RemoteContent = (
             PlainContent(connection, pinned, root, stats)
             if isinstance(pinned, Plain)
-            else RemoteContent(connection, pinned, root, stats)
+            else RemoteContent(connection, pinned, root, stats, shares=self.root is not None)
         )
         self.path = self.content.path
         self.row_blocks: BlockFiles
