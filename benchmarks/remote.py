@@ -102,7 +102,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | None = None, seed: int = 1) -> Any:
-    """Open a dataset and make its loader. ``options``: window, batch, fields and extra."""
+    """Open a dataset and make its loader. ``options``: window, batch, fields, extra and fill."""
     from rlds_cli import bench
     from rlds_cli.loader import Loader
 
@@ -113,6 +113,7 @@ def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | Non
         sampler=bench.parse_sampler(sampler),
         fields=options.get("fields"),
         extra=options.get("extra", ()),
+        fill=options.get("fill", True),
         backend="numpy",
         seed=seed,
     )
@@ -242,11 +243,15 @@ def part_windows(out: Results, url: str) -> None:
     blocks = measured(url, "bare", "windows", MIB, 0)
     options = {**_WINDOWS, "fields": ["observation"]}
     cold = measured(url, "epoch", "s3://b/windows", "Shuffled", options, 0, None)
+    apart = measured(url, "epoch", "s3://b/windows", "Shuffled", {**options, "fill": False}, 9, None)
     local = measured(url, "epoch", str(path), "Shuffled", options, 0, None)
     out.add("bare obstore, ranges of 24 KiB", one["samples"], "/s", f"{one['given'] / MIB:.0f} MiB/s")
     out.add("bare obstore, ranges of 1 MiB", blocks["samples"], "/s", f"{blocks['given'] / MIB:.0f} MiB/s")
     out.add("windows of 24 KiB, cold, a whole epoch", cold["whole"], "/s", f"{cold['waiting']:.0%} waiting")
     out.add("  against bare ranges of 24 KiB", cold["whole"] / one["samples"], "x", "wanted: 0.8")
+    out.add("the first 9 batches of these windows, without filling", apart["samples"], "/s", "the first apart")
+    out.add("  against bare ranges of 24 KiB", apart["samples"] / one["samples"], "x", "wanted: 0.8")
+    out.add("  bytes sent, for each window", apart["sent"] / (9 * BATCH) / KIB, "KiB")
     out.add("  bytes a second against bare ranges of 1 MiB", cold["whole"] * 24 * KIB / blocks["given"], "x")
     out.add("  against the disk", cold["whole"] / local["whole"], "x")
     out.add("  anonymous memory beyond batches", cold["rss"], "MiB", "wanted: 300")

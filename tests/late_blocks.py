@@ -81,7 +81,7 @@ class LateBlocks:
 
     def fill(self, ranges):
         """Nothing: blocks come when they are announced."""
-        return SimpleNamespace(state="", ranges=ranges)
+        return SimpleNamespace(state="", goes_on=False, ranges=ranges)
 
     def come(self) -> None:
         """Let every block come, and stay."""

@@ -59,8 +59,8 @@ It raises an RldsError for what cannot be had. ``start`` is the beginning of a b
 """
 Check = Callable[[int, int, memoryview], bool]
 """``check(file, start, data)`` returns whether ``data`` is the block of a file that begins at ``start``."""
-Pulse = Callable[[], object]
-"""``pulse()`` returns what changes while the source of a process brings bytes that no block shows yet."""
+Heartbeat = Callable[[], object]
+"""``heartbeat()`` returns what changes while the source of a process brings bytes that no block shows yet."""
 
 
 @dataclass
@@ -122,8 +122,8 @@ class BlockFiles:
         The address, for messages.
     counts : bool
         Count requests and bytes that arrive; False if the source does.
-    pulse : callable, optional
-        See `Pulse`. A caller waits as long as it changes.
+    heartbeat : callable, optional
+        See `Heartbeat`. A caller waits as long as it changes.
 
     Attributes
     ----------
@@ -151,9 +151,9 @@ class BlockFiles:
         where: str = "the store",
         stats: Stats | None = None,
         counts: bool = True,
-        pulse: Pulse = lambda: None,
+        heartbeat: Heartbeat = lambda: None,
     ) -> None:
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.stats = stats or Stats()
@@ -464,7 +464,7 @@ class BlockFiles:
         left = np.arange(flight.first, flight.stop)
         left = left[self.map.state[left] == 0]
         locks = self._locks()
-        pause, until, pulse = _POLL, time.monotonic() + self.timeout, self._pulse()
+        pause, until, heartbeat = _POLL, time.monotonic() + self.timeout, self._heartbeat()
         while len(left):
             mine = self._locked(locks, left)
             try:
@@ -478,8 +478,8 @@ class BlockFiles:
             others = left[self.map.state[left] == 0]
             if mine or len(others) < len(left):
                 pause, until = _POLL, time.monotonic() + self.timeout
-            elif (beat := self._pulse()) != pulse:
-                pulse, until = beat, time.monotonic() + self.timeout
+            elif (beat := self._heartbeat()) != heartbeat:
+                heartbeat, until = beat, time.monotonic() + self.timeout
             elif len(others) and time.monotonic() > until:
                 raise DownloadFailed(
                     f"{self.describe(int(others[0]))} did not arrive within {self.timeout:g} s: another process "
@@ -712,7 +712,7 @@ class _Patience:
             if self._of.map.state[mine].all():
                 return
             state = self._of.map.state[self._blocks]
-            here = int(np.count_nonzero(state)), self._of._pulse()
+            here = int(np.count_nonzero(state)), self._of._heartbeat()
             if here != self._here:
                 self._here, self._since = here, time.monotonic()
             elif time.monotonic() - self._since >= self._timeout:

@@ -90,6 +90,11 @@ class Filling:
         """How the filling stands, in words; empty once all blocks are here."""
         return self._filler.state
 
+    @property
+    def goes_on(self) -> bool:
+        """True while the rest arrives, in this process or another one."""
+        return self._filler.state in (UNDER_WAY, _ELSEWHERE_SAID)
+
 
 class Filler:
     """Fetches the blocks of one dataset that somebody wants, in a thread of this process.

@@ -18,7 +18,7 @@ from rlds_cli.errors import DownloadFailed
 from rlds_cli.remote.presence import MANY
 
 _AT_EXIT, NOW, AHEAD, BEHIND, _END = range(5)  # what is done first
-_FAREWELL = 5.0  # seconds in which requests that are on their way may end with the process
+_EXIT_TIMEOUT = 5.0  # seconds in which requests that are on their way may end with the process
 
 
 class Flight:
@@ -99,7 +99,7 @@ class Pool:
         if self._process == os.getpid():
             self._most = 0  # what is announced from now on stays where it is
             self.close(_AT_EXIT)
-            until = time.monotonic() + _FAREWELL
+            until = time.monotonic() + _EXIT_TIMEOUT
             for thread in self._made:
                 thread.join(max(0.0, until - time.monotonic()))
 

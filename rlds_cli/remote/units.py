@@ -121,7 +121,7 @@ class UnitFiles:
             files,
             lambda file, start, length, take: self.read(files[file].path, start, length, take),
             check=lambda file, start, data: self.is_right(files[file].path, start, data),
-            pulse=self._pulse,
+            heartbeat=self._heartbeat,
             timeout=timeout,
             where=where,
             stats=stats,
@@ -238,9 +238,9 @@ class UnitFiles:
         """Have the lock of a unit, once no other process has it."""
         at = 8 + int.from_bytes(key[:6], "little")
         lock = self._learning
-        pause, last, until = _POLL, self._pulse(), time.monotonic() + self.blocks.timeout
+        pause, last, until = _POLL, self._heartbeat(), time.monotonic() + self.blocks.timeout
         while not lock_bytes(lock.number, at, 1):
-            if (beat := self._pulse()) != last:
+            if (beat := self._heartbeat()) != last:
                 last, until = beat, time.monotonic() + self.blocks.timeout
             elif time.monotonic() > until:
                 raise DownloadFailed(
@@ -268,7 +268,7 @@ class UnitFiles:
                     return passing.hashes()
         raise units.wrong(number)
 
-    def _pulse(self) -> bytes:
+    def _heartbeat(self) -> bytes:
         """Return what changes while a process fetches a unit."""
         return os.pread(self._learning.number, 8, 0)
 

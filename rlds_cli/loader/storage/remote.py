@@ -79,6 +79,11 @@ class Filling(Protocol):
         """How the filling stands, in words; empty once all blocks are here."""
         ...
 
+    @property
+    def goes_on(self) -> bool:
+        """True while the rest arrives, in this process or another one."""
+        ...
+
 
 class Blocks(Protocol):
     """The blocks of a remote dataset's files of rows, see `rlds_cli.remote.cache.BlockFiles`."""
@@ -518,8 +523,11 @@ class RemoteReads:
         return arrival
 
     def _apart_of(self, length: int) -> Collection[int]:
-        """Return the files of which large stretches of rows are read in no order, by windows of ``length`` rows."""
-        if not self.scattered:
+        """Return the files of which single blocks are fetched, for windows of ``length`` rows.
+
+        These are files of which large stretches of rows are read in no order, unless all of them arrives anyway.
+        """
+        if not self.scattered or (self.filling is not None and self.filling.goes_on):
             return ()
         if length not in self._apart:
             stretches = [(self._arrays[i].place, n * length) for i, n in self._touches.row_bytes.items()]
