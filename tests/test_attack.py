@@ -30,6 +30,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.mark.parametrize("name", harness.QUICK)
+# Attacks with a cheaper one of their kind beside them.
+LONG = {
+    "archives.descriptions_of_other_types",
+    "datasets.words_of_a_terminal",
+    "locks.a_file_of_the_users",
+    "locks.a_module_beside_the_lock",
+}
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in harness.QUICK]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_comes_of_it(name: str, tmp_path: Path, base: Path) -> None:
     assert harness.run(name, tmp_path / "scene", base, harness.COMMANDS) == []

@@ -90,9 +90,9 @@ def rows(truth, name):
     ("fn", "how"),
     [
         (functions.normalise, {}),
-        (functions.normalise_in_place, {}),
+        pytest.param(functions.normalise_in_place, {}, marks=pytest.mark.slow),
         (functions.normalise_batch, {}),
-        (functions.normalise_step, {}),
+        pytest.param(functions.normalise_step, {}, marks=pytest.mark.slow),
     ],
     ids=["new", "in-place", "batch", "step"],
 )
@@ -382,6 +382,7 @@ def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(b
     assert not (place / "datasets/local/big@dies").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_once_is_replaced_and_its_chunk_done_again(big, truth, place, tmp_path):
     said = []
     how = {"cache_dir": place, "args": {"at": 120, "once": str(tmp_path / "died")}}

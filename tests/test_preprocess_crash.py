@@ -66,7 +66,8 @@ def journal(home, name):
     return max(map(len, lines), default=0)
 
 
-@pytest.mark.parametrize("jobs", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [0, 2])
 def test_a_killed_job_leaves_nothing_and_is_gone_on_with(ds, home, script, jobs, monkeypatch):
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 512)
     undisturbed = preprocess.run(ds, functions.slow, "undisturbed", jobs=0)

@@ -299,6 +299,7 @@ def wait(done, process):
     assert process.poll() is None, process.communicate()
 
 
+@pytest.mark.slow
 def test_shards_that_are_killed_are_gone_on_with(ds, home, start):
     undisturbed = preprocess.run(ds, functions.slow, "undisturbed", jobs=0)
     for before, (number, jobs) in zip((1, 2, 4), ((1, 0), (2, 2), (1, 0)), strict=True):
