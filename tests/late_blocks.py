@@ -27,7 +27,7 @@ class LateBlocks:
 
     def __init__(self, block: int, *, stays: bool = False, delay: float = 0.0, seed: int = 0) -> None:
         self.block, self.stays, self.delay, self.broken = block, stays, delay, set()
-        self.group, self.large, self.stay = block, 1 << 30, False
+        self.group, self.stay = block, False
         self._true: list[np.ndarray] = []
         self._shown: list[np.ndarray] = []
         self._state: list[np.ndarray] = []

@@ -244,7 +244,7 @@ def test_behind_the_training(pushed: tuple[Dataset, str], tmp_path: Path) -> Non
     came = {f.path for number, f in enumerate(blocks.files) if blocks.state(number).any()}
     assert came == {"observation/c/0/0"}, "columns that are not read did not come"
     stats = loader.stats()
-    assert 0 < stats.filled < stats.fetched and "of it in the background" in str(stats)
+    assert 0 < stats.filled <= max(f.size for f in blocks.files) and "of it in the background" in str(stats)
     assert f"remote    all {count} blocks of these fields are here" in loader.describe()
 
 

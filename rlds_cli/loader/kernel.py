@@ -657,8 +657,6 @@ class Touches:
     ----------
     files : list of int
         The files that are read at all.
-    row_bytes : dict of int to int
-        The most bytes that are read of a row, by file.
     """
 
     def __init__(self, plan: Plan, files: Sequence[BlockRange], block: int) -> None:
@@ -669,15 +667,15 @@ class Touches:
         self._marks = np.zeros(max(1, int(firsts[-1])), np.uint8)
         self._list = np.empty(min(_LISTED, len(self._marks)), np.int64)
         reads: list[_Read] = []
-        self.row_bytes: dict[int, int] = {}
+        found: set[int] = set()
         for at, r in plan.reads:
             number = next((i for i, f in enumerate(files) if f.base <= at < f.base + f.nbytes), None)
             if number is not None:
-                self.row_bytes[number] = max(r.size, self.row_bytes.get(number, 0))
+                found.add(number)
                 f = files[number]
                 per = -(-f.chunk // block) if f.chunk else 0
                 reads.append(_Read(r.column, r.at, r.stride, r.size, f.base, int(firsts[number]), f.chunk, per))
-        self.files = sorted(self.row_bytes)
+        self.files = sorted(found)
         self._reads = (_Read * max(1, len(reads)))(*reads)
         self._touch = _Touch(
             len(reads),

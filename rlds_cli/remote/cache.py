@@ -246,7 +246,7 @@ class BlockFiles:
         wanted : sequence of (int, int array)
             Numbers of files, and of blocks in them.
         scattered : collection of int
-            Files of which large stretches are read in no order: little is fetched around them, see `_around`.
+            Files that are read in no order: little is fetched around what is wanted, see `_around`.
 
         Raises
         ------
@@ -294,9 +294,8 @@ class BlockFiles:
     def _around(self, missing: IntArray, scattered: Collection[int]) -> IntArray:
         """Return the blocks to fetch for some that are missing.
 
-        Of small rows, and of rows that are read in order, a whole group: its other blocks will be wanted, and it costs
-        no request more. Of large stretches of rows that are read in no order, the blocks themselves, until half of a
-        group is here or wanted.
+        Of files that are read in order, a whole group: its other blocks will be wanted, and it costs no request more.
+        Of files that are read in no order, the blocks themselves, until half of a group is here or wanted.
         """
         state = self.map.state
         groups, wanted = np.unique(missing // MANY, return_counts=True)
@@ -423,10 +422,11 @@ class BlockFiles:
             flight.begun = True
         error: BaseException | None = None
         try:
+            missing = flight.first + np.flatnonzero(self.map.state[flight.first : flight.stop] == 0)
             self._bring(flight)
-            if flight.urgency == BEHIND:
-                _, last, length = self.map.place(flight.stop - 1)
-                self.stats.add(filled=last + length - self.map.place(flight.first)[1])
+            if flight.urgency == BEHIND and len(missing):
+                shorter = BLOCK - self.map.place(int(missing[-1]))[2]
+                self.stats.add(filled=len(missing) * BLOCK - shorter)
         except BaseException as e:
             error = e
         try:

@@ -108,11 +108,6 @@ class Blocks(Protocol):
         """True if blocks that are here need not leave for others."""
         ...
 
-    @property
-    def large(self) -> int:
-        """Bytes of a stretch of rows, from which on only its own blocks are worth fetching."""
-        ...
-
     def number(self, path: Path) -> int:
         """Return the number of a file."""
         ...
@@ -124,7 +119,7 @@ class Blocks(Protocol):
     def announce(self, wanted: Wanted, scattered: Collection[int] = ()) -> Hold:
         """Hold blocks, and begin to fetch those that are missing.
 
-        Of files that are ``scattered``, large stretches of rows are read in no order.
+        Files that are ``scattered`` are read in no order.
         """
         ...
 
@@ -270,13 +265,13 @@ class EncodedRows:
         The encoded frames end to end, and the first byte of each [rows + 1].
     place : Place, optional
         Of the encoded frames or videos, if there are any bytes.
-    nbytes, count : int
-        Of these; and number of rows.
+    nbytes : int
+        Of these.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
         f, self._store = dataset.schema[name], rows_of(dataset)
-        self._name, self.count = name, dataset.num_rows
+        self._name = name
         self.frames: tuple[Array, IntArray] | None = None
         self.place: Place | None = None
         if f.kind != "frames" or f.codec == VIDEO:
@@ -475,7 +470,6 @@ class RemoteReads:
         parts = [part for place, size in read for part in place.wanted(np.zeros(1, np.int64), np.array([size]))]
         self._read: list[tuple[int, int, int]] = [(file, int(found[0]), int(found[-1]) + 1) for file, found in parts]
         self.scattered = False
-        self._apart: dict[int, frozenset[int]] = {}
         self._whole: Hold | None = None
         self._process, self._tries = os.getpid(), 0
         self.filling: Filling | None = None
@@ -514,7 +508,7 @@ class RemoteReads:
         """
         if self.whole:
             return None
-        arrival = Arrival(self.blocks, self._stages(bound, rows, n), self._apart_of(bound.length))
+        arrival = Arrival(self.blocks, self._stages(bound, rows, n), self._apart)
         self._tries = TRIES if arrival.missing else self._tries - 1
         if self._tries <= 0 and self.look():
             return None
@@ -522,19 +516,12 @@ class RemoteReads:
             _waiting.put(arrival)
         return arrival
 
-    def _apart_of(self, length: int) -> Collection[int]:
-        """Return the files of which single blocks are fetched, for windows of ``length`` rows.
-
-        These are files of which large stretches of rows are read in no order, unless all of them arrives anyway.
-        """
+    @property
+    def _apart(self) -> Collection[int]:
+        """The files of which single blocks are fetched: those that are read in no order, unless all arrives anyway."""
         if not self.scattered or (self.filling is not None and self.filling.goes_on):
             return ()
-        if length not in self._apart:
-            stretches = [(self._arrays[i].place, n * length) for i, n in self._touches.row_bytes.items()]
-            stretches += [(e.place, e.nbytes // max(1, e.count)) for e, _ in self._encoded if e.place is not None]
-            large = [place for place, n in stretches if n >= self.blocks.large]
-            self._apart[length] = frozenset(int(file) for place in large for file in place.files if file >= 0)
-        return self._apart[length]
+        return {file for file, _, _ in self._read}
 
     def _stages(self, bound: Bound, rows: Bound | None, n: int) -> Iterator[Wanted]:
         """Yield the blocks that are read, in stages: each is known when the blocks of those before are here."""
