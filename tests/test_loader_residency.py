@@ -152,7 +152,7 @@ def test_until_all_is_in_memory_and_again_from_a_gather_that_waits(file: Path) -
         np.testing.assert_array_equal(gather(mapped, first), expected[first])
     assert watch.advising
 
-    after = first + 20
+    after, mapped = first + 20, cold(file)
     told = watch.advise([PlannedRead(mapped, after)])
     assert told
     with watch.gather(told):

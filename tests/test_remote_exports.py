@@ -67,6 +67,7 @@ def test_an_export_goes_on_when_the_store_is_back(
         rlds_cli.export(there, "minari", tmp_path / "made-v0", jobs=1)
     bucket.faults.clear()
     assert not (tmp_path / "made-v0").exists()
+    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far)
     with bucket.counting() as second:
         done = rlds_cli.export(there, "minari", tmp_path / "made-v0", jobs=1)
     assert done.fingerprint == ds.fingerprint and first

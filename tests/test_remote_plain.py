@@ -253,6 +253,7 @@ def test_a_part_that_changes_later_is_an_error(bucket: ObjectStore, other: Path)
     assert same(got.column("action")[:], ds.column("action")[:])
 
 
+@pytest.mark.slow  # a busy machine is too late for its time-out
 def test_a_unit_may_take_longer_than_the_time_out(
     bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
