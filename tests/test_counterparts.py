@@ -13,10 +13,10 @@ from loader_data import create, episode
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.dataset import batch
+from rlds_cli.dataset import counterparts
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader import Episode, Loader, Normalize, Shuffled
+from rlds_cli.loader import Episode, Loader, Mixture, Normalize, Shuffled, Slice
 
 Names = dict[str, Any]
 
@@ -58,9 +58,9 @@ def test_the_message_says_what_to_write(things: Names, what: str, name: str, cod
 def test_lines_of_code_that_are_suggested_run(things: Names) -> None:
     scope = {**things, "Loader": Loader, "Shuffled": Shuffled, "Episode": Episode}
     names = ("iterate_episodes", "total_steps", "total_episodes", "keys", "shuffle", "filter")
-    lines = [batch.DATASET[name] for name in names]
-    lines += [table["sample"].split(" once")[0] for table in (batch.DATASET, batch.LOADER)]
-    lines += [batch.DATASET["sample_episodes"].split(" once")[0], *batch.BATCH.values()]
+    lines = [counterparts.DATASET[name] for name in names]
+    lines += [table["sample"].split(" once")[0] for table in (counterparts.DATASET, counterparts.LOADER)]
+    lines += [counterparts.DATASET["sample_episodes"].split(" once")[0], *counterparts.BATCH.values()]
     for line in lines:
         if not line.startswith("Loader(...") and "cuda" not in line:
             exec(line, {**scope, "values": np.zeros(4)})
@@ -122,3 +122,94 @@ def test_what_is_no_transform_of_a_batch(ds: rlds_cli.Dataset, transform: Any, s
     with pytest.raises(InvalidArgument) as e:
         Loader(ds, 4, transform=transform)
     assert says in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"shuffle": True}, "sampler=Shuffled()"),
+        ({"num_workers": 4}, "DataLoader(loader.as_torch(), batch_size=None, num_workers=4)"),
+        ({"gamma": 0.99}, "window=Transition(n_step=3, gamma=0.99)"),
+        ({"drop_last": True}, "sampler=Shuffled(drop_last=True)"),
+        ({"pin_memory": True}, 'device="cuda"'),
+        ({"collate_fn": len}, "transform=function_of_a_batch"),
+        ({"smapler": Shuffled()}, "hint: sampler="),
+        ({"window": 20}, "hint: window=Slice(20)"),
+        ({"window": Slice}, "hint: window=Slice(20)"),
+        ({"window": "episode"}, "hint: window=Episode()"),
+        ({"sampler": "shuffled"}, "hint: sampler=Shuffled()"),
+        ({"sampler": "Prioritised"}, "hint: sampler=Prioritized()"),
+    ],
+)
+def test_arguments_that_a_loader_does_not_have(ds: rlds_cli.Dataset, arguments: Names, says: str) -> None:
+    with pytest.raises(InvalidArgument) as e:
+        Loader(ds, 4, **arguments)
+    assert says in str(e.value) and f"{next(iter(arguments))}=" in str(e.value)
+
+
+@pytest.mark.parametrize("given", [list, tuple])
+def test_several_datasets_are_a_mixture(ds: rlds_cli.Dataset, given: Any) -> None:
+    for make in (Loader, Mixture):
+        with pytest.raises(InvalidArgument) as e:
+            make(given([ds, "d4rl/hopper-medium-v2"]))
+        assert f'Mixture({{"{ds.id.partition("/")[2]}": "{ds.id}", "hopper-medium-v2": "d4rl/h' in (e.value.hint or "")
+
+
+def test_weights_of_a_mixture_come_second(ds: rlds_cli.Dataset) -> None:
+    with pytest.raises(InvalidArgument) as e:
+        Mixture({"lab/a": 0.5, "lab/b": 0.5})  # type: ignore[dict-item]
+    assert e.value.hint == 'Mixture({"a": "lab/a", "b": "lab/b"}, {"a": 0.5, "b": 0.5})'
+
+
+def test_a_loader_is_iterated(things: Names) -> None:
+    with pytest.raises(TypeError, match=r"batches = iter\(loader\) once"):
+        next(things["loader"])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda ds: ds.split("train"), "ds.split(0.9)"),
+        (lambda ds: ds.split("length"), 'ds.split(by="length")'),
+        (lambda ds: ds.split(), "ds.split(0.9, 0.1)"),
+        (lambda ds: ds.split(0.5, 0.6), "ds.split(0.9, 0.1)"),
+        (lambda ds: ds.select(lambda ep: True), "if keep(ds.episode(k))"),
+        (lambda ds: ds.select("length > 3"), 'ds.select(where="length > 3")'),
+        (lambda ds: ds.select([0, 1]), "ds.select(episodes=...)"),
+        (lambda ds: ds["next", "reward"], 'ds.column("next/reward")'),
+        (lambda ds: ds["action"], 'ds[:]["action"]'),
+    ],
+)
+def test_ways_to_ask_a_dataset(ds: rlds_cli.Dataset, call: Any, says: str) -> None:
+    with pytest.raises((InvalidArgument, IndexError)) as e:
+        call(ds)
+    assert says in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("reward", 'batch["next", "reward"]'),
+        ("obsrevation", 'batch["observation"]'),
+        (("observation", "position"), 'batch["observation"], which has nothing below it'),
+        ("mask", "window=Slice(20)"),
+        (("mask", "observation"), "window=Slice(20)"),
+    ],
+)
+def test_fields_that_a_batch_does_not_have(things: Names, key: Any, says: str) -> None:
+    with pytest.raises(UnknownField) as e:
+        things["batch"][key]
+    assert says in str(e.value)
+
+
+def test_the_mask_of_slices_is_for_all_fields(ds: rlds_cli.Dataset) -> None:
+    batch = next(iter(Loader(ds, 4, window=Slice(3), backend="numpy")))
+    with pytest.raises(UnknownField, match='batch\\["mask"\\], which has nothing below it'):
+        batch["mask", "observation"]
+
+
+def test_one_transition_is_a_tensordict_without_batch_dimensions(ds: rlds_cli.Dataset) -> None:
+    pytest.importorskip("tensordict")
+    one, td = ds[1], ds[1].tensordict()
+    assert td.batch_size == () and td["next", "reward"].shape == (1,) and int(td["episode"]) == one["episode"]
+    assert np.array_equal(td["observation"].numpy(), one["observation"])

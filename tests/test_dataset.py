@@ -222,6 +222,43 @@ def test_splitting_at_random(walks: tuple[Dataset, list[dict[str, np.ndarray]]])
             ds.split(*shares)
 
 
+def test_one_share_gives_two_parts(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
+    ds, _ = walks
+    train, held_out = ds.split(0.9, seed=3)
+    assert (train.num_episodes, held_out.num_episodes) == (27, 3)
+    assert sorted([*train.episodes.index, *held_out.episodes.index]) == list(range(30))
+    assert [part.num_episodes for part in ds.split(1.0)] == [30, 0]
+
+
+def test_splitting_by_a_column(walks: tuple[Dataset, list[dict[str, np.ndarray]]]) -> None:
+    ds, episodes = walks
+    lengths = [len(e["a"]) for e in episodes]
+    parts = ds.split(by="length")
+    assert list(parts) == sorted(set(lengths))
+    for length, part in parts.items():
+        assert part.episodes.index.tolist() == [k for k, n in enumerate(lengths) if n == length]
+    with pytest.raises(UnknownField, match='no episode column "lenght"'):
+        ds.split(by="lenght")
+
+
+def test_shares_of_whole_groups() -> None:
+    scenes = ["lab", "kitchen", None, "lab", "hall", "kitchen", None, "lab", "hall", "lab"]
+    made = [{"observation": np.zeros(3), **({} if s is None else {"episode": {"scene": s}})} for s in scenes]
+    ds = rlds_cli.create("local/scenes", made)
+    assert list(ds.split(by="scene")) == ["hall", "kitchen", "lab", None]
+    assert ds.split(by="scene")[None].episodes.index.tolist() == [2, 6]
+    seen = set()
+    for seed in range(20):
+        a, b, c = ds.split(0.4, 0.4, 0.2, seed=seed, by="scene")
+        values = [set(part.episodes["scene"]) for part in (a, b, c)]
+        assert all(values) and sum(map(len, values)) == 4 and set.union(*values) == {"lab", "kitchen", "hall", None}
+        assert sum(part.num_episodes for part in (a, b, c)) == 10
+        seen.add(a.num_episodes)
+    assert seen == {2, 4}  # a share of 4: one scene of 4, two of 2, or one of 2 before that of 4
+    train, held_out = ds.select(where="scene == 'lab' or scene == 'hall'").split(0.9, by="scene")
+    assert {train.num_episodes, held_out.num_episodes} == {4, 2}  # each part has a scene
+
+
 def test_columns_may_not_be_written(four: Dataset) -> None:
     with pytest.raises(ValueError, match="read-only"):
         four.column("observation")[0] = 1

@@ -196,6 +196,36 @@ def test_the_readme_counts_what_can_be_downloaded() -> None:
     assert f"{count:,} datasets of [{len(open_families)} families]" in " ".join(text_of("README.md").split())
 
 
+def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    """Each row of the README names its ratios in the order of these rows of the page."""
+    rows = {
+        "conversion of a v2 file": ["rate / baseline's rate", "rate / TorchRL's rate"],
+        "size on disk": ["size / TorchRL's memmap directory"],
+        "batches of 256 transitions": ["torchrl: memmap", "cpprb: ReplayBuffer", "rlox: OfflineDatasetBuffer", "limit: packed take"],
+        "batches of 32 slices": ["torchrl: SliceSampler, cached", "rlox: sample_trajectories"],
+        "windows of 24 KiB": ["pread: windows, 16 threads", "pread: windows, 64 threads"],
+        "small rows": ["pread: small rows, 16 threads"],
+    }  # fmt: skip
+    cells = [[cell.strip() for cell in line.split("|")] for line in text_of("docs/performance.md").splitlines()]
+    for name, peers in rows.items():
+        (row,) = (line for line in text_of("README.md").splitlines() if line.startswith("| ") and name in line)
+        figures = re.findall(r"(?<![\d.])(\d+(?:\.\d+)?) (?:times|of)", row.split("|")[2])
+        measured = []
+        for peer in peers:
+            found = next(c for c in cells if peer in c)  # the first table that has it
+            ratios = [c for c in found if re.fullmatch(r"[\d.]+ x( as long)?", c)]
+            measured.append(ratios[0].split()[0])
+        assert figures == measured, row
+
+
+@pytest.mark.slow
+def test_the_preprocessing_of_the_readme_runs_in_a_fresh_home(desk: Path) -> None:
+    (block,) = (block for block in blocks("README.md", "console") if "--try" in block)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in (line.removeprefix("$ ") for line in block.splitlines()):
+        subprocess.run(line, shell=True, env=environment, check=True)
+
+
 def test_lines_of_prose_wrap() -> None:
     script = load(ROOT / "scripts" / "wrap_docs.py")
     long = [page.name for page in script.pages() if script.wrapped(page.read_text()) != page.read_text()]

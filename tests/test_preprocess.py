@@ -14,6 +14,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.errors import PreprocessError
 
 LENGTHS = [60 + i % 101 for i in range(150)]  # 15,807 steps: four parts of the size below
 
@@ -555,3 +556,29 @@ def test_an_episode_of_one_step_does_not_tell_how_long_the_whole_takes(tmp_path)
     assert r.length == 1 and r.seconds >= 0.02
     assert r.total_seconds < 20  # 21 calls; 4,001 times the 20 ms of a single step would be 80 s
     assert preprocess.attempt(ds, patient, jobs=0).total_seconds > 40
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch", "tensordict"])
+def test_a_filter_returns_a_bool(small, arrays):
+    def long(episode):
+        return len(episode["action"]) > 5
+
+    def positive(episode):  # a bool of NumPy or torch
+        return episode["next"]["reward"].sum() > 0
+
+    kept = preprocess.run(small, long, "long", arrays=arrays)
+    assert kept.episodes["length"].tolist() == [8, 9, 10, 6]
+    totals = [ep["next"]["reward"].sum() for ep in trajectories([5, 8, 3, 9, 10, 1, 6])]
+    expected = [k for k, total in enumerate(totals) if total > 0]
+    assert 0 < len(expected) < 7
+    kept = preprocess.run(small, positive, "positive", arrays=arrays)
+    assert kept.column("info/number")[kept.episodes["start"]].tolist() == expected
+    alone = [ep for k, ep in enumerate(trajectories([5, 8, 3, 9, 10, 1, 6])) if k in expected]
+    assert kept.fingerprint == rlds_cli.create("local/expected", alone).fingerprint
+
+
+@pytest.mark.parametrize("unit", ["batch", "step"])
+def test_a_filter_of_steps_is_refused(small, unit):
+    with pytest.raises(PreprocessError, match="a bool was returned") as e:
+        preprocess.run(small, lambda data: True, "kept", unit=unit)
+    assert "unit=episode" in e.value.hint

@@ -214,3 +214,45 @@ def test_what_is_wrong_with_a_result_is_said_and_info_tells_the_chain_back_to_th
     assert archive in " ".join(chain.split())
     assert "by divide.py:by_zero(by=1e-44), source " + code[:8] in " ".join(chain.split())
     assert chain.index(archive[:8]) < chain.index("divide.py") < chain.index("return_to_go()")
+
+
+def test_a_file_with_one_function_is_enough(pendulum, rlds, tmp_path):
+    source = """
+def _twice(x):
+    return 2 * x
+
+def double(episode):
+    episode["action"] = _twice(episode["action"])
+    return episode
+"""
+    (tmp_path / "mine.py").write_text(source)
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "mine.py")
+    assert made.returncode == 0, made.stderr
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl@double")
+    assert np.array_equal(ds.column("action"), 2 * pendulum.column("action"))
+    assert "removed" not in made.stderr
+
+    (tmp_path / "two.py").write_text("def a(x):\n    return x\n\ndef b(x):\n    return x\n")
+    refused = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "two.py")
+    assert refused.returncode == 1
+    assert "two.py defines 2 functions: a, b." in refused.stderr and "--fn two.py:a" in refused.stderr
+
+
+def test_fields_that_a_function_leaves_out_are_named_before_the_run(pendulum, rlds, tmp_path):
+    (tmp_path / "sum.py").write_text("def total(episode):\n    return {'total': episode['next']['reward'].cumsum()}\n")
+    tried = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "sum.py", "--try")
+    names = [name for name in pendulum.schema if name not in ("next/terminated", "next/truncated")]
+    lost = f"{len(names)} fields would be removed, which total does not return: {', '.join(names)}."
+    assert len(names) < 9 and lost in tried.stdout and "return {**data, ...} keeps them" in tried.stdout
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "sum.py")
+    assert made.returncode == 0 and lost in made.stderr
+    dropped = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "select_fields", "--arg", "drop=action")
+    assert dropped.returncode == 0 and "would be removed" not in dropped.stderr
+
+
+def test_an_argument_that_is_spelt_otherwise(pendulum, rlds, tmp_path):
+    wrong = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "select_fields", "--arg", "field=action")
+    assert wrong.returncode == 1 and "--arg fields=VALUE instead of field" in wrong.stderr
+    (tmp_path / "same.py").write_text("def same(episode):\n    return episode\n")
+    other = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "same.py", "--arg", "field=action")
+    assert other.returncode == 1 and "--fields NAME,NAME" in other.stderr

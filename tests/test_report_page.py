@@ -466,3 +466,14 @@ def test_the_code_of_the_page_about_reports_runs(tmp_path: Path, monkeypatch: py
     assert namespace["written"].bytes == (tmp_path / "report.html").stat().st_size
     limits = (content.MOST_LISTED, content.MOST_SHOWN, spreads.SAMPLE_STEPS, content.MOST_ELEMENTS)
     assert all(f"{limit:,}" in page for limit in limits)
+
+
+def test_a_report_without_a_name_is_named_after_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rlds_cli.download("sample/pendulum-d4rl")
+    monkeypatch.chdir(tmp_path)
+    for words in (["--html"], ["--html", "--force"]):
+        run = run_rlds("inspect", "sample/pendulum-d4rl", *words)
+        assert run.returncode == 0 and run.stdout.startswith(b"pendulum-d4rl.html"), run.stderr
+        assert [file.name for file in tmp_path.glob("*.html")] == ["pendulum-d4rl.html"]
+    run = run_rlds("inspect", "sample/pendulum-d4rl", "--html", "mine.html")
+    assert run.returncode == 0 and (tmp_path / "mine.html").is_file()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from rlds_cli import text
 from rlds_cli.cli import options, out, remote
@@ -22,7 +24,19 @@ if TYPE_CHECKING:
 _STDOUT = "-"
 
 
-@app.command("inspect")
+class _WithDefaultReport(TyperCommand):
+    """Takes ``--html`` without a file, at the end of the line or before another option, as ``--html ""``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        words: list[str] = []
+        for word, following in pairwise([*args, "--"]):
+            words += [word, ""] if word == "--html" and following != _STDOUT and following.startswith("-") else [word]
+        parsed: list[str] = super().parse_args(ctx, words)
+        return parsed
+
+
+@app.command("inspect", cls=_WithDefaultReport)
 def inspect(
     ref: Annotated[
         str,
@@ -39,7 +53,10 @@ def inspect(
     html: Annotated[
         str | None,
         typer.Option(
-            "--html", metavar="FILE", help="Write a report as one HTML file; - is stdout.", show_default=False
+            "--html",
+            metavar="[FILE]",
+            help="Write a report as one HTML file, by default NAME.html; - is stdout.",
+            show_default=False,
         ),
     ] = None,
     plot: Annotated[
@@ -99,7 +116,7 @@ def inspect(
     if video is not None:
         _write_video(ds, video, episode=episode, field=field)
     if html is not None:
-        _write_report(ds, html, force=force)
+        _write_report(ds, html or f"{ds.id.rpartition('/')[2]}.html", force=force)
     return remote.tell(there)
 
 

@@ -344,7 +344,8 @@ def _trial(r: Report) -> str:
         return visible.lines([*lines, "  dropped: the function returned None"])
     if r.returned != (r.length,):
         lines.append(f"  returned {len(r.returned)} of {', '.join(f'{n:,}' for n in r.returned)} steps")
-    return visible.lines([*lines, *_fields(r), _whole(r)])
+    notes = [f"  note: {r.note}"] if r.note else []
+    return visible.lines([*lines, *_fields(r), *notes, _whole(r)])
 
 
 def _fields(r: Report) -> Iterator[str]:

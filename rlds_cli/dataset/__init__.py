@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import settings
-from rlds_cli.dataset import batch, environments, layouts, provenance, selection
+from rlds_cli.dataset import counterparts, environments, layouts, partition, provenance, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
@@ -423,7 +423,7 @@ class Dataset:
 
     def select(
         self,
-        *,
+        *positional: Never,
         split: str | None = None,
         where: str | None = None,
         episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
@@ -447,6 +447,8 @@ class Dataset:
         RldsError
             There is no such split.
         """
+        if positional:
+            raise InvalidArgument("ds.select(...): its arguments have names.", hint=self._named(positional[0]))
         chosen = np.arange(self.num_episodes)
         if episodes is not None:
             chosen = chosen[episodes if isinstance(episodes, slice) else selection.chosen(episodes)]
@@ -464,16 +466,69 @@ class Dataset:
         """Number of selected episodes outside of the split ``train``; 0 without such a split."""
         return int((~self.episodes["split/train"]).sum()) if "train" in self.episodes.splits else 0
 
-    def split(self, *shares: float, seed: int = 0) -> tuple[Dataset, ...]:
-        """Divide the episodes at random, by shares of their number that add up to at most 1.
+    def _named(self, given: object) -> str:
+        """Return the call of `select` that ``given`` without a name was meant for."""
+        if callable(given):
+            return "ds.select(episodes=[k for k in range(ds.num_episodes) if keep(ds.episode(k))]), or where="
+        if isinstance(given, str):
+            return f'ds.select({"split" if given in self.episodes.splits else "where"}="{given}")'
+        return "ds.select(episodes=...)"
 
-        >>> train, val = ds.split(0.9, 0.1)  # doctest: +SKIP
+    @overload
+    def split(self, *shares: float, seed: int = 0, by: None = None) -> tuple[Dataset, ...]: ...
+    @overload
+    def split(self, *, by: str) -> dict[Any, Dataset]: ...
+    @overload
+    def split(self, *shares: float, seed: int = 0, by: str) -> tuple[Dataset, ...]: ...
+
+    def split(self, *shares: float, seed: int = 0, by: str | None = None) -> tuple[Dataset, ...] | dict[Any, Dataset]:
+        """Divide the episodes at random, by shares of their number, or by an episode column.
+
+        Parameters
+        ----------
+        *shares : float
+            The size of each part, as a share of the episodes. Together at most 1; episodes beyond that are in no part.
+            One share gives two parts: that share, and the other episodes.
+        seed : int
+            Of the random order.
+        by : str, optional
+            An episode column. Without shares, the result is a dict with one part for each value, in sorted order.
+            With shares, all episodes of a value are in the same part: the values are shuffled, and a part ends with the
+            value that brings its number of episodes nearest to its share. An episode without a value is a value of its
+            own without shares (None), and with them.
+
+        Raises
+        ------
+        InvalidArgument
+            Shares are negative, or add up to more than 1; or there are neither shares nor a column.
+        UnknownField
+            There is no such column.
+
+        Examples
+        --------
+        >>> train, val = ds.split(0.9)  # doctest: +SKIP
+        >>> train, val, test = ds.split(0.8, 0.1, 0.1, by="scene")  # no scene in two parts  # doctest: +SKIP
+        >>> ds.split(by="scene")["kitchen"]  # doctest: +SKIP
         """
-        if not shares or min(shares) < 0 or sum(shares) > 1 + 1e-9:
-            raise ValueError(f"shares must not be negative and add up to at most 1: {shares}")
-        order = np.random.default_rng(seed).permutation(self.num_episodes)
-        ends = np.round(np.cumsum(shares) * self.num_episodes).astype(np.int64)
-        return tuple(self._view(np.sort(part)) for part in np.split(order, ends)[: len(shares)])
+        groups = None if by is None else partition.groups(self.episodes[by])
+        if groups is not None and not shares:
+            return {value: self._view(members) for value, members in groups.items()}
+        together = None if groups is None else tuple(groups.values())
+        parts = partition.divide(self._shares(shares), self.num_episodes, seed, together)
+        return tuple(self._view(part) for part in parts)
+
+    def _shares(self, shares: tuple[float, ...]) -> tuple[float, ...]:
+        """Check the shares of `split`, and complete a single one."""
+        name: Any = shares[0] if shares else None
+        if isinstance(name, str):
+            column = f'ds.split(by="{name}")' if name in self.episodes else "ds.split(0.9)"
+            hint = self._named(name) if name in self.episodes.splits else column
+            raise InvalidArgument(f'ds.split("{name}"): a part is given by its share, such as 0.9.', hint=hint)
+        if not shares or not all(s >= 0 for s in shares) or sum(shares) > 1 + 1e-9:
+            raise InvalidArgument(
+                f"ds.split{shares}: shares are not negative, and add up to at most 1.", hint="ds.split(0.9, 0.1)"
+            )
+        return (shares[0], 1 - shares[0]) if len(shares) == 1 else shares
 
     def _view(self, chosen: IntArray) -> Dataset:
         return Dataset(self.store, chosen if self._index is None else self._index[chosen])
@@ -531,7 +586,7 @@ class Dataset:
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            batch.missing(self, name, batch.DATASET)
+            counterparts.missing(self, name, counterparts.DATASET)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset, (self.store, self._index)

@@ -7,7 +7,6 @@
     batch["mask"]                        [B, L]       with slices: [B, L, ...] everywhere
 
 A batch is a pytree of JAX and of torch. Neither is imported for that: batches are registered once a library is in use.
-Attribute errors suggest the code to write for names that users know from other libraries.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import numpy as np
 
 from rlds_cli import text
+from rlds_cli.dataset import counterparts
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import split_name
+from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -33,50 +34,6 @@ ROOT_FLAGS = ("done", "terminated", "truncated")
 _ABSENT = object()
 Names = tuple[Any, ...]
 Kind = type[dict[Any, Any]]
-_CREATE = 'rlds_cli.create("local/NAME", episodes): a dataset does not grow'
-_PRIORITIES = "loader.update_priorities(batch, priority)"
-_TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
-DATASET = {
-    "sample": "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample",
-    "extend": _CREATE,
-    "add": _CREATE,
-    "preprocess": 'rlds_cli.preprocess.run(ds, function, "name")',
-    "map": 'rlds_cli.preprocess.run(ds, function, "name")',
-    "filter": 'ds.select(where="total_reward > 100")',
-    "shuffle": "Loader(ds, 256, sampler=Shuffled())",
-    "append_transform": _TRANSFORM,
-    "update_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
-    "update_tensordict_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
-    "iterate_episodes": "for k in range(ds.num_episodes): episode = ds.episode(k)",
-    "sample_episodes": "batches = iter(Loader(ds, 8, window=Episode())) once, and batch = next(batches)",
-    "filter_episodes": 'ds.select(where="total_reward > 100")',
-    "recover_environment": "ds.make_env()",
-    "total_steps": "ds.num_steps",
-    "total_episodes": "ds.num_episodes",
-    "features": "ds.schema",
-    "keys": "ds.schema",
-}
-LOADER = {
-    "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
-    "extend": _CREATE,
-    "add": _CREATE,
-    "preprocess": 'rlds_cli.preprocess.run(loader.dataset, function, "name")',
-    "append_transform": _TRANSFORM,
-    "update_priority": _PRIORITIES,
-    "update_tensordict_priority": f"{_PRIORITIES}, which takes a TensorDict as well",
-}
-BATCH = {
-    "batch_size": "batch.tensordict().batch_size",
-    "shape": "batch.tensordict().shape",
-    "reshape": "batch.tensordict().reshape(-1)",
-    "set": 'batch["name"] = values',
-    "set_": 'batch["name"] = values',
-    "select": 'Loader(..., fields=("observation", "action")), or batch.tensordict().select("observation")',
-    "exclude": 'batch.tensordict().exclude("action")',
-    "cpu": 'batch.to("cpu")',
-    "cuda": 'batch.to("cuda")',
-    "to_tensordict": "batch.tensordict()",
-}
 
 
 class Batch(dict[Any, Any]):
@@ -163,10 +120,22 @@ class Batch(dict[Any, Any]):
             )
         value = self.get(key, _ABSENT)
         if value is _ABSENT:
+            name = "/".join(split_name(key))
             raise UnknownField(
-                f"no field {'/'.join(split_name(key))!r} in this batch. Fields: {', '.join(self.names())}."
+                f"no field {name!r} in this batch. Fields: {', '.join(self.names())}.", hint=self._instead(name)
             )
         return value
+
+    def _instead(self, name: str) -> str | None:
+        """Return the code to write instead of ``batch[name]``, for a name that is not a field."""
+        names = self.names()
+        whole = next((n for n in names if is_below(name, n)), None)
+        if whole is not None:
+            return f'batch["{whole}"], which has nothing below it'
+        if is_below(name, "mask"):
+            return "masks come with windows of several steps: window=Slice(20)"
+        near = next((n for n in names if n.endswith(f"/{name}")), None) or text.closest(name, names)
+        return near and f"batch[{', '.join(repr(part) for part in split_name(near))}]".replace("'", '"')
 
     def __setitem__(self, key: Key, value: Any) -> None:
         if isinstance(key, str) and "/" not in key:  # what functions of single steps do most
@@ -256,7 +225,8 @@ class Batch(dict[Any, Any]):
                 raise InvalidArgument(
                     "batch.to() gives torch tensors.", hint="jax.device_put(batch, device), or batch.numpy() first"
                 )
-            tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x
+            numbers = isinstance(x, np.ndarray | np.generic) and x.dtype != object
+            tensor = torch.as_tensor(x) if numbers else x
             return tensor.to(device, non_blocking=non_blocking) if isinstance(tensor, torch.Tensor) else x
 
         return self.map(move)._like(self)
@@ -293,11 +263,11 @@ class Batch(dict[Any, Any]):
     def tensordict(self) -> TensorDict:
         """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
 
-        [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets. NumPy arrays
-        become tensors that share their memory, and text becomes a ``NonTensorStack``. The TensorDict also has ``done``,
-        ``terminated`` and ``truncated`` at the root, all False, and with `Prioritized` ``priority_weight`` [B] or
-        [B, L], the importance weights in the form that losses multiply by. ``loader.update_priorities(td, td_error)``
-        takes the TensorDict.
+        [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets; [] for
+        ``ds[i]``. NumPy arrays become tensors that share their memory, and text becomes a ``NonTensorStack``. The
+        TensorDict also has ``done``, ``terminated`` and ``truncated`` at the root, all False, and with `Prioritized`
+        ``priority_weight`` [B] or [B, L], the importance weights in the form that losses multiply by.
+        ``loader.update_priorities(td, td_error)`` takes the TensorDict.
 
         Raises
         ------
@@ -307,7 +277,7 @@ class Batch(dict[Any, Any]):
             The batch holds arrays of JAX.
         """
         try:
-            from tensordict import NonTensorStack, TensorDict
+            from tensordict import NonTensorData, NonTensorStack, TensorDict
         except ImportError as e:
             raise MissingPackage("tensordict is not installed.", hint="pip install 'rlds-cli[tensordict]'") from e
         import torch
@@ -318,7 +288,8 @@ class Batch(dict[Any, Any]):
         texts = {name: x for name, x in tensors.leaves() if not isinstance(x, torch.Tensor)}
         td = TensorDict(_plain(tensors), batch_size=size, device=device)
         for name, x in texts.items():
-            td.set(split_name(name), NonTensorStack.from_list(np.asarray(x, object).tolist()))
+            several = isinstance(x, np.ndarray)  # one step has a text, not an array of texts
+            td.set(split_name(name), NonTensorStack.from_list(x.tolist()) if several else NonTensorData(x))
         for flag in ROOT_FLAGS:
             if flag not in td.keys():  # noqa: SIM118  (a TensorDict iterates over its rows)
                 td.set(flag, torch.zeros((*size, 1), dtype=torch.bool, device=device))
@@ -343,7 +314,7 @@ class Batch(dict[Any, Any]):
 
         def __getattr__(self, name: str) -> NoReturn:
             field = {name: f'batch["{name}"]'} if name in self else {}
-            missing(self, name, {**BATCH, **field})
+            counterparts.missing(self, name, {**counterparts.BATCH, **field})
 
     def __repr__(self) -> str:
         left_out = f"; {text.plural(self.left_out, 'step')} left out" if self.left_out else ""
@@ -442,15 +413,3 @@ def register_torch(kind: Kind) -> None:
 
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
-
-
-def missing(of: object, name: str, instead: Mapping[str, str]) -> NoReturn:
-    """Raise the AttributeError of ``of.name``, with a hint at the code to write instead if there is some.
-
-    For ``__getattr__``: a property that raised an AttributeError of its own raises it again.
-    """
-    if hasattr(type(of), name):
-        object.__getattribute__(of, name)
-    code = instead.get(name)
-    hint = f"\n  hint: {code}" if code else ""
-    raise AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}{hint}")

@@ -274,7 +274,10 @@ def numbers(given: npt.NDArray[Any], count: int, id: str) -> IntArray:
     """Return transition numbers, given as an array of numbers or as one bool for each of ``count`` transitions."""
     if given.ndim != 1 or (given.size and given.dtype.kind not in "biu"):
         if given.dtype.kind == "U":
-            raise IndexError(f'transitions are chosen by number; ds.column("{given}") is for fields')
+            name = "/".join(given.ravel().tolist())
+            raise IndexError(
+                f'transitions are chosen by number, and "{name}" by ds.column("{name}") or ds[:]["{name}"]'
+            )
         raise IndexError(f"transitions are chosen by integers or bools [n], not by {given.dtype} {list(given.shape)}")
     if given.dtype != bool:
         return given.astype(np.int64)

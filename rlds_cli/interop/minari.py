@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import registry
-from rlds_cli.dataset import ArrayLike, Dataset, batch, environments, layouts, open_dataset
+from rlds_cli.dataset import ArrayLike, Dataset, counterparts, environments, layouts, open_dataset
 from rlds_cli.dataset.selection import within
 from rlds_cli.downloads.download import download as fetch
 from rlds_cli.errors import MissingPackage, NoEnvironment, UnknownField
@@ -361,7 +361,7 @@ class MinariDataset:
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            batch.missing(self, name, _INSTEAD)
+            counterparts.missing(self, name, _INSTEAD)
 
 
 # -- nesting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.fields import Extra, Fields, Name, Names
 from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.kernel import NStep
-from rlds_cli.loader.mixture.mixture import Mixture
+from rlds_cli.loader.mixture.mixture import Mixture, mixture_of
 from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
 from rlds_cli.loader.samplers import Draw, Sampler
 from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
@@ -26,6 +26,7 @@ from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 from rlds_cli.ted import FLAGS, REWARD, Array
+from rlds_cli.text import closest
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -197,6 +198,9 @@ def opened(dataset: StrPath | Dataset | Mixture) -> Dataset | Mixture:
     """Return the dataset, or the mixture, opened."""
     if isinstance(dataset, Mixture):
         return dataset.opened()
+    if isinstance(dataset, list | tuple | dict):
+        members = dataset.values() if isinstance(dataset, dict) else dataset
+        raise InvalidArgument("Loader takes one dataset, or a Mixture.", hint=f"Loader({mixture_of(members)})")
     return dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
 
 
@@ -208,15 +212,38 @@ def check_kinds(window: Window, sampler: Sampler, anchors: Anchors) -> None:
     InvalidArgument
     """
     if isinstance(window, type) or not hasattr(window, "extent"):
-        raise InvalidArgument(f"window={window!r} is not a window.", hint="Transition() or Slice(length)")
+        length = isinstance(window, int | np.integer) and not isinstance(window, bool)
+        hint = f"window=Slice({window})" if length else _call("window", window, _WINDOWS)
+        raise InvalidArgument(f"window={_shown(window)} is not a window.", hint=hint)
     if isinstance(sampler, type) or not hasattr(sampler, "over"):
-        raise InvalidArgument(f"sampler={sampler!r} is not a sampler.", hint="Uniform(), Shuffled() or Sequential()")
+        raise InvalidArgument(f"sampler={_shown(sampler)} is not a sampler.", hint=_call("sampler", sampler, _SAMPLERS))
     if anchors not in ("transitions", "steps"):
         raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
     if anchors == "steps" and isinstance(window, Transition) and window.n_step > 1:
         raise InvalidArgument(
             f'{window} sums up to a next observation, which anchors="steps" does without.', hint='anchors="transitions"'
         )
+
+
+_WINDOWS = {"transition": "Transition()", "slice": "Slice(20)", "episode": "Episode()", "offsets": "Offsets({...})"}
+_SAMPLERS = {
+    "uniform": "Uniform()",
+    "random": "Uniform()",
+    "shuffled": "Shuffled()",
+    "sequential": "Sequential()",
+    "weighted": 'Weighted("COLUMN")',
+    "prioritized": "Prioritized()",
+}
+
+
+def _shown(given: object) -> str:
+    return given.__name__ if isinstance(given, type) else repr(given)
+
+
+def _call(argument: str, given: object, calls: Mapping[str, str]) -> str:
+    """Return the argument to write instead of a class or of its name, or all that there are."""
+    name = closest(_shown(given).strip("'").lower(), calls)
+    return f"{argument}={calls[name]}" if name else f"{argument}= one of {', '.join(calls.values())}"
 
 
 def warmed(sampler: Sampler, warm_up: WarmUp | None) -> Sampler:

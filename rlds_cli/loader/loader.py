@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
-from rlds_cli.dataset import Dataset
-from rlds_cli.dataset.batch import LOADER, Batch, missing, register
+from rlds_cli.dataset import Dataset, counterparts
+from rlds_cli.dataset.batch import Batch, register
 from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader import build, state
 from rlds_cli.loader.arrays import frameworks
@@ -148,7 +148,11 @@ class Loader:
         warm_up: WarmUp | None = None,
         fill: bool = True,
         prefetch: int | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            known = ("batch_size", *(Loader.__init__.__kwdefaults__ or ()))
+            counterparts.unexpected("Loader", unknown, known, counterparts.LOADER_ARGUMENTS)
         opened = build.opened(dataset)
         sampler = build.warmed(sampler, warm_up)
         self.window, self.sampler, self.anchors, self.fill = window, sampler, anchors, fill
@@ -549,8 +553,11 @@ class Loader:
 
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves
 
+        def __next__(self) -> NoReturn:
+            raise TypeError("A loader is iterated: batches = iter(loader) once, and next(batches) for every batch.")
+
         def __getattr__(self, name: str) -> NoReturn:
-            missing(self, name, LOADER)
+            counterparts.missing(self, name, counterparts.LOADER)
 
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"

@@ -66,7 +66,11 @@ class EpisodeRunner:
 
     def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
         calling.seed(self._task, self._reader.seed_of(ep.number))
-        return self._caller(forms.to_input(given, self._task.arrays), lambda: self._input(ep, given, None))
+        data = forms.to_input(given, self._task.arrays)
+        value = self._caller(data, lambda: self._input(ep, given, None))
+        if forms.is_bool(value):  # of a filter
+            return data if value else None
+        return value
 
     def _results(
         self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str]

@@ -132,7 +132,10 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
     if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its text becomes lists
         value = value.to_dict()
     if not isinstance(value, Mapping):
-        raise InvalidEpisode(f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.")
+        raise InvalidEpisode(
+            f"{where}: a {type(value).__name__} was returned; a dict of fields is needed.",
+            hint="a filter keeps or drops whole episodes: unit=episode (--unit episode)" if is_bool(value) else None,
+        )
     flat = flatten(value, where)
     for name in () if frames else (n for n, v in flat.items() if isinstance(v, EncodedFrames)):
         raise InvalidEpisode(
@@ -140,6 +143,13 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
             hint="unit=episode (--unit episode)",
         )
     return flat
+
+
+def is_bool(value: Any) -> bool:
+    """Return whether a value is one bool: of Python, NumPy or torch."""
+    if isinstance(value, bool | np.bool_):
+        return True
+    return str(getattr(value, "dtype", "")) in ("bool", "torch.bool") and getattr(value, "ndim", None) == 0
 
 
 def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:

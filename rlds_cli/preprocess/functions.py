@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from rlds_cli import settings
+from rlds_cli import settings, text
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin, sources
 from rlds_cli.preprocess.sources import Files, LockedFunction
@@ -26,7 +26,10 @@ from rlds_cli.text import did_you_mean
 UNITS = ("episode", "batch", "step", "window")
 _TORCH = "torch"
 _UNIT, _SPAN = "__rlds_unit__", "__rlds_span__"
-_FORM = "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm; or a built-in name"
+_FORM = (
+    "MODULE:FUNCTION, as in my_prep:norm; FILE.py:FUNCTION, as in prep/my_prep.py:norm (FILE.py alone if it defines one"
+    " function); or a built-in name"
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -217,6 +220,8 @@ def load_locked(found: LockedFunction) -> Function:
 
 
 def _referenced(reference: str) -> Function:
+    if reference.endswith(".py"):
+        reference = f"{reference}:{_only_function(settings.expanded(reference).absolute(), reference)}"
     target, colon, name = reference.rpartition(":")
     if not colon and (known := builtin.get(name)) is not None:
         return _built_in(known)
@@ -296,6 +301,29 @@ def _load_file(file: Path) -> ModuleType:
     return module
 
 
+def _only_function(file: Path, reference: str) -> str:
+    """Return the name of the public function that a file defines.
+
+    Raises
+    ------
+    PreprocessError
+        It defines none, or several.
+    """
+    with importable((str(file.parent),)):
+        names = [n for n in _defined(_load_file(file)) if not n.startswith("_")]
+    if len(names) == 1:
+        return names[0]
+    raise PreprocessError(
+        f"{reference} defines {text.plural(len(names), 'function')}{': ' if names else ''}{', '.join(names)}.",
+        hint=f"--fn {reference}:{names[0] if names else 'NAME'}",
+    )
+
+
+def _defined(module: ModuleType) -> list[str]:
+    """Return the names of the functions that a module defines itself."""
+    return sorted(n for n, v in vars(module).items() if isinstance(v, FunctionType) and v.__module__ == module.__name__)
+
+
 def _import(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise PreprocessError(f'"{name}" cannot be the name of a module.', hint=_FORM)
@@ -335,9 +363,7 @@ def _attribute(module: ModuleType, name: str, reference: str) -> Callable[..., A
         value = getattr(value, part, None)
     if callable(value):
         return value  # type: ignore[no-any-return]
-    there = sorted(
-        n for n, v in vars(module).items() if isinstance(v, FunctionType) and v.__module__ == module.__name__
-    )
+    there = _defined(module)
     what = (
         f"{reference} is a {type(value).__name__}, not a function."
         if value is not None

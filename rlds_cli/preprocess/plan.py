@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli import text
 from rlds_cli.errors import PreprocessError
+from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Field, Placement
@@ -44,13 +46,16 @@ class Assumptions:
         return json.dumps({"touched": sorted(self.touched), "kept": self.kept, "apart": sorted(self.apart)})
 
     @classmethod
-    def from_json(cls, text: str) -> Assumptions:
+    def from_json(cls, written: str) -> Assumptions:
         """Decode text from `to_json`; other text gives no assumptions."""
         try:
-            d = json.loads(text)
+            d = json.loads(written)
             return cls(frozenset(d["touched"]), d["kept"], frozenset(d["apart"]))
         except (ValueError, KeyError, TypeError):
             return cls()
+
+
+_NAMED = 8  # fields that a message names
 
 
 class AssumptionBroken(Exception):
@@ -241,6 +246,19 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
     return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated)
+
+
+def removal(task: Task, plan: WritePlan) -> str:
+    """Describe the fields of the source that a user's function does not return; empty if there are none."""
+    stay = {f.name for f in plan.schema} | set(plan.renamed.values())
+    names = [n for n in task.dataset.schema if n not in stay]
+    if not names or builtin.get(task.function.reference):
+        return ""
+    some = ", ".join(names[:_NAMED]) + (f", {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return (
+        f"{text.plural(len(names), 'field')} would be removed, which {task.function.name} does not return: {some}."
+        "  return {**data, ...} keeps them"
+    )
 
 
 def _carried(task: Task, made: Mapping[str, Field]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from rlds_cli.files import trees
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
-from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
+from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
 from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
@@ -70,6 +70,8 @@ def run_task(
     t = job.with_state(pool.task, work, pool)
     while True:
         plan, seconds = job.planned(t, assumptions)
+        if note := removal(t, plan):
+            pool.progress(Event(str(t.id), "note", note=note))
         known = None if again else _taken_over(t, plan, target, pool.progress)
         todo = job.divided(t, plan, job.decided(work, seconds, t.dataset.num_steps), known)
         new = t.dataset.episodes["length"] if known is None else t.dataset.episodes["length"][known.index < 0]

@@ -28,7 +28,7 @@ from rlds_cli.preprocess.functions import Function
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS, Note, join_name
-from rlds_cli.text import is_below
+from rlds_cli.text import closest, is_below
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -341,10 +341,22 @@ def _check_arguments(function: Function, dataset: Dataset, args: Mapping[str, An
         builtin.complete(function.call, dataset, {**args, **state})
     except TypeError as e:
         given = ", ".join(["one argument", *(f"{k}=..." for k in (*args, *state))])
+        signature = inspect.signature(function.call)
         raise PreprocessError(
-            f"{function.reference}{inspect.signature(function.call)} cannot be called with {given}: {e}.",
-            hint="the data is the first argument; --arg NAME=VALUE is passed by name",
+            f"{function.reference}{signature} cannot be called with {given}: {e}.",
+            hint=_argument_like(args, list(signature.parameters)[1:]),
         ) from e
+
+
+def _argument_like(args: Iterable[str], known: Sequence[str]) -> str:
+    """Return the hint for arguments that do not fit: the argument that is spelt like an unknown one."""
+    unknown = [name for name in args if name not in known]
+    near = closest(unknown[0], known) if unknown else None
+    if near is not None:
+        return f"--arg {near}=VALUE instead of {unknown[0]}"
+    if unknown and closest(unknown[0], ["fields"]):
+        return "--fields NAME,NAME chooses the fields that the function receives"
+    return "the data is the first argument; --arg NAME=VALUE is passed by name"
 
 
 def _check_built_in(function: Function, unit: str, arrays: str) -> None:

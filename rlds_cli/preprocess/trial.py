@@ -19,7 +19,7 @@ from rlds_cli.preprocess import job, pipeline
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
-from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of
+from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of, removal
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
@@ -127,6 +127,7 @@ def _try(t: Task, fitted: str, k: int, step: int | None, jobs: int | None) -> Re
         linked=bool(made and made.linked),
         fitted=fitted,
         step=step,
+        note=removal(t, made) if made else "",
     )
 
 
@@ -222,7 +223,7 @@ class Report:
     ``returned`` are the lengths of the returned episodes (empty if it is dropped). ``seconds`` is the time of the call;
     ``total_seconds`` and ``total_bytes`` estimate the whole dataset with ``jobs`` workers. ``linked`` is True if
     untouched fields would be shared with the source. ``fitted`` names the data of the first pass, if there is one:
-    all, or the chunk of the episode.
+    all, or the chunk of the episode. ``note`` names the fields that the result will not have.
     """
 
     source: str
@@ -240,6 +241,7 @@ class Report:
     linked: bool
     fitted: str = ""
     step: int | None = None
+    note: str = ""
 
 
 def changes(

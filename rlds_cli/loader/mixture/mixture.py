@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -174,8 +174,16 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not isinstance(self.members, Mapping) or not self.members:
+            given: Any = self.members
+            listed = isinstance(given, list | tuple) and len(given) > 0
             raise InvalidArgument(
-                f"Mixture({self.members!r}): a mapping of names to datasets is needed.", hint=_MEMBERS
+                f"Mixture({self.members!r}): a mapping of names to datasets is needed.",
+                hint=mixture_of(given) if listed else _MEMBERS,
+            )
+        if any(isinstance(m, int | float) for m in self.members.values()):
+            raise InvalidArgument(
+                f"Mixture({dict(self.members)!r}): the first argument names datasets, the second gives weights.",
+                hint=mixture_of(self.members, self.members),
             )
         for name in self.members:
             if not isinstance(name, str) or not name:
@@ -258,6 +266,16 @@ class Mixture:
 
 
 _MEMBERS = 'Mixture({"a": "d4rl/hopper-medium-v2", "b": dataset}, {"a": 3, "b": 1})'
+
+
+def mixture_of(refs: Iterable[object], weights: Mapping[str, Any] | None = None) -> str:
+    """Return the code of a mixture of these datasets, ids or paths, with weights by ref if there are some."""
+    shown = [str(ref.id if isinstance(ref, Dataset) else getattr(ref, "dataset", ref)) for ref in refs]
+    plain = {ref: ref.rstrip("/").rpartition("/")[2] for ref in shown}
+    names = {ref: name if list(plain.values()).count(name) == 1 else ref for ref, name in plain.items()}
+    members = ", ".join(f'"{name}": "{ref}"' for ref, name in names.items())
+    shares = ", ".join(f'"{names[str(ref)]}": {weight}' for ref, weight in (weights or {}).items())
+    return f"Mixture({{{members}}}, {{{shares}}})" if shares else f"Mixture({{{members}}})"
 
 
 def _again(members: Any, weights: Any, exact: bool, pad: Any, missing: Any) -> Mixture:
