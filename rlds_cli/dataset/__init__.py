@@ -449,7 +449,7 @@ class Dataset:
         RldsError
             There is no such split.
         """
-        chosen, warning = selection.matching(self, split, where, episodes)
+        chosen, warning = selection.matching(self.episodes, split, where, episodes)
         if warning:
             warnings.warn(warning, UserWarning, stacklevel=2)
         return self._view(chosen)

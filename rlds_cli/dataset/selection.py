@@ -19,7 +19,6 @@ from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean, plural
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
     from rlds_cli.store.opening import Store
 
 _TEXT = ("group", "options")
@@ -49,6 +48,15 @@ class EpisodeColumns(Mapping[str, Array]):
     def index(self) -> IntArray:
         """Numbers of the selected episodes in the whole dataset."""
         return np.arange(len(self)) if self._index is None else self._index
+
+    @property
+    def id(self) -> str:
+        """Id of the dataset."""
+        return self._store.manifest.id
+
+    def take(self, chosen: IntArray) -> EpisodeColumns:
+        """Return the columns of some of the episodes, by their numbers among these."""
+        return EpisodeColumns(self._store, self.index[chosen])
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -134,24 +142,27 @@ def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -
 
 
 def matching(
-    ds: Dataset, split: str | None, where: str | None, episodes: npt.NDArray[Any] | Sequence[int] | slice | None
+    columns: EpisodeColumns,
+    split: str | None,
+    where: str | None,
+    episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
 ) -> tuple[IntArray, str]:
     """Return the numbers of the episodes that fulfil all conditions of `Dataset.select`, and a warning or "".
 
     The warning says that ``where`` selects none or all of the episodes that the other conditions leave.
     """
-    found = np.arange(ds.num_episodes)
+    found = np.arange(len(columns))
     if episodes is not None:
         found = found[episodes if isinstance(episodes, slice) else chosen(episodes)]
     if split is not None:
-        if split not in ds.episodes.splits:
-            there = ", ".join(ds.episodes.splits) or "none"
-            raise RldsError(f'{ds.id} has no split "{split}".', hint=f"its splits: {there}")
-        found = found[ds.episodes[f"split/{split}"][found]]
+        if split not in columns.splits:
+            there = ", ".join(columns.splits) or "none"
+            raise RldsError(f'{columns.id} has no split "{split}".', hint=f"its splits: {there}")
+        found = found[columns[f"split/{split}"][found]]
     if where is None:
         return found, ""
-    mask = episodes_where(where, EpisodeColumns(ds.store, ds.episodes.index[found]), found)
-    return found[mask], _none_or_all(ds.id, where, mask)
+    mask = episodes_where(where, columns.take(found), found)
+    return found[mask], _none_or_all(columns.id, where, mask)
 
 
 def _none_or_all(id: str, where: str, mask: BoolArray) -> str:

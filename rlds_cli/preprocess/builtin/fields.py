@@ -30,7 +30,7 @@ def _prepare_select_episodes(dataset: Dataset, *, where: str | None, split: str 
         raise InvalidArgument(
             "select_episodes needs where or split.", hint='where="total_reward > 3000 and length >= 500"'
         )
-    chosen, warning = selection.matching(dataset, split, where, None)
+    chosen, warning = selection.matching(dataset.episodes, split, where)
     if not len(chosen):
         raise InvalidArgument(
             f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} matches."
