@@ -199,6 +199,34 @@ def test_a_generation_with_gaps_and_a_selection_are_merged(tmp_path, files):
     assert [ds.source_of(i).row for i in (0, 4, 10)] == [0, 6, 3]
 
 
+def test_members_with_episodes_in_common_are_refused(tmp_path, files):
+    rlds_cli.append("local/g", files / "a.hdf5", cache_dir=tmp_path)
+    before = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
+    rlds_cli.append("local/g", files / "b.hdf5", cache_dir=tmp_path)
+    grown = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
+    one = rlds_cli.importing.import_archive(files / "b.hdf5", "local/one", cache_dir=tmp_path)
+    copy = rlds_cli.create("local/copy", [one.episode(k) for k in range(3)], cache_dir=tmp_path)
+    args = {"where": "episode > 0"}
+    some = rlds_cli.preprocess.run(one, "select_episodes", "some", args=args, cache_dir=tmp_path)
+    merged = rlds_cli.merge([before, one], "local/merged", cache_dir=tmp_path)
+    for pair, count in (
+        (["local/one", "local/one"], "3 episodes"),
+        (["local/one", str(one.path)], "3 episodes"),
+        ([one, one.select(episodes=[1])], "1 episode"),
+        ([one.select(episodes=[0, 1]), one.select(episodes=[2, 1])], "1 episode"),
+        ([copy, one], "3 episodes"),
+        ([one, some], "2 episodes"),
+        ([some, one.select(episodes=[1, 2])], "2 episodes"),
+        ([merged, one], "3 episodes"),
+        ([before, grown], "2 episodes"),  # two generations
+    ):
+        with pytest.raises(InvalidArgument, match=f"{count} would be repeated") as e:
+            rlds_cli.merge(pair, "local/twice", column="from", cache_dir=tmp_path)
+        assert "Mixture" in (e.value.hint or "")
+    apart = [one.select(episodes=[0]), one.select(episodes=[2, 1])]
+    assert rlds_cli.merge(apart, "local/twice", cache_dir=tmp_path).num_episodes == 3
+
+
 def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
     plain = rlds_cli.importing.import_archive(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
     planned = merging.plan_merge(["local/plain"], "local/copy", cache_dir=tmp_path)
@@ -223,13 +251,15 @@ def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, file
         rlds_cli.merge(members, "local/x", fields=["speed"], cache_dir=tmp_path)
 
 
-def test_names_and_columns_that_are_taken_are_errors(tmp_path, members):
+def test_names_and_columns_that_are_taken_are_errors(tmp_path, members, files):
+    write(files / "wide.hdf5", [2], 50)
+    rlds_cli.importing.import_archive(files / "wide.hdf5", "local/wide", cache_dir=tmp_path)
     rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     with pytest.raises(NameTaken, match="local/all exists"):
         rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     with pytest.raises(InvalidEpisode, match="has an episode column dataset already"):
-        rlds_cli.merge(["local/all", "local/plain"], "local/more", cache_dir=tmp_path)
-    more = rlds_cli.merge(["local/all", "local/plain"], "local/more", column="part", cache_dir=tmp_path)
+        rlds_cli.merge(["local/all", "local/wide"], "local/more", cache_dir=tmp_path)
+    more = rlds_cli.merge(["local/all", "local/wide"], "local/more", column="part", cache_dir=tmp_path)
     assert more.episodes["dataset"].tolist()[:2] == ["local/grown"] * 2 and more.episodes["dataset"][5] is None
     with pytest.raises(InvalidArgument, match="nothing to merge"):
         rlds_cli.merge([], "local/none", cache_dir=tmp_path)
@@ -318,7 +348,8 @@ def test_a_merge_of_a_download_is_traced_to_its_archive_and_one_of_values_has_no
     e = pendulum.episode(0)
     made = rlds_cli.create("local/made", [{**e, "observation": e["observation"] + 1}], cache_dir=tmp_path)
     assert not made.sources
-    both = rlds_cli.merge(["local/made", made.select(episodes=[0])], "local/values", cache_dir=tmp_path)
+    again = rlds_cli.create("local/again", [{**e, "observation": e["observation"] + 2}], cache_dir=tmp_path)
+    both = rlds_cli.merge(["local/made", again.select(episodes=[0])], "local/values", cache_dir=tmp_path)
     assert not both.sources and verify("local/values", cache_dir=tmp_path).ok
     with pytest.raises(RldsError, match="created from values"):
         both.source_of(0)
@@ -347,9 +378,10 @@ def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
     content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",), video=("top",))
     lerobot_archives.write_v3(tmp_path / "robot", content)
     one = rlds_cli.importing.import_archive(tmp_path / "robot", "local/one", cache_dir=tmp_path)
-    ds = rlds_cli.merge([one, one.select(episodes=[2, 0])], "local/both", column="from", cache_dir=tmp_path)
+    parts = [one.select(episodes=[1]), one.select(episodes=[2, 0])]
+    ds = rlds_cli.merge(parts, "local/both", column="from", cache_dir=tmp_path)
     assert {f.codec for f in ds.schema.values()} == {f.codec for f in one.schema.values()}
-    for k, number in enumerate([0, 1, 2, 2, 0]):
+    for k, number in enumerate([1, 2, 0]):
         for name in one.schema:
             assert np.array_equal(ds.episode(k)[name], one.episode(number)[name]), name
     assert verify("local/both", cache_dir=tmp_path).ok

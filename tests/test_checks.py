@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,12 @@ import rlds_cli
 from rlds_cli import checks, create
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.checks import values
-from rlds_cli.checks.findings import Finding, Place, as_note, of_note
+from rlds_cli.checks.findings import CODES, Finding, Place, as_note, of_note
 from rlds_cli.checks.run import CHECKS
-from rlds_cli.cli import out
+from rlds_cli.cli import main, out
+from rlds_cli.errors import RldsError
 from rlds_cli.importing import import_archive
-from rlds_cli.report import summarise
+from rlds_cli.report import summarise, write_page
 
 NAMES = [name for name, _ in CHECKS]
 
@@ -756,3 +760,94 @@ def test_known_defects_show_as_codes_that_there_are() -> None:
     families = json.loads((ROOT / "registry" / "families.json").read_text())
     shown = {code for f in families.values() for d in f.get("defects", {}).values() for code in d.get("shows_as", ())}
     assert shown <= codes() and shown
+
+
+# -- the episodes of a finding
+
+
+def damaged(*, at: tuple[int, ...] = (2, 5, 8)) -> list[dict[str, Any]]:
+    """Twelve episodes, some of them with more than eight steps of NaN."""
+    episodes = walks()
+    for k in at:
+        episodes[k]["next"]["reward"][3:15] = np.nan
+    return episodes
+
+
+def run_cli(*words: str, capsys: pytest.CaptureFixture[str], exits: int = 0) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rlds", *words])
+        try:
+            main()
+        except SystemExit as e:
+            assert (e.code or 0) == exits
+    return capsys.readouterr()
+
+
+def test_a_finding_has_all_its_episodes() -> None:
+    ds = create("local/x", damaged())
+    f = found(ds)["not-finite"]
+    assert (f.num_episodes, f.episodes) == (3, (2, 5, 8))
+    assert ds.select(episodes=f.episodes).episodes.index.tolist() == [2, 5, 8]
+    shown = {f.code: f for f in summarise(ds).findings}  # of the manifest
+    assert shown["not-finite"].episodes == (2, 5, 8)
+    page = io.BytesIO()
+    write_page(ds, page)
+    assert b"3 episodes: 2, 5, 8" in page.getvalue()
+
+
+def test_the_command_names_the_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    create("local/x", damaged())
+    printed = run_cli("check", "local/x", capsys=capsys, exits=1)
+    assert "3 episodes: 2, 5, 8" in printed.out
+    printed = run_cli("check", "local/x", "--json", capsys=capsys, exits=1)
+    first = json.loads(printed.out)["findings"][0]
+    assert (first["code"], first["num_episodes"], first["episodes"]) == ("not-finite", 3, [2, 5, 8])
+    printed = run_cli("check", "local/x", "--episodes", "not-finite", capsys=capsys)
+    assert (printed.out, printed.err) == ("episode in [2, 5, 8]\n", "")
+    printed = run_cli("check", "local/x", "--episodes", "not-finite", "--json", capsys=capsys)
+    wanted = {"id": "local/x", "code": "not-finite", "num_episodes": 3, "episodes": [2, 5, 8]}
+    assert json.loads(printed.out) == {**wanted, "where": "episode in [2, 5, 8]"}
+    printed = run_cli("check", "local/x", "--episodes", "jump", capsys=capsys)
+    assert printed.out == "episode in []\n" and "nothing was found" in printed.err
+    printed = run_cli("check", "local/x", "--episodes", "not-finit", capsys=capsys, exits=1)
+    assert printed.out == "" and 'Did you mean "not-finite"' in printed.err
+
+
+def test_findings_without_episodes_say_so() -> None:
+    episodes = walks()
+    for e in episodes:
+        e["next"] |= {"reward": np.zeros(len(e["action"])), "terminated": False, "truncated": False}
+    ds = create("local/x", episodes)
+    report = checks.check(ds)
+    with pytest.raises(RldsError, match="no-reward names no episodes"):
+        checks.episodes_of(report, "no-reward")
+    assert checks.episodes_of(report, "never-flagged").where == "0 <= episode <= 11"
+    broken = create("local/y", damaged())
+    change_manifest(broken, notes=[])
+    with pytest.raises(RldsError, match="No rows were read"):
+        checks.episodes_of(checks.check("local/y", quick=True), "not-finite")
+
+
+def test_a_note_lists_a_thousand_episodes_and_counts_all() -> None:
+    f = Finding("finite", "x", "error", "text", 3000, None, (Place(0, 0),), (), 3000, tuple(range(3000)))
+    again = of_note(json.loads(json.dumps(as_note(f))))
+    assert (again.num_episodes, again.episodes) == (3000, tuple(range(1000)))
+    report = dataclasses.replace(checks.check(create("local/x", walks())), findings=(again,))
+    with pytest.raises(RldsError, match="not all are recorded"):
+        checks.episodes_of(report, "x")
+
+
+def test_findings_of_a_growing_dataset_count_its_episodes() -> None:
+    with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(episodes=8)) as w:
+        for e in damaged(at=(2, 5, 9)):
+            w.add_episodes([e])
+            w.commit()
+    ds = rlds_cli.open_dataset("local/run")  # of episodes 4 to 11
+    where = checks.episodes_of(checks.check(ds), "not-finite").where
+    assert where == "episode in [1, 5]"
+    assert all(np.isnan(ds.select(where=where).episode(k)["next/reward"]).any() for k in range(2))
+
+
+def test_every_code_is_listed() -> None:
+    source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
+    assert set(re.findall(r'finding\(\s*"([\w-]+)"', source)) == {*CODES}

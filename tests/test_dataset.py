@@ -189,7 +189,11 @@ def test_selections_are_datasets(four: Dataset) -> None:
     assert view.select(where="length == 3")[:]["observation"].tolist() == [10, 11, 12]
     assert four.select(episodes=slice(None, None, 3)).episodes["start"].tolist() == [0, 10]
     assert four.select(episodes=np.array([False, True, True, False])).episodes["start"].tolist() == [4, 7]
-    assert len(four.select(where="length > 100")) == 0
+    with pytest.warns(UserWarning, match="selects none of the 4 episodes"):
+        assert len(four.select(where="length > 100")) == 0
+    with pytest.warns(UserWarning, match="selects all of the 2 episodes") as told:
+        assert view.select(where="length < 100").num_episodes == 2
+    assert [w.filename for w in told] == [__file__]
     assert four.select(where="end == 'cut'").episodes["start"].tolist() == [7]
     assert four.select(where="episode in (0, 3)").episodes["start"].tolist() == [0, 10]
     assert four.select(episodes=[3, 1], where="episode == 3").episodes["start"].tolist() == [10]  # of `four`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 
 import h5py
@@ -9,8 +11,10 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.cli import main, out
 from rlds_cli.errors import LossyExport, NameTaken
-from rlds_cli.exports.exporting import plan_export
+from rlds_cli.exports import exporting
+from rlds_cli.exports.exporting import FORMATS, plan_export
 
 
 def episodes(*, final: bool = True) -> list[dict]:
@@ -82,8 +86,47 @@ def test_a_directory_that_is_there_is_not_replaced_unasked(home: Path, tmp_path:
     with pytest.raises(NameTaken, match="not empty"):
         rlds_cli.export(ds, "d4rl", tmp_path / "there")
     assert (tmp_path / "there" / "mine.txt").read_text() == "mine"
-    rlds_cli.export(ds, "d4rl", tmp_path / "there", force=True)
-    assert [p.name for p in (tmp_path / "there").iterdir()] == ["there.hdf5"]
+
+
+@pytest.mark.parametrize("to", [*FORMATS])
+def test_force_replaces_an_export_of_any_format(to: str, home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    target, how = tmp_path / "three", {"lossy": True, "verify": False, "jobs": 1}
+    rlds_cli.export(ds.select(episodes=[0]), to, target, **how)
+    with pytest.raises(NameTaken, match="earlier export"):
+        rlds_cli.export(ds, to, target, **how)
+    rlds_cli.export(ds, to, target, force=True, **how)
+    (target / "notes.md").write_text("mine")
+    with pytest.raises(NameTaken, match=r"did not write: notes\.md"):
+        rlds_cli.export(ds, to, target, force=True, **how)
+    assert (target / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".", "..", "~", "work"])
+def test_force_removes_no_other_directory(
+    name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    work = tmp_path / "above" / "work"
+    work.mkdir(parents=True)
+    (work / "thesis.tex").write_text("mine")
+    monkeypatch.setenv("HOME", str(work))
+    monkeypatch.chdir(work.parent if name == "work" else work)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NameTaken, match="rlds export did not write it"):
+        rlds_cli.export(ds, "d4rl", name, force=True)
+    assert sorted(tmp_path.rglob("*")) == before and (work / "thesis.tex").read_text() == "mine"
+
+
+def test_force_does_not_take_a_file_for_the_mark(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    for k, text in enumerate(("", "[]", '{"rlds export": 1}', "\0")):
+        (tmp_path / str(k)).mkdir()
+        (tmp_path / str(k) / exporting.MARK).write_text(text)
+        with pytest.raises(NameTaken, match="did not write it"):
+            rlds_cli.export(ds, "d4rl", tmp_path / str(k), force=True)
+    (tmp_path / "empty").mkdir()
+    assert rlds_cli.export(ds, "d4rl", tmp_path / "empty", force=True).proved
 
 
 def test_homes_are_not_exported_to(home: Path, tmp_path: Path) -> None:
@@ -98,3 +141,25 @@ def test_infinities_of_both_signs_are_data(home: Path) -> None:
     e["next"]["reward"] = np.array([np.inf, -np.inf])
     ds = rlds_cli.create("local/infinite", [e])
     assert np.isnan(ds.episodes["total_reward"][0])
+
+
+def test_a_condition_on_the_command_line(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ds = rlds_cli.create("local/three", episodes())
+    for where, code, err in (
+        ("'term' in end", 0, ""),
+        ("", 1, "InvalidExpression"),
+        ("'failed' in end", 1, "Values: terminated, truncated, cut"),
+        ("3 in length", 1, "length is a number"),
+    ):
+        words = ["rlds", "export", ds.id, str(tmp_path / "out"), "--to", "d4rl", "--dry-run", "--where", where]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
+            try:
+                main()
+                done = 0
+            except SystemExit as e:
+                done = e.code or 0
+        said = capsys.readouterr()
+        assert done == code and (said.err == "" if code == 0 else err in said.err)
+    with out.escaped_warnings():  # one line for a warning of ours, as of a selection of all episodes
+        assert warnings.formatwarning(UserWarning("all"), UserWarning, out.__file__, 1) == "warning: all\n"

@@ -47,7 +47,7 @@ def ds(truth):
         ("length >= 7", [1, 3, 6, 9]),
         ("total_reward > 8 and length < 10", [4, 8]),
         ("end == 'terminated' or length == 10", [0, 2, 4, 6, 8, 9]),
-        ("length > 0", list(range(10))),
+        pytest.param("length > 0", list(range(10)), marks=pytest.mark.filterwarnings("ignore:.*selects all")),
     ],
 )
 def test_episodes_are_selected_by_their_columns(ds, truth, where, want):
@@ -68,6 +68,9 @@ def test_episodes_of_a_split(ds, truth):
     split = rlds_cli.create("local/split", truth)
     with pytest.raises(RldsError, match='has no split "train"'):
         preprocess.run(split, "select_episodes", args={"split": "train"})
+    with pytest.warns(UserWarning, match="selects all of the 10 episodes") as told:
+        preprocess.run(ds, "select_episodes", "all", args={"where": "length > 0"}, jobs=2)
+    assert len(told) == 1
     for args, kind, what in (
         ({}, InvalidArgument, "needs where or split"),
         ({"where": "length > 10"}, InvalidArgument, "none of the 10 episodes"),

@@ -205,7 +205,7 @@ def test_what_cannot_be_asked_for(ds):
         (lambda: preprocess.run(ds, same, fields=["rewards"]), UnknownField, 'Did you mean "next/reward"'),
         (lambda: preprocess.run(ds, same, args={"k": 1}), PreprocessError, "cannot be called with one argument, k=..."),
         (lambda: preprocess.run(ds, functions.good, args={"at_least": object()}), PreprocessError, "Arguments must be"),
-        (lambda: preprocess.run(ds.select(where="length > 99"), same), PreprocessError, "no episodes"),
+        (lambda: preprocess.run(ds.select(episodes=[]), same), PreprocessError, "no episodes"),
         (lambda: preprocess.attempt(ds, same, episode=7), PreprocessError, "no episode 7"),
         (lambda: preprocess.unit("all"), PreprocessError, 'no unit "all"'),
     ):

@@ -89,10 +89,10 @@ def test_merging_and_creating_from_an_address(kind: str, tmp_path: Path, far: Pa
     there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
     assert there.store.remote
     merged = [
-        rlds_cli.merge([ref, ref], "local/both", force=True, cache_dir=home)
-        for ref, home in ((here.id, None), (str(tmp_path / "store"), far))
+        rlds_cli.merge([ds.select(episodes=[1, 0]), ds.select(episodes=slice(2, None))], "local/both", cache_dir=home)
+        for ds, home in ((here, None), (there, far))
     ]
-    assert merged[0].fingerprint == merged[1].fingerprint and merged[0].num_episodes == 2 * here.num_episodes
+    assert merged[0].fingerprint == merged[1].fingerprint and merged[0].num_episodes == here.num_episodes
     made = [
         rlds_cli.create("local/made", (ds.episode(k) for k in (1, 0)), cache_dir=home)
         for ds, home in ((here, None), (there, far))

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, finding
-from rlds_cli.checks.subject import Seen, Skipped, Subject, first_places, plural
+from rlds_cli.checks.findings import Finding, Seen, finding
+from rlds_cli.checks.subject import Sightings, Skipped, Subject, at_steps, plural, whole
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, split_name
 from rlds_cli.text import is_below
 
@@ -67,19 +66,6 @@ def _columns_named(s: Subject, names: re.Pattern[str], *, text: bool) -> list[Fi
     return [f for f in found if names.fullmatch(re.sub("[_-]", "", split_name(f.name)[-1].lower()))]
 
 
-@dataclass(slots=True)
-class _RowPairs:
-    """Rows inside episodes that differ from the row before them: all are counted, the first 65,536 kept."""
-
-    count: int = 0
-    rows: list[IntArray] = field(default_factory=list)
-
-    def add(self, rows: IntArray) -> None:
-        self.count += len(rows)
-        if sum(map(len, self.rows)) < _MOST_ROWS:
-            self.rows.append(rows)
-
-
 def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]:
     """Neighbouring rows of one episode, block by block: rows [n], values [n] in the row before, values [n] there."""
     observed = s.observed(f)
@@ -100,21 +86,20 @@ def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
     if unit is None:
         return
     first = s.at(f.name, s.start).reshape(-1).astype(np.float64)
-    seen = _RowPairs()
+    seen = Sightings(s)
     for rows, before, after in _neighbours(s, f):
-        episode = np.searchsorted(s.start, rows, "right") - 1
+        episode = s.episodes_at(rows)
         x, y = before.astype(np.float64), after.astype(np.float64)
         again = (y < x - unit / 2) & (y <= first[episode] + 1.5 * unit) & ~_at_maximum(before)
         seen.add(rows[again])
     if seen.count:
         text = f"{f.name} starts again at {plural(seen.count, 'step')} inside episodes: {_MERGED}"
-        places = s.places(np.concatenate(seen.rows)[:MOST_PLACES])
-        yield finding("step-restarts", "warning", text, seen.count, f.name, tuple(places))
+        yield finding("step-restarts", "warning", text, seen.count, f.name, seen.seen)
     late = np.flatnonzero(np.abs(first - np.median(first)) > unit / 2)
     if 0 < len(late) <= (1 - _USUAL_SHARE) * len(first) and not s.ds.manifest.provenance:
         text = f"{f.name} starts at {_short_number(first[late[0]])}, not at {_short_number(np.median(first))} as usual,"
         text += f" in {plural(len(late), 'episode')}: their first steps may be in the episodes before"
-        yield finding("step-offset", "warning", text, len(late), f.name, first_places(late))
+        yield finding("step-offset", "warning", text, len(late), f.name, whole(late))
 
 
 def _increment(s: Subject, f: Field) -> float | None:
@@ -145,18 +130,20 @@ def _short_number(x: float) -> str:
 
 
 def _episode_column(s: Subject, f: Field) -> Iterator[Finding]:
-    seen, pairs = _RowPairs(), 0
+    seen, first, pairs = Sightings(s), list[IntArray](), 0
     for rows, before, after in _neighbours(s, f):
-        seen.add(rows[before != after])
+        changed = rows[before != after]
+        if seen.count < _MOST_ROWS:
+            first.append(changed)
+        seen.add(changed)
         pairs += len(rows)
     if not seen.count or seen.count > pairs / 2:
         return
-    rows = np.concatenate(seen.rows)
-    if not _is_id(s, f, rows):
+    if not _is_id(s, f, np.concatenate(first)):
         return
     key = split_name(f.name)[-1]
     text = f"{f.name} changes at {plural(seen.count, 'step')} inside episodes: {_MERGED}, as field:{key}"
-    yield finding("id-changes", "warning", text, seen.count, f.name, tuple(s.places(rows[:MOST_PLACES])))
+    yield finding("id-changes", "warning", text, seen.count, f.name, seen.seen)
 
 
 def _is_id(s: Subject, f: Field, changes: IntArray) -> bool:
@@ -178,13 +165,13 @@ def _lengths(s: Subject) -> Iterator[Finding]:
     if len(at):
         text = f"{plural(len(at), 'episode', 'has', 'have')} a multiple of {usual:,} steps, the usual and otherwise"
         text += f" greatest length, e.g. {int(s.length[at[0]]):,}: {_MERGED}"
-        yield finding("length-multiple", "warning", text, len(at), None, first_places(at))
+        yield finding("length-multiple", "warning", text, len(at), None, whole(at))
         return
     usual, at = _beyond_others(s)
     if len(at):
         text = f"{plural(len(at), 'episode', 'is', 'are')} over {_OUTLIER_FACTOR} times as long as 99 % of the others"
         text += f" ({longest:,} steps, {usual:,}): {_MERGED}"
-        yield finding("length-outlier", "warning", text, len(at), None, first_places(at))
+        yield finding("length-outlier", "warning", text, len(at), None, whole(at))
 
 
 def _beyond_horizon(length: IntArray) -> tuple[int, IntArray]:
@@ -226,7 +213,7 @@ def flags(s: Subject) -> Iterator[Finding]:
         seen = s.steps_where(_TRUNCATED, np.asarray, last=False)
         if seen.count:
             text = _goes_on(seen.count, "truncated")
-            yield finding("truncated-inside", "error", text, seen.count, _TRUNCATED, seen.places)
+            yield finding("truncated-inside", "error", text, seen.count, _TRUNCATED, seen.seen)
         yield from _flags_of_ends(s)
 
 
@@ -238,31 +225,32 @@ def _goes_on(count: int, flagged: str) -> str:
 def _terminated_inside(s: Subject) -> Iterator[Finding]:
     count = s.ds.manifest.counts.terminated_inside
     if s.thorough and count:
-        seen = s.steps_where(_TERMINATED, np.asarray, last=False)
+        found = s.steps_where(_TERMINATED, np.asarray, last=False)
+        count, seen = found.count, found.seen
     else:
-        seen = Seen(count, _episodes_terminated_inside(s))
-    if seen.count:
-        text = _goes_on(seen.count, "terminated")
+        seen = _episodes_terminated_inside(s)
+    if count:
+        text = _goes_on(count, "terminated")
         known = s.known("terminated-inside")
-        yield finding("terminated-inside", "warning", text, seen.count, _TERMINATED, seen.places, known)
+        yield finding("terminated-inside", "warning", text, count, _TERMINATED, seen, known)
 
 
-def _episodes_terminated_inside(s: Subject) -> tuple[Place, ...]:
+def _episodes_terminated_inside(s: Subject) -> Seen:
     """Episodes with terminated steps before their end, from the episode table alone."""
     count = s.ds.episodes.get("num_terminated")
     if count is None:
-        return ()
-    return first_places(np.flatnonzero(count > (s.end == TERMINATED)))
+        return Seen()
+    return whole(np.flatnonzero(count > (s.end == TERMINATED)))
 
 
 def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
     c = s.ds.manifest.counts
     if c.cut == c.episodes:
         text = f"no episode ends with a flag: all {c.episodes:,} count as cut"
-        yield finding("never-flagged", "warning", text, c.cut)
+        yield finding("never-flagged", "warning", text, c.cut, None, _all(s))
     elif not c.terminated and not c.terminated_inside:
         known = s.known("never-terminated")
-        yield finding("never-terminated", "note", "no step is terminated", 1, _TERMINATED, (), known)
+        yield finding("never-terminated", "note", "no step is terminated", 1, _TERMINATED, Seen(), known)
 
 
 def _flags_of_ends(s: Subject) -> Iterator[Finding]:
@@ -283,8 +271,13 @@ def _flags_of_ends(s: Subject) -> Iterator[Finding]:
         yield finding("both-flags", "note", text, len(both), None, _last_steps(s, both))
 
 
-def _last_steps(s: Subject, episodes: IntArray) -> tuple[Place, ...]:
-    return tuple(Place(int(e), int(s.length[e]) - 1) for e in episodes[:MOST_PLACES])
+def _last_steps(s: Subject, episodes: IntArray) -> Seen:
+    return at_steps(episodes, s.length[episodes] - 1)
+
+
+def _all(s: Subject) -> Seen:
+    """Return all episodes; where each is concerned, none is an example."""
+    return Seen(tuple(range(len(s.length))))
 
 
 # -- time limits
@@ -300,7 +293,7 @@ def time_limits(s: Subject) -> Iterator[Finding]:
         over = np.flatnonzero(s.length > limit)
         text = f"{plural(len(over), 'episode', 'is', 'are')} longer than the environment's limit of {limit:,} steps"
         text += f", the longest {longest:,}"
-        yield finding("too-long", "warning", text, len(over), None, first_places(over), s.known("too-long"))
+        yield finding("too-long", "warning", text, len(over), None, whole(over), s.known("too-long"))
     full = s.length == (limit or longest)
     if full.sum() < _FEWEST or longest < 2 or not (s.end[full] == TERMINATED).all():
         return
@@ -308,10 +301,10 @@ def time_limits(s: Subject) -> Iterator[Finding]:
         at = np.flatnonzero(full)
         text = f"all {len(at):,} episodes of {limit:,} steps, the environment's limit, are terminated, not truncated"
         known = s.known("limit-terminated")
-        yield finding("limit-terminated", "warning", text, len(at), None, first_places(at), known)
+        yield finding("limit-terminated", "warning", text, len(at), None, whole(at), known)
     elif full.all():
         text = f"all {len(full):,} episodes have {longest:,} steps and are terminated: this may be a time limit"
-        yield finding("limit-terminated", "note", text, len(full))
+        yield finding("limit-terminated", "note", text, len(full), None, _all(s))
 
 
 def next_unknown(s: Subject) -> Iterator[Finding]:
@@ -321,8 +314,8 @@ def next_unknown(s: Subject) -> Iterator[Finding]:
         c = s.ds.manifest.counts
         text = f"{plural(len(short), 'last step', 'has', 'have')} no recorded next observation:"
         text += f" {c.transitions:,} transitions of {c.steps:,} steps"
-        places = tuple(Place(int(e), int(s.length[e]) - 1) for e in short[:MOST_PLACES])
-        yield finding("next-unknown", "note", text, len(short), None, places, s.known("next-unknown"))
+        known = s.known("next-unknown")
+        yield finding("next-unknown", "note", text, len(short), None, _last_steps(s, short), known)
 
 
 # -- isolated successes
@@ -348,16 +341,15 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
     ):
         return
     found = _isolated(s, low, high)
-    if found is not None:
-        count, places = found
-        text = f"{plural(count, 'step')} rewarded and terminated alone, never two in a row; their episode goes on"
+    if found is not None and found.count:
+        text = f"{plural(found.count, 'step')} rewarded and terminated alone, never two in a row; their episode goes on"
         known = s.known("reward-isolated")
-        yield finding("reward-isolated", "warning", text, count, REWARD, places, known)
+        yield finding("reward-isolated", "warning", text, found.count, REWARD, found.seen, known)
 
 
-def _isolated(s: Subject, low: float, high: float) -> tuple[int, tuple[Place, ...]] | None:
-    """Count and places of rewarded steps inside episodes; None unless rewards are sparse and never come in a row."""
-    count, before, places = 0, -2, list[Place]()
+def _isolated(s: Subject, low: float, high: float) -> Sightings | None:
+    """Find rewarded steps inside episodes; None unless rewards are sparse and never come in a row."""
+    seen, before = Sightings(s), -2
     final = s.start + s.length
     for a, values in s.blocks(REWARD):
         rewarded = values == high
@@ -370,11 +362,10 @@ def _isolated(s: Subject, low: float, high: float) -> tuple[int, tuple[Place, ..
             before = int(rows[-1])
         inside = rows[~_final_rows(final - 1, a, len(values))[rows - a]]
         inside = inside[np.asarray(s.at(_TERMINATED, inside), bool)]
-        count += len(inside)
-        places += s.places(inside[: MOST_PLACES - len(places)])
-        if count > _SPARSE_SHARE * s.ds.num_steps:
+        seen.add(inside)
+        if seen.count > _SPARSE_SHARE * s.ds.num_steps:
             return None
-    return (count, tuple(places)) if count else None
+    return seen
 
 
 def _final_rows(final: IntArray, start: int, rows: int) -> Array:
@@ -400,7 +391,7 @@ def repeats(s: Subject) -> Iterator[Finding]:
     if len(again):
         text = f"{plural(len(again), 'episode', 'repeats an earlier one', 'repeat earlier ones')}, e.g."
         text += f" episode {again[0]:,} is episode {first[again[0]]:,} again"
-        yield finding("duplicate", "warning", text, len(again), None, first_places(again))
+        yield finding("duplicate", "warning", text, len(again), None, whole(again))
 
 
 def repeated(s: Subject, columns: list[Field]) -> IntArray:

@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rlds_cli.dataset.expressions import expression_of
+from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.text import did_you_mean, plural
+
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 MOST_PLACES = 8
+_MOST_NOTED = 1000  # episodes that a note of a manifest lists: they take up to 10 KB
+CODES = (  # of the checks; readers and the registry have codes of their own
+    *("not-finite", "final-not-finite", "truncated-inside", "unflagged-end", "end-differs"),
+    *("constant", "no-reward", "saturated", "out-of-bounds", "jump", "step-restarts", "step-offset", "id-changes"),
+    *("length-multiple", "length-outlier", "duplicate", "terminated-inside", "never-flagged", "too-long"),
+    *("limit-terminated", "counts-differ", "reward-isolated", "old-reader"),
+    *("constant-element", "constant-reward", "constant-info", "spike", "never-terminated", "both-flags"),
+    "next-unknown",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +35,17 @@ class Place:
 
     def __str__(self) -> str:
         return f"episode {self.episode:,}" + (f" step {self.step:,}" if self.step is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All episodes in which something was found, ascending, and the first places of it."""
+
+    episodes: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
+
+
+_NOWHERE = Seen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +70,11 @@ class Finding:
         The first of them, at most eight; empty when the whole dataset is concerned, or when rows were not read.
     known : tuple of str
         References to reports of the same problem by users of the source: ``D4RL#199``.
+    num_episodes : int
+        Number of episodes concerned; 0 where none are named: the dataset is concerned as a whole, a sample of the
+        steps was read, or no rows.
+    episodes : tuple of int
+        Numbers of these episodes, ascending, for ``ds.select(episodes=...)``. Notes of a manifest list the first 1,000.
     """
 
     check: str
@@ -56,6 +85,30 @@ class Finding:
     field: str | None = None
     places: tuple[Place, ...] = ()
     known: tuple[str, ...] = ()
+    num_episodes: int = 0
+    episodes: tuple[int, ...] = ()
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Numbers of the episodes that stand out; none where all are concerned alike."""
+        return (self.episodes or tuple(dict.fromkeys(p.episode for p in self.places))) if self.places else ()
+
+    @property
+    def in_episodes(self) -> str:
+        """The number of episodes, and the first of them: ``3 episodes: 2, 5, 8``."""
+        named = ", ".join(f"{k:,}" for k in self.episodes[:MOST_PLACES])
+        return f"{plural(self.num_episodes, 'episode')}: {named}{', …' if self.num_episodes > MOST_PLACES else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEpisodes:
+    """Episodes of all findings of one code; ``where`` is the expression that selects them."""
+
+    id: str
+    code: str
+    num_episodes: int
+    episodes: tuple[int, ...]
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +132,11 @@ def finding(
     text: str,
     count: int = 1,
     field: str | None = None,
-    places: tuple[Place, ...] = (),
+    seen: Seen = _NOWHERE,
     known: tuple[str, ...] = (),
 ) -> Finding:
     """Make a finding of the check that is running; its name comes from the table ``CHECKS``."""
-    return Finding("", code, severity, text, count, field, places, known)
+    return Finding("", code, severity, text, count, field, seen.places, known, len(seen.episodes), seen.episodes)
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -96,6 +149,33 @@ def number(findings: Iterable[Finding], severity: Severity) -> int:
     return sum(f.severity == severity for f in findings)
 
 
+def episodes_of(report: CheckReport, code: str) -> FoundEpisodes:
+    """Return the episodes of all findings of ``code``; none if nothing of this code was found.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such code.
+    RldsError
+        A finding does not name its episodes.
+    """
+    found = [f for f in report.findings if f.code == code]
+    if not found and code not in CODES:
+        codes = dict.fromkeys((*(f.code for f in report.findings), *CODES))
+        near = did_you_mean(code, codes)
+        there = ", ".join(dict.fromkeys(f.code for f in report.findings)) or "nothing"
+        raise InvalidArgument(f'No finding is called "{code}".{near}  Found in {report.id}: {there}')
+    for f in found:
+        if f.num_episodes > len(f.episodes):
+            what = f"{report.id}: {code} concerns {plural(f.num_episodes, 'episode')}, of which not all are recorded."
+            raise RldsError(what, hint=f"rlds check {report.id} --episodes {code}, without --quick, reads the rows")
+        if not f.num_episodes:
+            unread = " No rows were read." if "rows" in report.skipped else ""
+            raise RldsError(f"{report.id}: {code} names no episodes: {f.text}.{unread}", hint=f"rlds check {report.id}")
+    numbers = tuple(sorted({k for f in found for k in f.episodes}))
+    return FoundEpisodes(report.id, code, len(numbers), numbers, expression_of(numbers))
+
+
 # -- findings as notes of a manifest: a note of a check has a severity, a note of a reader has none
 
 
@@ -104,7 +184,8 @@ def as_note(f: Finding) -> dict[str, Any]:
     where = str(f.places[0]) if f.places else ""
     places = [[p.episode, p.step] for p in f.places]
     note = {"code": f.code, "text": f.text, "count": f.count, "where": where, "severity": f.severity}
-    return note | {"check": f.check, "field": f.field, "places": places, "known": list(f.known)}
+    more = {"num_episodes": f.num_episodes, "episodes": list(f.episodes[:_MOST_NOTED])} if f.num_episodes else {}
+    return note | {"check": f.check, "field": f.field, "places": places, "known": list(f.known)} | more
 
 
 def of_note(note: Mapping[str, Any]) -> Finding:
@@ -122,4 +203,6 @@ def of_note(note: Mapping[str, Any]) -> Finding:
         field=note.get("field"),
         places=places,
         known=tuple(note.get("known") or ()),
+        num_episodes=int(note.get("num_episodes", 0)),
+        episodes=tuple(note.get("episodes") or ()),
     )

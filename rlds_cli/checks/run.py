@@ -149,8 +149,15 @@ def check_archive(
 def quick(ds: Dataset) -> tuple[Finding, ...]:
     """Findings from the manifest and the episode table, with the places that were recorded at conversion."""
     recorded = {(f.code, f.field): f for f in map(of_note, _check_notes(ds))}
-    found = [recorded.get((f.code, f.field), f) for f in manifest_findings(ds)]
+    found = [_with_recorded(f, recorded.get((f.code, f.field))) for f in manifest_findings(ds)]
     return ranked([*found, *_reader_notes(ds)])
+
+
+def _with_recorded(f: Finding, recorded: Finding | None) -> Finding:
+    """Return a recorded finding; with all episodes where the episode table tells them, since a record may be cut."""
+    if recorded is None:
+        return f
+    return replace(recorded, num_episodes=f.num_episodes, episodes=f.episodes) if f.episodes else recorded
 
 
 def manifest_findings(ds: Dataset) -> Iterator[Finding]:

@@ -29,7 +29,8 @@ def counts(s: Subject) -> Iterator[Finding]:
         found = getattr(s.ds.manifest.counts, what)
         if expected and found != expected:
             text = f"{found:,} {what} are here; the registry says {expected:,}"
-            yield finding("counts-differ", "warning", text, abs(found - expected), None, (), s.known("counts-differ"))
+            known = s.known("counts-differ")
+            yield finding("counts-differ", "warning", text, abs(found - expected), known=known)
 
 
 def reader_version(s: Subject) -> Iterator[Finding]:

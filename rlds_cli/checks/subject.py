@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli import ids, registry, text
-from rlds_cli.checks.findings import MOST_PLACES, Place
+from rlds_cli.checks.findings import MOST_PLACES, Place, Seen
 from rlds_cli.dataset import environments
 from rlds_cli.errors import RldsError
 from rlds_cli.registry import Entry, short
@@ -30,14 +30,6 @@ Test = Callable[[Array], BoolArray]
 
 class Skipped(Exception):
     """Raised by a check that does not apply to this dataset; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The number of rows for which a test holds, and the places of the first of them."""
-
-    count: int
-    places: tuple[Place, ...]
 
 
 @dataclass
@@ -163,11 +155,11 @@ class Subject:
         out[order] = np.concatenate(parts)
         return out
 
-    def steps_where(self, name: str, test: Test, *, last: bool = True) -> Seen:
+    def steps_where(self, name: str, test: Test, *, last: bool = True) -> Sightings:
         """Find steps for which ``test`` (rows [n, ...] -> bool [n]) holds; ``last=False`` leaves out last steps."""
         final = self.start + self.length  # the row of the final observation is no step
         left_out = [final] if last else [final, final - 1]
-        count, places = 0, list[Place]()
+        seen = Sightings(self)
         for a, values in self.blocks(name):
             found = test(values)
             if not found.any():
@@ -176,20 +168,49 @@ class Subject:
             for rows in left_out:
                 first, end = np.searchsorted(rows, (a, a + len(values)))
                 found[rows[first:end] - a] = False
-            at = np.flatnonzero(found)
-            count += len(at)
-            places += self.places(a + at[: MOST_PLACES - len(places)])
-        return Seen(count, tuple(places))
+            seen.add(a + np.flatnonzero(found))
+        return seen
 
-    def places(self, rows: IntArray) -> list[Place]:
-        """Episode and step of rows."""
-        episode = np.searchsorted(self.start, rows, "right") - 1
-        return [Place(int(e), int(r - self.start[e])) for e, r in zip(episode, rows, strict=True)]
+    def episodes_at(self, rows: IntArray) -> IntArray:
+        """Number of the episode of each row."""
+        return np.asarray(np.searchsorted(self.start, rows, "right") - 1)
+
+    def place(self, row: int) -> Place:
+        """Episode and step of a row."""
+        episode = int(self.episodes_at(np.array([row]))[0])
+        return Place(episode, row - int(self.start[episode]))
 
 
-def first_places(episodes: IntArray) -> tuple[Place, ...]:
-    """Places of the first of these episodes as a whole."""
-    return tuple(Place(int(e)) for e in episodes[:MOST_PLACES])
+class Sightings:
+    """Rows that a check finds: their number, all their episodes, and the places of the first of them."""
+
+    def __init__(self, s: Subject) -> None:
+        self._subject = s
+        self._episodes = np.zeros(len(s.start), bool)
+        self._first: list[int] = []
+        self.count = 0
+
+    def add(self, rows: IntArray) -> None:
+        """Add rows [n], which ascend and lie behind all that were added."""
+        self.count += len(rows)
+        self._first += rows[: MOST_PLACES - len(self._first)].tolist()
+        self._episodes[self._subject.episodes_at(rows)] = True
+
+    @property
+    def seen(self) -> Seen:
+        """All episodes, and at most eight places."""
+        return Seen(tuple(np.flatnonzero(self._episodes).tolist()), tuple(map(self._subject.place, self._first)))
+
+
+def at_steps(episodes: IntArray, steps: IntArray) -> Seen:
+    """Return episodes in each of which one step is concerned."""
+    places = zip(episodes[:MOST_PLACES].tolist(), steps[:MOST_PLACES].tolist(), strict=True)
+    return Seen(tuple(episodes.tolist()), tuple(Place(e, t) for e, t in places))
+
+
+def whole(episodes: IntArray) -> Seen:
+    """Return episodes that are concerned as a whole."""
+    return Seen(tuple(episodes.tolist()), tuple(Place(e) for e in episodes[:MOST_PLACES].tolist()))
 
 
 def plural(n: int, noun: str, verb: str = "", verbs: str = "") -> str:

@@ -23,14 +23,14 @@ A rule that does not look at the steps before and after finds 24 in 1,400 steps 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.checks.findings import MOST_PLACES, Finding, Place, Severity, finding
-from rlds_cli.checks.subject import Skipped, Subject, plural
+from rlds_cli.checks.findings import Finding, Seen, Severity, finding
+from rlds_cli.checks.subject import Sightings, Skipped, Subject, at_steps, plural
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def not_finite(s: Subject) -> Iterator[Finding]:
         count = stats.nonfinite if stats else 0
         severity: Severity = "error" if f.name.split("/")[0] in _LEARNED else "warning"
         if count:
-            places = s.steps_where(f.name, _rows_not_finite).places if s.thorough else ()
+            seen = s.steps_where(f.name, _rows_not_finite).seen if s.thorough else Seen()
             text = f"{plural(count, 'value', 'is', 'are')} NaN or infinite in {f.name}"
-            yield finding("not-finite", severity, text, count, f.name, places)
+            yield finding("not-finite", severity, text, count, f.name, seen)
         if s.thorough and f.placement == "both":
             yield from _final_rows_not_finite(s, f, severity)
 
@@ -85,9 +85,8 @@ def _final_rows_not_finite(s: Subject, f: Field, severity: Severity) -> Iterator
         bad.append(some[_rows_not_finite(s.at(f.name, s.start[some] + s.length[some]))])
     episodes = np.concatenate(bad)
     if len(episodes):
-        places = tuple(Place(int(e), int(s.length[e])) for e in episodes[:MOST_PLACES])
         text = f"{f.name} is NaN or infinite in the final row of {plural(len(episodes), 'episode')}"
-        yield finding("final-not-finite", severity, text, len(episodes), f.name, places)
+        yield finding("final-not-finite", severity, text, len(episodes), f.name, at_steps(episodes, s.length[episodes]))
 
 
 def _rows_not_finite(values: Array) -> BoolArray:
@@ -283,7 +282,7 @@ def out_of_bounds(s: Subject) -> Iterator[Finding]:
             continue
         seen = s.steps_where(f.name, _Outside(low, high))
         text = f"{plural(seen.count, 'step', 'has', 'have')} an {f.name} outside the action space, e.g. {span}"
-        yield finding("out-of-bounds", "warning", text, seen.count, f.name, seen.places)
+        yield finding("out-of-bounds", "warning", text, seen.count, f.name, seen.seen)
 
 
 class _Outside:
@@ -328,16 +327,6 @@ def _space_limits(space: Mapping[str, Any]) -> tuple[Any, Any]:
 # -- jumps between successive steps
 
 
-@dataclass(slots=True)
-class _CountedPlaces:
-    count: int = 0
-    places: list[Place] = field(default_factory=list)
-
-    def add(self, s: Subject, rows: IntArray) -> None:
-        self.count += len(rows)
-        self.places += s.places(rows[: MOST_PLACES - len(self.places)])
-
-
 def jumps(s: Subject) -> Iterator[Finding]:
     """Find steps of continuous observations that are unlike all other steps of the dataset."""
     fields = [f for f in s.fields(kinds="f") if _is_state(f) and _width(f) <= _MAX_COMPONENTS]
@@ -357,18 +346,17 @@ def _is_state(f: Field) -> bool:
     return root in ("observation", "state") or last == "qpos"
 
 
-def _findings(s: Subject, f: Field, jumps: _CountedPlaces, spikes: _CountedPlaces) -> Iterator[Finding]:
+def _findings(s: Subject, f: Field, jumps: Sightings, spikes: Sightings) -> Iterator[Finding]:
     rule = f"{FACTOR:g} times the {PERCENTILE}th percentile of its steps"
     if jumps.count:
         text = (
             f"{f.name} jumps at {plural(jumps.count, 'step')} inside episodes, as at a reset: where trajectories were"
         )
         text += " merged, import them again with another --episodes-by"
-        places, known = tuple(jumps.places), s.known("jump")
-        yield finding("jump", "warning", text, jumps.count, f.name, places, known)
+        yield finding("jump", "warning", text, jumps.count, f.name, jumps.seen, s.known("jump"))
     if spikes.count:
         text = f"at {plural(spikes.count, 'step')} a component of {f.name} moves by more than {rule}"
-        yield finding("spike", "note", text, spikes.count, f.name, tuple(spikes.places))
+        yield finding("spike", "note", text, spikes.count, f.name, spikes.seen)
 
 
 def limits(s: Subject, f: Field) -> Array:
@@ -417,8 +405,8 @@ def _crossing(s: Subject, f: Field, rows: IntArray) -> BoolArray:
     return np.asarray(rows - s.start[episode] >= s.observed(f)[episode] - 1)
 
 
-def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[_CountedPlaces, _CountedPlaces]:
-    jumps, spikes = _CountedPlaces(), _CountedPlaces()
+def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[Sightings, Sightings]:
+    jumps, spikes = Sightings(s), Sightings(s)
     only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
     final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
     unknown = final[s.observed(f) == s.length] - 1
@@ -442,8 +430,8 @@ def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[_CountedPlace
             at = np.flatnonzero(far.any(axis=1) | ((steps > bound * (_SEVERAL / FACTOR)).sum(axis=1) >= 2))
             at = at[(at >= first) & (at < end)]
             is_jump = _is_jump(s, f, flat, steps, at, bound, only=only)
-        jumps.add(s, a + at[is_jump])
-        spikes.add(s, a + at[~is_jump & far[at].any(axis=1)])
+        jumps.add(a + at[is_jump])
+        spikes.add(a + at[~is_jump & far[at].any(axis=1)])
     return jumps, spikes
 
 

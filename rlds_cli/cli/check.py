@@ -6,8 +6,18 @@ from typing import Annotated
 
 import typer
 
+from rlds_cli import visible
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
+from rlds_cli.text import size_of
+
+_LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
+
+
+def _codes() -> list[str]:
+    from rlds_cli.checks.findings import CODES
+
+    return list(CODES)
 
 
 @app.command("check")
@@ -24,6 +34,15 @@ def check(
     quick: Annotated[
         bool, typer.Option("--quick", help="Read the manifest and the episode table only, and no rows.")
     ] = False,
+    episodes: Annotated[
+        str | None,
+        typer.Option(
+            "--episodes",
+            metavar="CODE",
+            help="Print the episodes of one finding as an expression for --where, and nothing else.",
+            autocompletion=_codes,
+        ),
+    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -43,6 +62,8 @@ def check(
 
     docs/inspect.md explains them.
 
+    With --episodes, the exit code does not depend on the findings.
+
     Example: rlds check d4rl/antmaze-umaze-diverse-v2 --strict
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
@@ -61,6 +82,15 @@ def check(
             report = checks.check(there or path, quick=quick, progress=progress)
         else:
             report = check_archive(path, import_archive, cache_dir=cache_dir, progress=progress)
+    if episodes is not None:
+        found = checks.episodes_of(report, episodes)
+        out.result(found, visible.Lines(found.where))
+        if not found.num_episodes:
+            unread = "; no rows were read" if quick else ""
+            out.note(f"{report.id}: nothing was found by the name {episodes}{unread}")
+        elif len(found.where) > _LONGEST_WORD:
+            out.note(f"{size_of(len(found.where))} do not fit on a command line; in Python: ds.select(episodes=...)")
+        return
     out.page(CheckPage(report), report)
     remote.tell(there)
     if report.errors or (strict and report.warnings):

@@ -36,7 +36,7 @@ def export(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Import the files again and compare the fingerprint.")
     ] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it is an earlier export.")] = False,
     jobs: options.Jobs = None,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
@@ -55,7 +55,7 @@ def export(
     from rlds_cli.exports import exporting
 
     ds = open_dataset(id, cache_dir=cache_dir, generation=generation)
-    ds = ds.select(split=split, where=where) if split or where else ds
+    ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
         planned = exporting.plan_export(ds, to, directory, form=form)
         out.result(planned, _plan(planned))

@@ -152,13 +152,16 @@ def traceback(exc: BaseException) -> visible.Lines:
 
 @contextmanager
 def escaped_warnings() -> Iterator[None]:
-    """Escape the text of Python warnings: libraries quote names from files in them."""
+    """Escape the text of Python warnings, since libraries quote names from files in them; show our own as one line."""
     import warnings
 
-    usual = warnings.formatwarning
+    usual, package = warnings.formatwarning, f"{Path(visible.__file__).parent}{os.sep}"
 
-    def formatted(message: Warning | str, *where: Any, **more: Any) -> str:
-        return usual(visible.line(str(message)), *where, **more)
+    def formatted(message: Warning | str, category: type[Warning], filename: str, *where: Any, **more: Any) -> str:
+        text = visible.line(str(message))
+        if category is UserWarning and filename.startswith(package):
+            return f"warning: {text}\n"
+        return usual(text, category, filename, *where, **more)
 
     warnings.formatwarning = formatted
     try:

@@ -29,12 +29,14 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Stats
+from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.publishing import Shared
 from rlds_cli.ted import BoolArray, Chunk, EpisodeTable, Field, IntArray, Part
+from rlds_cli.text import plural
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
 READER = "merge"  # in the manifest
+_SELECTING = ("select_episodes", "top_episodes")  # functions that copy episodes as they are
 _REPLACE = "--force (force=True)"  # of a hint
 _PART_ROWS = 1 << 20
 _CHUNK_BYTES = 16 << 20
@@ -123,6 +125,9 @@ def merge(
 
     Raises
     ------
+    InvalidArgument
+        Episodes would be repeated: a dataset is named twice, under another id, with a selection of itself, with what
+        ``select_episodes`` made of it, or with a merge that contains it.
     InvalidEpisode
         Fields or episode columns do not agree; the message lists the differences.
     NameTaken
@@ -171,6 +176,9 @@ class _Merge:
         self._id, self._members, self._column = id, members, column
         self.id = str(id)
         self.videos = VideoSources()
+        for b, later in enumerate(members):
+            for earlier in members[:b]:
+                _check_repeats(earlier, later)
         self._fields = _agreed(members, fields)
         self._check_columns()
 
@@ -321,6 +329,46 @@ class _Merge:
             options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
             sources=self._sources,
         )
+
+
+def _check_repeats(a: Dataset, b: Dataset) -> None:
+    """Refuse two members of which the manifests and episode tables say that they have episodes in common."""
+    count = _in_common(a, b)
+    if count:
+        which = f"{b.id} is named twice" if a.id == b.id else f"{a.id} and {b.id} have episodes in common"
+        raise InvalidArgument(
+            f"{which}: {plural(count, 'episode')} would be repeated. Nothing was written.",
+            hint="name each dataset once; rlds_cli.loader.Mixture draws one dataset more often than another",
+        )
+
+
+def _in_common(a: Dataset, b: Dataset) -> int:
+    """Count the episodes that two datasets share, as far as that is known without reading rows."""
+    (key, mine), (other, theirs) = _numbered(a), _numbered(b)
+    if key == other:
+        return len(np.intersect1d(mine, theirs))
+    for whole, part in ((a, b), (b, a)):
+        source = _selected_from(part.manifest)
+        if source is not None and source in (whole.fingerprint, f"{whole.fingerprint}+{source.partition('+')[2]}"):
+            return part.num_episodes
+        merged = {m["fingerprint"] for m in part.manifest.options.get("merged", ())}
+        if not part.is_selection and whole.fingerprint in merged:
+            return whole.num_episodes
+    return 0
+
+
+def _numbered(ds: Dataset) -> tuple[str, IntArray]:
+    """Return a key of a content, and the numbers of the dataset's episodes in it."""
+    if isinstance(ds.store, GrowingStore):  # generations have episodes in common
+        g = ds.store.generation
+        return f"{ds.path.resolve()} {g.moved}", g.first_episode + ds.episodes.index
+    return ds.manifest.fingerprint, ds.episodes.index
+
+
+def _selected_from(m: Manifest) -> str | None:
+    """Return the fingerprint of the selection that a dataset is a copy of; None if it is not a copy of one."""
+    steps = list(m.provenance)
+    return str(steps[-1]["source"]) if steps and steps[-1].get("function") in _SELECTING else None
 
 
 def _common(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

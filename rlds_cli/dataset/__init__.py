@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
-from rlds_cli.errors import InvalidArgument, NoReward, RldsError, UnknownField
+from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
@@ -435,30 +436,24 @@ class Dataset:
         split : str, optional
             A named split of the archive.
         where : str, optional
-            A comparison of episode columns: ``"total_reward > 3000 and length >= 500"``; ``episode`` is k of
-            ``ds.episode(k)``.
+            A comparison of episode columns, ``"total_reward > 3000 and 'cube' in task"``, see
+            `expressions.episodes_where`; ``episode`` is k of ``ds.episode(k)``. A UserWarning is given if it selects
+            none or all of the episodes.
         episodes : int array, bool array or slice, optional
             Episodes by number, among those selected so far; the order is kept.
 
         Raises
         ------
         InvalidExpression
-            ``where`` is not such a comparison, or names an unknown column.
+            ``where`` is not such a comparison, compares values of different kinds, or names an unknown column.
         RldsError
             There is no such split.
         """
         if positional:
             raise InvalidArgument("ds.select(...): its arguments have names.", hint=self._named(positional[0]))
-        chosen = np.arange(self.num_episodes)
-        if episodes is not None:
-            chosen = chosen[episodes if isinstance(episodes, slice) else selection.chosen(episodes)]
-        if split is not None:
-            if split not in self.episodes.splits:
-                there = ", ".join(self.episodes.splits) or "none"
-                raise RldsError(f'{self.id} has no split "{split}".', hint=f"its splits: {there}")
-            chosen = chosen[self.episodes[f"split/{split}"][chosen]]
-        if where is not None:
-            chosen = chosen[selection.episodes_where(where, self._view(chosen).episodes, chosen)]
+        chosen, warning = selection.matching(self.episodes, split, where, episodes)
+        if warning:
+            warnings.warn(warning, UserWarning, stacklevel=2)
         return self._view(chosen)
 
     @property

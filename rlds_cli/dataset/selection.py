@@ -1,25 +1,22 @@
-"""Select episodes and transitions: the episode columns, statistics of a selection, and ``where=`` expressions.
-
-An expression is a Python comparison of episode columns, which is parsed and never executed.
-"""
+"""Select episodes and transitions: the episode columns, statistics of a selection, and numbers of episodes."""
 
 from __future__ import annotations
 
-import ast
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import InvalidExpression, UnknownField
+from rlds_cli import visible
+from rlds_cli.dataset.expressions import episodes_where
+from rlds_cli.errors import RldsError, UnknownField
 from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
-from rlds_cli.text import did_you_mean
+from rlds_cli.text import did_you_mean, plural
 
 if TYPE_CHECKING:
     from rlds_cli.store.opening import Store
@@ -27,27 +24,6 @@ if TYPE_CHECKING:
 _TEXT = ("group", "options")
 _SPLIT = "split/"
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_COMBINE: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-_COMBINE_FLAGS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_LOGICAL: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: np.logical_and, ast.Or: np.logical_or}
-_MAX_LENGTH = 1000
-_NUMBER = "episode"
 
 
 # -- columns and statistics
@@ -72,6 +48,15 @@ class EpisodeColumns(Mapping[str, Array]):
     def index(self) -> IntArray:
         """Numbers of the selected episodes in the whole dataset."""
         return np.arange(len(self)) if self._index is None else self._index
+
+    @property
+    def id(self) -> str:
+        """Id of the dataset."""
+        return self._store.manifest.id
+
+    def take(self, chosen: IntArray) -> EpisodeColumns:
+        """Return the columns of some of the episodes, by their numbers among these."""
+        return EpisodeColumns(self._store, self.index[chosen])
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -153,118 +138,38 @@ def _no_stats(name: str, there: Iterable[str], fields: Iterable[str], id: str) -
     return no_field(str(name), there, id)
 
 
-# -- expressions of where=
+# -- selections
 
 
-def episodes_where(text: str, columns: Mapping[str, Array], numbers: IntArray | None = None) -> BoolArray:
-    """Return the mask of episodes that fulfil ``text``, such as ``"total_reward > 3000 and length >= 500"``.
+def matching(
+    columns: EpisodeColumns,
+    split: str | None,
+    where: str | None,
+    episodes: npt.NDArray[Any] | Sequence[int] | slice | None = None,
+) -> tuple[IntArray, str]:
+    """Return the numbers of the episodes that fulfil all conditions of `Dataset.select`, and a warning or "".
 
-    Names are episode columns, and ``episode`` is the number of the episode: ``numbers`` [n], or 0 to n - 1. The text
-    may hold numbers, strings, True and False, comparisons (also chained, and ``in`` a tuple), ``and or not & |`` and
-    ``+ - * /``.
-
-    Raises
-    ------
-    InvalidExpression
-        The text holds anything else.
+    The warning says that ``where`` selects none or all of the episodes that the other conditions leave.
     """
-    if len(text) > _MAX_LENGTH:
-        raise InvalidExpression(f"The expression has {len(text):,} characters; at most {_MAX_LENGTH:,} are allowed.")
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        why = e.msg if isinstance(e, SyntaxError) else str(e) or "it is nested too deeply"
-        raise InvalidExpression(f'"{text}" is not an expression: {why}', hint=_example()) from e
-    episodes = len(next(iter(columns.values())))
-    known = _Numbered(columns, np.arange(episodes) if numbers is None else numbers)
-    try:
-        with np.errstate(all="ignore"):  # a column divided by one with zeros has infinities, which compare as such
-            result = np.asarray(_value(tree, text, known))
-    except ZeroDivisionError as e:
-        raise InvalidExpression(f'"{text}" divides by zero.', hint=_example()) from e
-    except RecursionError as e:
-        raise InvalidExpression(f'"{text}" is nested too deeply.', hint=_example()) from e
-    except (TypeError, ValueError, OverflowError, np.exceptions.DTypePromotionError) as e:
-        raise InvalidExpression(f'"{text}" holds values that cannot be compared: {e}', hint=_example()) from e
-    if result.dtype == object and all(v is None or isinstance(v, bool) for v in result.flat):
-        result = result.astype(bool)  # flags, some of which are missing
-    if result.dtype != bool or result.shape not in ((episodes,), ()):
-        raise InvalidExpression(f'"{text}" is not true or false for each episode.', hint=_example())
-    return np.broadcast_to(result, (episodes,)).copy()
+    found = np.arange(len(columns))
+    if episodes is not None:
+        found = found[episodes if isinstance(episodes, slice) else chosen(episodes)]
+    if split is not None:
+        if split not in columns.splits:
+            there = ", ".join(columns.splits) or "none"
+            raise RldsError(f'{columns.id} has no split "{split}".', hint=f"its splits: {there}")
+        found = found[columns[f"split/{split}"][found]]
+    if where is None:
+        return found, ""
+    mask = episodes_where(where, columns.take(found), found)
+    return found[mask], _none_or_all(columns.id, where, mask)
 
 
-class _Numbered(Mapping[str, Array]):
-    """Episode columns, and the numbers of the episodes unless a column is called ``episode``."""
-
-    def __init__(self, columns: Mapping[str, Array], numbers: IntArray) -> None:
-        self._columns, self._numbers = columns, numbers
-
-    def __getitem__(self, name: str) -> Array:
-        return self._numbers if name == _NUMBER and name not in self._columns else self._columns[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name == _NUMBER or name in self._columns
-
-    def __iter__(self) -> Iterator[str]:
-        yield from dict.fromkeys((_NUMBER, *self._columns))
-
-    def __len__(self) -> int:
-        return len(dict.fromkeys(self))
-
-
-def _example() -> str:
-    return 'as in "total_reward > 3000 and length >= 500"'
-
-
-def _value(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
-    match node:
-        case ast.Name(id=name):
-            return _column(name, columns)
-        case ast.Constant(value=bool() | int() | float() | str() as value):
-            return value
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return [_value(e, text, columns) for e in elements]
-        case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=operand):
-            return ~np.asarray(_value(operand, text, columns), bool)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand, text, columns)
-        case ast.BoolOp(op=op, values=values):
-            return reduce(_LOGICAL[type(op)], (np.asarray(_value(v, text, columns), bool) for v in values))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE:
-            return _COMBINE[type(op)](_number(left, text, columns), _number(right, text, columns))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMBINE_FLAGS:
-            return _COMBINE_FLAGS[type(op)](_value(left, text, columns), _value(right, text, columns))
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            values = [_value(v, text, columns) for v in (left, *others)]
-            return reduce(np.logical_and, (_compare(o, a, b) for o, (a, b) in zip(ops, pairwise(values), strict=True)))
-    raise InvalidExpression(f'"{text}": {ast.unparse(node)} is not allowed there.', hint=_example())
-
-
-def _number(node: ast.expr, text: str, columns: Mapping[str, Array]) -> Any:
-    """Return the value of an operand of arithmetic; texts are refused, since ``"a" * 10**9`` would fill the memory."""
-    value = _value(node, text, columns)
-    kind = np.asarray(value).dtype.kind
-    is_text = kind not in "biufO" or (kind == "O" and any(isinstance(v, str) for v in np.asarray(value).flat))
-    if isinstance(value, list) or is_text:
-        raise InvalidExpression(f'"{text}": {ast.unparse(node)} is not a number.', hint=_example())
-    return value
-
-
-def _compare(op: ast.cmpop, a: Any, b: Any) -> Any:
-    if isinstance(op, ast.In):
-        return np.isin(a, b)
-    if isinstance(op, ast.NotIn):
-        return ~np.isin(a, b)
-    if type(op) not in _COMPARE:
-        raise InvalidExpression(f"{type(op).__name__} is not a comparison of values.", hint=_example())
-    return _COMPARE[type(op)](a, b)
-
-
-def _column(name: str, columns: Mapping[str, Array]) -> Array:
-    if name in columns:
-        return columns[name]
-    near = did_you_mean(name, columns)
-    raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {", ".join(columns)}')
+def _none_or_all(id: str, where: str, mask: BoolArray) -> str:
+    if not len(mask) or (mask.any() and not mask.all()):
+        return ""
+    few = "all" if mask.all() else "none"
+    return visible.message(f'where="{where}" selects {few} of the {plural(len(mask), "episode")} of {id}')
 
 
 # -- numbers of episodes

@@ -5,6 +5,7 @@
     <parent>/.<name>.rlds-export/
         lock  journal       the export that is at work; its key, and a line for each finished unit
         files/              becomes <parent>/<name>
+            .rlds-export.json   the mark of an export, which --force replaces; readers skip hidden files
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken
 from rlds_cli.exports.content import Content, Loss
 from rlds_cli.exports.format import Format, Unit
 from rlds_cli.files import disk, trees
+from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
@@ -43,8 +46,10 @@ FORMATS = {  # name on the command line: (module, class)
     "robomimic": ("rlds_cli.exports.robomimic", "Robomimic"),
     "tensordict": ("rlds_cli.exports.tensordict", "TensorDict"),
 }
+MARK = ".rlds-export.json"
 _PUBLISHED = "#published"  # a line of the journal; units have other names
 _THREADS = 4  # that hash
+_NAMED = 5  # names that an error lists
 _ALONE = 8  # units that this process writes unless the user says otherwise: starting others takes longer
 
 
@@ -122,7 +127,7 @@ def export(
     to : str
         A format of `FORMATS`: ``minari``, ``lerobot``, ...
     directory : path
-        The exported dataset's own directory; it must not exist yet, or be empty.
+        The exported dataset's own directory; it must not exist yet, or be empty, or be an earlier export.
     form : str, optional
         A form of the format, where it has several.
     lossy : bool
@@ -130,7 +135,7 @@ def export(
     verify : bool
         Read the files as an import does, and compare the fingerprint.
     force : bool
-        Replace ``directory`` if it exists.
+        Replace ``directory`` if it is an earlier export that holds nothing else.
     jobs : int, optional
         Processes that write; by default one for each core.
 
@@ -139,7 +144,8 @@ def export(
     LossyExport
         Something would be lost; ``losses`` of the error lists it. Nothing was written.
     NameTaken
-        ``directory`` exists and is not empty, lies in a home, or another export writes to it.
+        ``directory`` exists, is not empty, and is not an earlier export or ``force`` is not given; it lies in a home;
+        or another export writes to it. Nothing was removed.
     ExportError
         Importing the files again gives other content. ``directory`` was not written.
     """
@@ -248,8 +254,44 @@ def _check_target(target: Path, force: bool) -> None:
         )
     if target.exists() and not target.is_dir():
         raise NameTaken(f"{target} is no directory.", hint="name a directory that does not exist yet")
-    if not force and target.is_dir() and any(target.iterdir()):
-        raise NameTaken(f"{target} exists and is not empty.", hint="another directory, or --force to replace it")
+    _check_replaceable(target, force)
+
+
+def _check_replaceable(target: Path, force: bool) -> None:
+    """Refuse to replace a directory that is not empty, unless ``force`` is given and it is an export and nothing else.
+
+    Raises
+    ------
+    NameTaken
+    """
+    there = {path.name for path in target.iterdir()} if target.is_dir() else set()
+    if not there:
+        return
+    written = _marked(target)
+    if written is None:
+        what = f"{target} is not empty, and rlds export did not write it (it has no {MARK})"
+        raise NameTaken(f"{what}. Nothing was removed.", hint="name another directory, or remove this one yourself")
+    if not force:
+        raise NameTaken(f"{target} exists: an earlier export.", hint="another directory, or --force to replace it")
+    others = sorted(there - written)
+    if others:
+        named = f"{', '.join(others[:_NAMED])}{', ...' if len(others) > _NAMED else ''}"
+        what = f"{target} is an earlier export, and holds what rlds export did not write: {named}"
+        raise NameTaken(f"{what}. Nothing was removed.", hint="move that elsewhere, or name another directory")
+
+
+def _mark(made: Format, files: Path) -> None:
+    """Write the mark of an export, with the names in its directory."""
+    written = sorted({path.name for path in files.iterdir()} | {MARK})
+    about = {"format": made.name, "id": made.content.dataset.id, "written": written}
+    safe_files.replace_text(files / MARK, documents.dumps({"rlds export": about}, MARK))
+
+
+def _marked(directory: Path) -> set[str] | None:
+    """Return the names that an export wrote into a directory; None if it is not an export."""
+    about = (documents.load_own(directory / MARK) or {}).get("rlds export")
+    written = about.get("written") if isinstance(about, dict) else None
+    return set(map(str, written)) if isinstance(written, list) else None
 
 
 @contextmanager
@@ -303,6 +345,7 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Jour
     else:
         _in_processes(made, left, files, workers, finished)
     made.finish(files, {name: journal.results[name] for name in units})
+    _mark(made, files)
     return journal
 
 
@@ -400,8 +443,7 @@ def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Pro
 def _publish(files: Path, old: Path, target: Path, force: bool) -> None:
     """Move the finished directory into place, in one step where nothing is there."""
     if target.exists() and any(target.iterdir()):
-        if not force:
-            raise NameTaken(f"{target} was made meanwhile.", hint="another directory, or --force to replace it")
+        _check_replaceable(target, force)
         trees.discard(old)
         target.rename(old)
         files.rename(target)

@@ -438,7 +438,7 @@ def deviation(a: Subject, b: Subject, name: str, ranges: Iterable[Range], tolera
         most = float(apart.max(initial=0))
         if most > greatest:
             greatest, row = most, start + int(np.argmax(apart.max(axis=1)))
-    return Deviation(greatest, a.places(np.array([row]))[0] if row >= 0 else None, beyond, values)
+    return Deviation(greatest, a.place(row) if row >= 0 else None, beyond, values)
 
 
 def _is_numeric(f: Field) -> bool:

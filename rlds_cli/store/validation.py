@@ -341,6 +341,8 @@ _NOTE = _record(
         "field": _or_none(_text),
         "places": _or_none(_list(_list(_or_none(_whole()), least=2, most=2))),
         "known": _or_none(_list(_text)),
+        "num_episodes": _whole(0, MOST_BYTES),
+        "episodes": _list(_whole()),
     },
 )
 _ARCHIVE = _record(

@@ -230,7 +230,9 @@ def _ranks(ds: rlds_cli.Dataset, every: dict[str, Sampler]) -> Iterator[tuple[st
         loader = _loader(mixture, Transition(), Uniform(), size=100, rank=rank, world_size=2, extra=EXTRA[:3])
         yield f"rank {rank} of 2, mixture", told(loader, 200)
     for weights in ({"a": 1, "b": 1}, {"a": 1, "b": 2, "c": 3}):
-        dealt = Mixture({name: ds.select(where=f"length > {k}") for k, name in enumerate(weights)}, weights)
+        dealt = Mixture(
+            {name: ds.select(episodes=ds.episodes["length"] > k) for k, name in enumerate(weights)}, weights
+        )
         for rank in range(2):
             loader = _loader(dealt, Transition(), Uniform(), size=50, rank=rank, world_size=2, extra=EXTRA[:3])
             yield f"rank {rank} of 2, mixture of {len(weights)} dealt", told(loader, 200)

@@ -60,10 +60,12 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
 
 
 def sentence(f: Finding) -> str:
-    """The text of a finding, its first place, and references to known reports."""
+    """The text of a finding, its first place, its episodes, and references to known reports."""
     parts = [f.text]
     if f.places:
         parts.append(f"{'e.g. ' if f.count > 1 else 'at '}{f.places[0]}")
+    if f.places and f.num_episodes > 1:
+        parts.append(f.in_episodes)
     if f.known:
         parts.append(f"known: {', '.join(f.known)}")
     return "   ".join(parts)

@@ -7,13 +7,14 @@ are not read, and share the files of the source.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset
+from rlds_cli.dataset import Dataset, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.transforms import Mode, Normalize
 from rlds_cli.errors import InvalidArgument, NoReward
@@ -29,12 +30,14 @@ def _prepare_select_episodes(dataset: Dataset, *, where: str | None, split: str 
         raise InvalidArgument(
             "select_episodes needs where or split.", hint='where="total_reward > 3000 and length >= 500"'
         )
-    chosen = dataset.select(where=where, split=split)
-    if chosen.num_episodes == 0:
+    chosen, warning = selection.matching(dataset.episodes, split, where)
+    if not len(chosen):
         raise InvalidArgument(
             f"select_episodes: none of the {dataset.num_episodes:,} episodes of {dataset.id} matches."
         )
-    return Prepared(chosen, reads=())
+    if warning:
+        warnings.warn(warning, UserWarning, stacklevel=2)
+    return Prepared(dataset.select(episodes=chosen), reads=())
 
 
 @builtin(version=1, prepare=_prepare_select_episodes, loader="Loader(ds.select(where=...))")

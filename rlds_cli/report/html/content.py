@@ -141,7 +141,7 @@ def list_episodes(ds: Dataset, findings: Iterable[Finding], needed: Iterable[int
     e, k = ds.episodes, listed(ds, needed, most)
     total = e.get("total_reward")
     score = None if total is None else _scores(ds, total)
-    named = Counter(n for f in findings for n in {p.episode for p in f.places})
+    named = Counter(n for f in findings for n in f.named)
     splits = e.splits
     return Listing(
         of=ds.num_episodes,
@@ -228,7 +228,7 @@ def _candidates(ds: Dataset, findings: Iterable[Finding]) -> Iterator[tuple[int,
         yield int(np.nanargmin(middle)), "median return"
     yield int(lengths.argmax()), "longest"
     yield int(lengths.argmin()), "shortest"
-    named = dict.fromkeys(place.episode for f in findings for place in f.places if place.episode < ds.num_episodes)
+    named = dict.fromkeys(k for f in findings for k in f.named[:_MOST_OF_FINDINGS] if k < ds.num_episodes)
     yield from ((k, "finding") for k in list(named)[:_MOST_OF_FINDINGS])
     yield from ((int(k), "") for k in evenly(ds.num_episodes, MOST_SHOWN))
 

@@ -206,6 +206,7 @@ def _finding(f: Finding, viewed: Collection[int]) -> Markup:
             tag("p", _spaced(places), f" and {more:,} more" if places and more > 0 else None, class_="places")
             if places
             else None,
+            tag("p", f.in_episodes, class_="places") if places and f.num_episodes > 1 else None,
             tag(
                 "p", tag("code", f.code), f" · field {f.field}" if f.field else None,
                 f" · known as {', '.join(f.known)}" if f.known else None, class_="aside",
