@@ -254,7 +254,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
     path = settings.expanded(request.ref.removeprefix("file://"))
     if path.is_file() and path.name != "rlds.json":
         raise DatasetNotFound(
-            f"{path} is a file on this machine, and not the address of a dataset.",
+            f"{path} is a file on this machine: no dataset was pushed there.",
             hint=f"rlds import {path} --as {request.as_ or 'local/NAME'}",
         )
     _check_id(request)
