@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,3 +321,27 @@ def test_a_broken_list_is_none(home: Path) -> None:
         os.chmod(home / "registries" / "list.json", 0o600)  # noqa: PTH101
         assert own.sources() == ()
     assert registry.get("hopper-medium-v2").id == "d4rl/hopper-medium-v2"
+
+
+def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/own-registry.md, with the server of this test instead of the lab's."""
+    page = (Path(__file__).parents[1] / "docs" / "own-registry.md").read_text()
+    sha256 = lab.lines()[0]["sha256"]
+
+    def served(text: str) -> str:
+        return text.replace("https://lab.example.org/data", f"{lab.server.url}/data").replace("1f0c…", sha256)
+
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
+    lab.server.add("/data/lab.jsonl", served(example))
+    monkeypatch.chdir(tmp_path)
+    Path("lab.jsonl").write_text(served(example))
+    commands = [c for block in re.findall(r"```sh\n(.*?)```", page, re.S) for c in block.splitlines()]
+    assert len(commands) == 9
+    for command in commands:
+        program, *arguments = shlex.split(served(command).partition(" > ")[0].replace("/shared/archives", "mirror"))
+        if program == "rlds":
+            done = run_rlds(*arguments)
+            assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+            if arguments[0] == "lock":
+                Path("rlds.lock").write_bytes(done.stdout)
+    assert [d.id for d in pinning.sync("rlds.lock", cache_dir="elsewhere")] == [PRESS, TABLE_ID, TWO]
