@@ -81,7 +81,8 @@ def _wanted(
             hint=f"it has {text.plural(len(files), 'file')}: {some}{', ...' if len(files) > 3 else ''}",
         )
     by_name = {f.path: f for f in files}
-    chosen, rest = named, portion
+    chosen: Sequence[str] = named
+    rest = portion
     if entry.format:  # else the files decide, when they are here
         chosen, rest = choose(entry.format, sorted(named, key=natural), portion, lambda name: read(by_name[name]))
     kept = set(chosen)

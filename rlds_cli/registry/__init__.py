@@ -24,9 +24,12 @@ from rlds_cli import ids, visible
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
-from rlds_cli.registry.facts import Defect, Entry, Family, described
+from rlds_cli.registry.facts import Defect as Defect
+from rlds_cli.registry.facts import Entry as Entry
+from rlds_cli.registry.facts import Family as Family
 from rlds_cli.registry.facts import File as File
 from rlds_cli.registry.facts import Status as Status
+from rlds_cli.registry.facts import described
 from rlds_cli.registry.facts import link as link
 from rlds_cli.registry.facts import short as short
 from rlds_cli.text import closest, similar
