@@ -209,7 +209,7 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         files=_files(id, path, place),
         force=True,
         cache_dir=cache_dir,
-        line=entry and entry.line,
+        line=None if entry is None else entry.line,
     )
 
 
