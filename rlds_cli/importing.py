@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,9 +116,11 @@ def plan_import(
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     for path in given:
+        if ids.address_hint(str(path)):
+            _refuse_address(str(path), str(id))
         _refuse_dataset(settings.expanded(path).absolute())
     files = expand(given)
-    name, what = _reader_for(files, format, bool(fields), skip_bad)
+    name, what = reader_for(files, format, bool(fields), skip_bad)
     archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
     archive = without_bad_files(name, archive) if skip_bad else archive
     plan = reader(name).plan(archive)
@@ -197,6 +200,19 @@ def import_archive(
         if force or not _is_done(id, where, options, sources):  # another process may have held the lock
             convert(work, place, jobs=jobs or 0, progress=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _refuse_address(url: str, id: str) -> None:
+    """Raise ArchiveError for an address, with the command that downloads what is there."""
+    url = re.sub(r"^([a-z0-9+.-]+):/(?=[^/])", r"\1://", url)  # a Path has lost a slash
+    if url.startswith("file:"):
+        raise ArchiveError(f'"{url}" is an address; a path is expected.', hint=url.removeprefix("file://"))
+    known = ids.lerobot_id(url)
+    lerobot = f"; rlds download {known} takes a LeRobot dataset" if known else ""
+    raise ArchiveError(
+        f'"{url}" is an address; only files on this machine can be imported.',
+        hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does{lerobot}",
+    )
 
 
 def _refuse_dataset(path: Path) -> None:
@@ -295,7 +311,23 @@ def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([f.parent for f in files]))
 
 
-def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool) -> tuple[str, str]:
+def reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool) -> tuple[str, str]:
+    """Return the reader of files, and in words how they were recognised.
+
+    Parameters
+    ----------
+    format : str, optional
+        The reader that was asked for.
+    mapped : bool
+        Whether keys are assigned to fields: the plain reader then takes files that none recognises.
+    skip_bad : bool
+        Whether some files may be unreadable.
+
+    Raises
+    ------
+    UnknownLayout, ArchiveError
+        No reader recognises the files, or all but one.
+    """
     if format is not None:
         reader(format)
         return format, f"read as {format}, as requested"

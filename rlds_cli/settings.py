@@ -5,6 +5,7 @@ RLDS_HOME                 where datasets are written; else $XDG_CACHE_HOME/rlds,
 RLDS_PATH                 more homes to search, read-only, separated by ``:``
 RLDS_OFFLINE              1: never touch the network
 RLDS_MIRROR               roots of mirrors, looked at first: directories or URLs, separated by spaces or commas
+RLDS_REGISTRY             registries of one's own: files, directories or http(s):// addresses, separated by commas
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
 HF_HOME                   where that client keeps its token and cache
@@ -47,6 +48,7 @@ class Settings:
     aws: Mapping[str, str] = field(default_factory=dict, repr=False)  # credentials, as obstore calls them
     google: Path | None = None  # the key file of a service account
     region: str | None = None  # of S3
+    registries: tuple[str, ...] = ()  # files, directories or addresses
 
     @property
     def homes(self) -> tuple[Path, ...]:
@@ -83,6 +85,7 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         google=expanded(key) if (key := env.get("GOOGLE_APPLICATION_CREDENTIALS")) else None,
         mirrors=tuple(env.get("RLDS_MIRROR", "").replace(",", " ").split()),
         s3=_endpoint(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        registries=tuple(s.strip() for s in env.get("RLDS_REGISTRY", "").split(",") if s.strip()),
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None,
     )
 

@@ -13,26 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import rlds_cli
-from rlds_cli import ids, registry
+from rlds_cli import registry
 from rlds_cli.archives import READERS
-from rlds_cli.errors import InvalidId
+from rlds_cli.registry import check
 
 FAMILY_KEYS = (
     *("title", "format", "episodes_by", "expansion", "open", "revisions", "only"),
     *("licence", "paper", "homepage", "host", "citation", "defects"),
 )
-RULE = re.compile(r"flags|timeouts|jumps|file|field:[\w/]+")
-URL = re.compile(
-    r"https?://[\w.-]+(:\d+)?/[\w./%()~+-]+"
-    r"|hf://datasets/[\w.-]+/[\w.-]+(/[\w.()-]+)*"
-    r"|(gs|s3)://[a-z0-9._-]+(/[\w.$()~+=-]+)*"
-    r"|package:[\w.-]+(/[\w.-]+)+"
-)
 REFERENCE = re.compile(r"[\w.-]+/[\w.-]+#\d+|arXiv:\d{4}\.\d{5}|https://[\w.-]+/\S+")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-STATUS = ("deprecated", "closed")
-COUNTS = ("size", "max_episode_steps", "num_steps", "num_episodes")
 
 Line = dict[str, Any]
 
@@ -68,65 +58,29 @@ def _shape(text: str, line: Line) -> Iterator[str]:
 
 
 def _entry(family: str, line: Line, facts: Line, known: set[str | None]) -> Iterator[str]:
-    yield from _id(family, str(line.get("id")))
-    yield from _places(line)
-    yield from (f"{k} {line[k]!r} is not a positive integer" for k in COUNTS if k in line and not _positive(line[k]))
-    yield from _rules(line)
-    scores = [line[k] for k in ("ref_min_score", "ref_max_score") if k in line]
-    if len(scores) == 1 or (scores and not scores[0] < scores[1]):
-        yield f"reference scores {scores}: both, the lower one first, or none"
-    if line.get("status", "closed") not in STATUS:
-        yield f"status {line['status']!r} is none of {', '.join(STATUS)}; leave it out when the source is open"
-    if line.get("replaced_by", line.get("id")) not in known:
-        yield f"replaced_by {line['replaced_by']!r} is no entry"
+    yield from check.family_of(str(line.get("id")), family)
+    yield from check.entry(line, known, READERS)
+    yield from _package_files(line)
     missing = [c for c in line.get("defects", ()) if c not in facts.get("defects", {})]
     yield from (f"defect {c!r} is not explained in families.json" for c in missing)
 
 
-def _id(family: str, id: str) -> Iterator[str]:
-    try:
-        parsed = ids.parse(id)
-    except InvalidId as e:
-        yield e.message
-        return
-    if parsed.family != family or parsed.variant:
-        yield f"is not of the family {family}, or names a variant"
-
-
-def _places(line: Line) -> Iterator[str]:
-    """Where the files are: one file's urls, several files, or a listing; exactly one of them."""
+def _package_files(line: Line) -> Iterator[str]:
+    """Files in the package exist; those of an archive are written in one form."""
     files = line.get("files", [])
-    if sum(k in line for k in ("urls", "tree", "files")) != 1:
-        yield "needs exactly one of urls, tree and files"
-    if "suffix" in line and "tree" not in line:
-        yield "suffix without tree"
-    for url in (u for holder in (line, *files) for k in ("urls", "tree") for u in holder.get(k, ())):
-        if not URL.fullmatch(url):
-            yield f"{url} is not a well-formed URL"
-        elif url.startswith("package:") and not (_package() / url.removeprefix("package:")).is_file():
+    for url in (u for holder in (line, *files) for u in holder.get("urls", ()) if u.startswith("package:")):
+        if not (_package() / url.removeprefix("package:")).is_file():
             yield f"{url} is not in the package"
-    for holder in (line, *files):
-        if not SHA256.fullmatch(holder.get("sha256", "0" * 64)):
-            yield f"sha256 {holder['sha256']!r} is not 64 lower-case hex digits"
     for f in files:
-        if list(f) != [k for k in ("path", "urls", "size", "sha256") if k in f] or not _positive(f.get("size", 1)):
+        if list(f) != [k for k in check.FILE_KEYS if k in f] or not check.positive(f.get("size", 1)):
             yield f"file {f.get('path')!r}: path, urls, size and sha256, in this order"
-
-
-def _rules(line: Line) -> Iterator[str]:
-    if not RULE.fullmatch(line.get("episodes_by", "flags")):
-        yield f"episodes_by {line['episodes_by']!r} is no rule"
-    if line.get("last_step", "action") not in ("action", "observation"):
-        yield f"last_step {line['last_step']!r} is neither action nor observation"
-    if line.get("format", READERS[0]) not in READERS:
-        yield f"format {line['format']!r} is none of {', '.join(READERS)}"
 
 
 def _family(name: str, facts: Line, lines: list[tuple[int, str, Line]]) -> Iterator[str]:
     if list(facts) != [k for k in FAMILY_KEYS if k in facts]:
         yield f"keys are {list(facts)}, not in the order of FAMILY_KEYS"
     yield from (f"{k} is missing" for k in ("title", "format", "expansion", "licence", "host") if not facts.get(k))
-    yield from _rules(facts)
+    yield from check.rules(facts, READERS)
     order = [_natural(line["id"]) for _, _, line in lines]
     if order != sorted(order):
         yield f"{name}.jsonl is not sorted by id"
@@ -155,10 +109,6 @@ def _clashes(entries: dict[str, list[tuple[int, str, Line]]]) -> Iterator[str]:
 def _natural(id: str) -> list[tuple[int, str]]:
     """Sorts numbers inside ids as numbers."""
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", id.lower())]
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _package() -> Path:

@@ -49,7 +49,7 @@ _BELOW = {
     "http": "base files",
     "formats": "base files",
     "ted": "base files",
-    "registry": "base files",
+    "registry": "base files http",
     "home": "base files registry ted store",
     "archives": "base files formats ted",
     "store": "base files formats ted",

@@ -68,7 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     for name in ("RLDS_PATH", "RLDS_OFFLINE", "XDG_CACHE_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HOME", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    for name in ("RLDS_MIRROR", "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
+    for name in ("RLDS_MIRROR", "RLDS_REGISTRY", "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "home"
 

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -207,6 +208,22 @@ def test_did_you_mean(ref, near):
     assert e.value.hint.startswith(f"did you mean {near}")
 
 
+@pytest.mark.parametrize(
+    ("ref", "versions"),
+    [
+        ("d4rl/hopper-medium", ["v2", "v1", "v0"]),
+        ("hopper-medium", ["v2", "v1", "v0"]),
+        ("d4rl/hopper-medium-v3", ["v2", "v1", "v0"]),
+    ],
+)
+def test_suggestions_offer_the_newest_version_first(ref, versions):
+    assert registry.suggest(ref) == [f"d4rl/hopper-medium-{v}" for v in versions]
+
+
+def test_a_misspelt_word_finds_names_with_the_word():
+    assert all("hopper" in id for id in registry.suggest("hoper"))
+
+
 @pytest.mark.parametrize("ref", ["", "/", "../etc/passwd", "zzzzzz", "/etc/passwd", "@norm", "d4rl/", "a b c", "💥"])
 def test_what_is_no_id_is_unknown_and_says_what_to_type(ref):
     with pytest.raises(UnknownDataset, match="is not in the registry") as e:
@@ -263,6 +280,16 @@ def test_find():
     assert locate.find(local=True) == []
     with pytest.raises(UnknownDataset, match="no family"):
         locate.find(family="d5rl")
+
+
+def test_words_come_before_parts_of_words():
+    found = [e.id for e in locate.find("sample")]
+    assert found[:3] == ["sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl"]
+    assert found[3:] and all("/sample" in id for id in found[3:])
+    names = [e.id for e in locate.find("door")]
+    whole = [bool(re.search(r"\bdoor\b", id.replace("_", " ").replace("-", " "))) for id in names]
+    assert len(set(whole)) == 2
+    assert sorted(whole, reverse=True) == whole
 
 
 def episode(value=0.0):

@@ -28,7 +28,7 @@ from rlds_cli.errors import DownloadFailed, RldsError, UnknownDataset, WrongHash
 from rlds_cli.files import trees
 
 LENGTHS = [30, 12, 40]
-CACHED = ("_facts", "families", "_entries", "_index", "_index_of", "_without_family")
+CACHED = ("_facts", "_families", "reserved", "_entries", "_index", "_index_of", "_without_family")
 
 
 def entries(folder: Path, family: str, licence: str | None, *lines: dict[str, Any]) -> None:

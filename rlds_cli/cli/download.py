@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,7 @@ from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import ArchiveError, TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rlds_cli.dataset import Dataset
     from rlds_cli.downloads.download import Deliveries, Delivery
@@ -24,14 +25,39 @@ def download(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID|GLOB|ADDRESS]...",
-            help="Ids of datasets, patterns such as 'd4rl/hopper-*-v2', or addresses that datasets were pushed to.",
+            metavar="[ID|GLOB|ADDRESS|URL]...",
+            help="Ids, patterns such as 'd4rl/hopper-*-v2', addresses of pushed datasets, or the URL of an archive.",
             autocompletion=options.complete_id,
         ),
     ] = None,
     as_: Annotated[
         str | None,
-        typer.Option("--as", metavar="local/NAME", help="Id for a dataset at an address.", show_default=False),
+        typer.Option(
+            "--as", metavar="local/NAME", help="Id for a dataset at an address, or at a URL.", show_default=False
+        ),
+    ] = None,
+    sha256: Annotated[
+        str | None,
+        typer.Option("--sha256", metavar="HASH", help="Hash that the archive at a URL must have.", show_default=False),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="Read the archive at a URL with this reader.", show_default=False),
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=KEY", help="Of a URL: read FIELD from KEY, as rlds import does."),
+    ] = None,
+    map_file: Annotated[
+        Path | None, typer.Option("--map-file", metavar="FILE", help="Of a URL: read such a mapping from a file.")
+    ] = None,
+    episodes_by: Annotated[
+        str | None,
+        typer.Option("--episodes-by", metavar="RULE", help="Of a URL: how episodes are divided, as in rlds import."),
+    ] = None,
+    last_step: Annotated[
+        str | None,
+        typer.Option("--last-step", metavar="action|observation", help="Of a URL: content of the last step."),
     ] = None,
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Of an ADDRESS: go on with the blocks that reading it has brought here.")
@@ -80,17 +106,20 @@ def download(
 
     ADDRESS is a directory or hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/.
 
+    URL is an archive such as https://HOST/run.hdf5, which is recognised as rlds import does; --as gives it an id.
+
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
     if as_ is not None and (ids is None or len(ids) != 1):
-        raise typer.BadParameter("--as goes with one address")
+        raise typer.BadParameter("--as goes with one address or URL")
     from rlds_cli.downloads import download
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
 
+    reading = _reading(download.reading, format, map or [], map_file, episodes_by, last_step)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
@@ -109,10 +138,30 @@ def download(
             portion,
             as_=as_,
             blocks=blocks,
+            sha256=sha256,
+            reading=reading,
         )
         for ref in download.expand(ids or ())
     ]
     return _download(orders, jobs=jobs or 0, dry_run=dry_run)
+
+
+def _reading(
+    make: Callable[..., dict[str, Any]],
+    format: str | None,
+    pairs: list[str],
+    file: Path | None,
+    episodes_by: str | None,
+    last_step: str | None,
+) -> dict[str, Any]:
+    """Return how the archive at a URL is read, with the mapping of ``--map`` and ``--map-file``."""
+    if not (pairs or file):
+        return make(format, None, episodes_by, last_step)
+    from rlds_cli import importing
+    from rlds_cli.cli.import_ import mapping
+
+    known = importing.read(file) if file else importing.FieldMapping()
+    return make(format, {**known.fields, **mapping(pairs)}, episodes_by or known.episodes_by, last_step)
 
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:
@@ -127,6 +176,7 @@ def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) ->
         todo = [(o, d) for o, d in zip(orders, planned.datasets, strict=True) if d.here is None]
         with resumable(lambda: _kept(planned)):
             made = [download.deliver(o, planned=d, jobs=jobs, progress=progress) for o, d in todo]
+    _tell_hashes(made)
     return _show(made, _existing(planned) if out.wants_json() else [])
 
 
@@ -194,6 +244,15 @@ def _kept(p: Deliveries) -> str:
         size = 0 if id in ready else bytes_left(id, place)
         kept += [f"{text.size_of(size)} of {id}"] if size else []
     return f"Kept: {', '.join(kept)}." if kept else "Nothing was downloaded yet."
+
+
+def _tell_hashes(made: Sequence[Dataset]) -> None:
+    """Print the hash of each archive that nobody published one for: it is recorded, and rlds lock pins it."""
+    for ds in made:
+        entry = ds.manifest.options.get("entry")
+        if isinstance(entry, dict) and "urls" in entry and "sha256" not in entry:
+            for source in ds.store.sources:
+                out.note(f"{source['file']}: sha256 {source['sha256']} recorded, which rlds lock {ds.id} pins")
 
 
 def _existing(p: Deliveries) -> list[Dataset]:

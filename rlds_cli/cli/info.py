@@ -90,6 +90,9 @@ def _page(card: Card) -> str:
     if card.entry:
         lines += [_line(*pair) for pair in _source(card.entry)]
     if card.here and card.here.manifest:
+        line = card.here.manifest.options.get("entry")
+        if card.entry is None and isinstance(line, dict) and line.get("urls"):
+            lines.append(_line("source", str(line["urls"][0])))
         lines += [_line(*pair) for pair in _stored(card.here, card.here.manifest)]
     if card.entry and not (card.here and card.here.manifest):
         lines.append(_line("episodes", _episodes(card.entry.episodes_by)))

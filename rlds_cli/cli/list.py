@@ -41,7 +41,8 @@ def list_(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if not (query or family or here or all_):
         found = catalogue.overview(cache_dir)
-        return out.result(found, _families(found))
+        out.result(found, _families(found))
+        return _tell_problems()
     if query and len(query) == 1 and addresses.is_address(query[0]) and not (family or here or all_):
         return _show_address(query[0], cache_dir)
     words = " ".join(query or ())
@@ -51,7 +52,15 @@ def list_(
         out.note(f"{content.id} cannot be read: rlds info {content.id} says why")
     if not rows:
         out.note(_nothing(words, family, here=here))
-    return None
+    return _tell_problems()
+
+
+def _tell_problems() -> None:
+    """Print how many lines of own registries are left out, and of which."""
+    for found in registry.own_registries():
+        if found.problems:
+            more = f" (and {len(found.problems) - 1:,} more)" if len(found.problems) > 1 else ""
+            out.note(f"left out: {found.problems[0]}{more}; rlds registry list shows all")
 
 
 def _show_address(ref: str, cache_dir: Path | None) -> None:

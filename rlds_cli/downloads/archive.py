@@ -15,7 +15,7 @@ from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.fetching import Fetched
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
-from rlds_cli.downloads.request import DownloadRequest
+from rlds_cli.downloads.request import DownloadRequest, without_secrets
 from rlds_cli.downloads.sources import listing, source_of
 from rlds_cli.downloads.sources.protocol import RemoteFile
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
@@ -60,6 +60,8 @@ def plan_transfer(
     if files is None or not planning.present(wanted, destination):
         files = _pin(_listed(request, entry, where, policy), request.pinned)
         wanted, portion = _wanted(request, entry, files, read)
+    if entry.line is not None:  # its name is a user's: what is here under it counts only if it came from there
+        wanted = tuple(replace(f, placed=True) for f in wanted)
     some = files if len(wanted) < len(files) else None
     return Transfer(planning.plan(wanted, destination, where, rehash=request.force, listed=some), portion)
 
@@ -79,7 +81,10 @@ def _wanted(
             hint=f"it has {text.plural(len(files), 'file')}: {some}{', ...' if len(files) > 3 else ''}",
         )
     by_name = {f.path: f for f in files}
-    chosen, rest = choose(entry.format, sorted(named, key=natural), portion, lambda name: read(by_name[name]))
+    chosen: Sequence[str] = named
+    rest = portion
+    if entry.format:  # else the files decide, when they are here
+        chosen, rest = choose(entry.format, sorted(named, key=natural), portion, lambda name: read(by_name[name]))
     kept = set(chosen)
     return tuple(f for f in files if f.path in kept), rest
 
@@ -165,7 +170,13 @@ def make(
             f"{id} is not in {where.home}, and network access is off (RLDS_OFFLINE or --offline).",
             hint=f"on a machine with network access:  rlds download {id} --cache-dir {where.home}",
         )
+    before = _replaced(request, steps)
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)
+    for f in fetched:
+        if (old := before.get(f.file.path)) is not None and old != f.record.sha256:
+            progress(
+                Event(str(id), "note", note=f"{f.file.path} has changed: its sha256 is {f.record.sha256}, was {old}")
+            )
     place = Home(where.home)
     work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
     try:
@@ -176,6 +187,15 @@ def make(
         planning.forget(steps)
     elif not request.keep_archive:
         _remove(f for f in fetched if f.action == "fetch")  # files that were there before belong to somebody else
+
+
+def _replaced(request: DownloadRequest, steps: planning.FetchPlan) -> dict[str, str]:
+    """Let files without a published hash be fetched again if they must; return the hashes of those that are here."""
+    found = {s.file.path: (s, FileRecord.read(s.target)) for s in steps.steps if request.force and s.file.placed}
+    for step, _ in found.values():
+        if not step.file.hashed:
+            record_path(step.target).unlink(missing_ok=True)
+    return {path: record.sha256 for path, (_, record) in found.items() if record is not None}
 
 
 def _distrusted(exc: CorruptArchive, id: DatasetId, fetched: Iterable[Fetched]) -> CorruptArchive:
@@ -201,17 +221,22 @@ def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
     from rlds_cli.convert.archive import Conversion
+    from rlds_cli.importing import reader_for
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
+    format = entry.format
+    if not format:
+        format, _ = reader_for([f.path for f in came], None, bool(entry.fields), request.skip_bad)
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
     return Conversion(
         id=id,
-        reader=entry.format,
+        reader=format,
         archive=Archive(
             transfer.plan.destination,
             tuple(f.path for f in came),
             entry.episodes_by,
+            dict(entry.fields or {}),
             skip_bad=request.skip_bad,
             last_step=entry.last_step,
             partial=transfer.plan.listed is not None,
@@ -224,6 +249,7 @@ def _conversion(
         options={"episodes_by": entry.episodes_by, "frames": request.frames}
         | ({"skip_bad": True} if request.skip_bad else {})
         | ({"last_step": entry.last_step} if entry.last_step else {})
+        | ({"entry": {**without_secrets(entry.line), "format": format}} if entry.line else {})
         | ({"portion": request.portion.facts | {"files": transfer.counts}} if request.portion else {}),
         portion=transfer.portion,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli import home, ids, registry, settings, subset, text
 from rlds_cli.downloads.request import DownloadRequest, Encoding, credentials_asked, recorded
@@ -27,7 +27,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
-from rlds_cli.registry import Entry
+from rlds_cli.registry import Entry, facts
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing
@@ -59,6 +59,7 @@ class Delivery:
     note: str = ""
     # For `deliver`, so that the source is asked once.
     transfer: Transfer | None = field(default=None, repr=False, compare=False, metadata={"json": False})
+    request: DownloadRequest | None = field(default=None, repr=False, compare=False, metadata={"json": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ def download(
     episodes: str | None = None,
     as_: str | None = None,
     blocks: bool = False,
+    sha256: str | None = None,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    episodes_by: str | None = None,
+    last_step: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -107,7 +113,8 @@ def download(
     ref : str
         An id of the registry, or an alias; or the id of a variant that is here; or the address of a dataset that was
         pushed: ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``https://HOST/PATH/`` or a
-        directory. ``ADDRESS#rlds1:...`` pins its content.
+        directory. ``ADDRESS#rlds1:...`` pins its content. Or the URL of an archive, ``https://HOST/run.hdf5``, which
+        is recognised as `importing.import_archive` does.
     source : str, optional
         The only file, directory or mirror to take the archive from; or a dataset to copy.
     store : {"memmap", "zarr"}
@@ -134,9 +141,14 @@ def download(
         Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
         hold them are fetched where the layout tells which those are.
     as_ : str, optional
-        Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``.
+        Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``. An
+        archive at a URL needs one.
     blocks : bool
         Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
+    sha256 : str, optional
+        The hash that the archive at a URL must have. Without it, the hash of what arrives is recorded.
+    format, fields, episodes_by, last_step : optional
+        How the archive at a URL is read, as in `importing.plan_import`.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -144,6 +156,8 @@ def download(
     ------
     UnknownDataset
         The registry has no such id; the hint says which are near.
+    NameTaken
+        The id exists, and was made of another URL, of another file, or with other options.
     DownloadFailed, WrongHash, Offline
         The archive could not be downloaded, or its hash is wrong.
     ArchiveError
@@ -160,7 +174,20 @@ def download(
     """
     portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(
-        ref, source, store, frames, force, keep_archive, offline, cache_dir, skip_bad, portion, as_=as_, blocks=blocks
+        ref,
+        source,
+        store,
+        frames,
+        force,
+        keep_archive,
+        offline,
+        cache_dir,
+        skip_bad,
+        portion,
+        as_=as_,
+        blocks=blocks,
+        sha256=sha256,
+        reading=reading(format, fields, episodes_by, last_step),
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -180,6 +207,7 @@ def deliver(
     where = request.where
     from rlds_cli.dataset import open_dataset
 
+    request = planned.request if planned and planned.request else located(request)
     if addresses.is_address(request.ref):
         return open_dataset(_pull(request, where, progress))
     if request.as_ is not None:
@@ -206,6 +234,45 @@ def deliver(
                         request, id, entry, where, jobs, progress, check, transfer=planned.transfer if planned else None
                     )
     return open_dataset(str(id), cache_dir=request.cache_dir)
+
+
+def reading(
+    format: str | None, fields: Mapping[str, str] | None, episodes_by: str | None, last_step: str | None
+) -> dict[str, Any]:
+    """Return the options for reading an archive at a URL that are given, with the names of a registry's line."""
+    given = {"format": format, "fields": dict(fields or {}), "episodes_by": episodes_by, "last_step": last_step}
+    return {name: value for name, value in given.items() if value}
+
+
+def located(request: DownloadRequest) -> DownloadRequest:
+    """Return the request for what is at the address of a request: an archive gets its id and line, others stay."""
+    if request.line is not None:
+        return request
+    if not addresses.is_address(request.ref):
+        _check_known(request)
+        return request
+    path = settings.expanded(request.ref.removeprefix("file://"))
+    if path.is_file() and path.name != "rlds.json":
+        raise DatasetNotFound(
+            f"{path} is a file on this machine: no dataset was pushed there.",
+            hint=f"rlds import {path} --as {request.as_ or 'local/NAME'}",
+        )
+    _check_id(request)
+    from rlds_cli.downloads import urls
+
+    here = None if request.as_ is None else home.find(ids.parse(request.as_), request.where)
+    return urls.as_archive(request, request.where, here=here) or request
+
+
+def _check_known(request: DownloadRequest) -> None:
+    """Refuse options of archives at a URL for a dataset of the registry, which says how it is read."""
+    given = ["--sha256"] if request.sha256 else []
+    given += [{"fields": "--map"}.get(k, f"--{k.replace('_', '-')}") for k in request.reading]
+    if given:
+        raise InvalidArgument(
+            f"The registry says how {request.ref} is read: {given[0]} is for an archive at a URL.",
+            hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
+        )
 
 
 def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path:
@@ -239,6 +306,8 @@ def _check_options(request: DownloadRequest) -> None:
         ("keep_archive", "--no-keep-archive"),
         ("skip_bad", "--skip-bad"),
         ("portion", "--include, --exclude, --split or --episodes"),
+        ("sha256", "--sha256"),
+        ("reading", "--format, --map, --episodes-by or --last-step"),
     ):
         if getattr(request, name) != getattr(plain, name):
             raise InvalidArgument(
@@ -286,6 +355,11 @@ def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: 
 
 
 def _plan(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
+    request = located(request)
+    return replace(_planned(request, guess, progress), request=request)
+
+
+def _planned(request: DownloadRequest, guess: bool, progress: Progress) -> Delivery:
     where = request.where
     if addresses.is_address(request.ref):
         from rlds_cli.remote import pulling
@@ -364,11 +438,17 @@ def _found(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | N
         there = manifest.read(found).options.get("portion") or {}
         if Subset.from_facts(there) != request.portion:
             raise NameTaken(f"{id} exists, and is another part of the archive.", hint="--force replaces it")
+    if found and request.url is not None:
+        from rlds_cli.downloads import urls
+
+        urls.check_same(request, found)
     return found
 
 
 def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entry]:
     """Return the id and its registry entry; refuses datasets that cannot be downloaded."""
+    if request.line is not None:
+        return _id_of(request, where), _described(request.line)
     entry = registry.get(request.ref)
     id = _id_of(replace(request, ref=entry.id + request.ref[len(request.ref.partition("@")[0]) :]), where)
     if id.variant and id.variant != request.variant:
@@ -384,6 +464,13 @@ def _resolve(request: DownloadRequest, where: Settings) -> tuple[DatasetId, Entr
             hint=f"--from a local copy{f', or {entry.replaced_by}' if entry.replaced_by else ''}",
         )
     return id, entry
+
+
+def _described(line: Mapping[str, Any]) -> Entry:
+    """Return the entry of a line that came with the request; refuses ids of the package's registry."""
+    if not registry.is_own(str(line["id"])):
+        raise InvalidId(f"Only the registry says what {line['id']} is.")
+    return facts.entry_of(line)
 
 
 def is_dataset(source: str, id: DatasetId) -> bool:

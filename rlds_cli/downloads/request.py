@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,7 +23,7 @@ from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.registry import File
+from rlds_cli.registry import File, check
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.subset import EVERYTHING, Subset
@@ -54,6 +54,11 @@ class DownloadRequest:
     withheld: Withheld = ""  # where ``source`` had credentials that were not written down
     as_: str | None = None  # id for a dataset that was pushed to the address ``ref``
     blocks: bool = False  # go on with the blocks of a remote dataset
+    sha256: str | None = None  # of the archive at the URL ``ref``
+    # How the archive at a URL is read: format, fields, episodes_by, last_step.
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    line: Mapping[str, Any] | None = None  # the line of a registry that describes ``ref``, instead of the registry
+    url: str | None = None  # what was given instead of an id
 
     @property
     def variant(self) -> str | None:
@@ -88,8 +93,10 @@ def recorded(request: DownloadRequest, id: DatasetId, place: Home) -> Iterator[N
 @contextmanager
 def credentials_asked(request: DownloadRequest) -> Iterator[None]:
     """Add a hint to the errors of a resumed download whose credentials were not written down."""
-    source = request.source or ""
-    hint = f"rlds download {request.ref} --from ADDRESS, with the whole address, resumes it; so does ~/.netrc"
+    source = request.source or request.url or ""
+    how = "--from ADDRESS" if request.source or request.line is None else f"ADDRESS --as {request.ref}"
+    hint = f"rlds download {request.ref} {how}, with the whole address, resumes it; so does ~/.netrc"
+    hint = hint.replace(f"{request.ref} ADDRESS", "ADDRESS")
     if request.withheld == "query":
         raise DownloadFailed(
             f"{request.ref} was requested from {names.shown(source)}; the rest of its address is not on the disk.",
@@ -111,9 +118,17 @@ def _without_credentials(request: DownloadRequest) -> DownloadRequest:
         tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
         for found in (request.files, request.pinned)
     )
-    withheld = request.withheld or _withheld(request.source or "")
+    withheld = request.withheld or _withheld(request.source or "") or _withheld(request.url or "")
     ref = addresses.parse(request.ref).pinned if addresses.is_address(request.ref) else request.ref
-    return replace(request, ref=ref, source=source, files=files, pinned=pinned, withheld=withheld)
+    line, url = request.line and without_secrets(request.line), request.url and names.shown(request.url)
+    return replace(request, ref=ref, source=source, files=files, pinned=pinned, withheld=withheld, line=line, url=url)
+
+
+def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of a registry with its addresses as they may be written down."""
+    shown = {k: [names.shown(u) for u in line[k]] for k in ("urls", "tree") if k in line}
+    files = [{**f, "urls": [names.shown(u) for u in f["urls"]]} for f in line.get("files", ())]
+    return {**line, **shown, **({"files": files} if files else {})}
 
 
 def _withheld(url: str) -> Withheld:
@@ -177,12 +192,18 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
         request = _read(values)
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
-    optional = (request.source, request.revision, request.as_)
+    optional = (request.source, request.revision, request.as_, request.sha256, request.url)
     texts = (request.ref, request.store, request.frames, *(text or "" for text in optional))
     flags = (request.force, request.keep_archive, request.skip_bad, request.blocks)
     urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
+    sound &= isinstance(request.reading, dict) and _is_line(request.line, request.ref)
     return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
+
+
+def _is_line(line: object, id: str) -> bool:
+    """Return whether a value of a file is the line of a registry for an id."""
+    return line is None or (isinstance(line, dict) and line.get("id") == id and not any(check.types(line)))
 
 
 def _read(values: dict[str, Any]) -> DownloadRequest:

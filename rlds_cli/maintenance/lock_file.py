@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from rlds_cli import ids
 from rlds_cli.downloads import names
 from rlds_cli.downloads.sources import network_schemes
 from rlds_cli.errors import RldsError
+from rlds_cli.registry import check
 from rlds_cli.remote import addresses
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         _check_step(step)
     if steps:
         _check_chain(steps, id, before)
-    _check_options(value.member("options"))
+    _check_options(value.member("options"), str(id.base))
     reproducible, why, generation = (value.optional(name) for name in ("reproducible", "why", "generation"))
     address = value.optional("address")
     return Locked(
@@ -278,9 +280,11 @@ def _store_address(value: _Value) -> str:
     raise value.wrong("the address of a pushed dataset")
 
 
-def _check_options(options: _Value) -> None:
-    """Check the options that `sync` uses: frames, skip_bad and portion."""
+def _check_options(options: _Value, id: str) -> None:
+    """Check the options that `sync` uses: frames, skip_bad, portion and entry."""
     options.members()
+    if entry := options.optional("entry"):
+        _check_entry(entry, id)
     frames, skip_bad, portion = map(options.optional, ("frames", "skip_bad", "portion"))
     if frames:
         try:
@@ -291,6 +295,24 @@ def _check_options(options: _Value) -> None:
         skip_bad.flag()
     if portion:
         _check_portion(portion)
+
+
+def _check_entry(entry: _Value, id: str) -> None:
+    """Check the line of a registry that describes the dataset ``id``."""
+    line = dict(entry.mapping())
+    problem = next(chain(check.types(line), check.rules(line, None)), None)
+    if problem is not None:
+        raise InvalidLock(f"{entry.place}: {problem}")
+    if line["id"] != id:
+        raise entry.member("id").wrong(f"{id}, the dataset that it describes")
+    files = entry.optional("files")
+    holders = [entry, *(files.items() if files else ())]
+    for urls in (u for holder in holders for k in ("urls", "tree") if (u := holder.optional(k))):
+        for url in urls.items():
+            if url.text().startswith("package:") or _address(url) is None:
+                raise url.wrong(f"an address of the network ({', '.join(network_schemes())})")
+    for file in files.items() if files else ():
+        file.member("path").path()
 
 
 def _check_portion(portion: _Value) -> None:

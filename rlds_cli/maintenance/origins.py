@@ -18,6 +18,7 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
+from rlds_cli.registry import Entry, facts
 from rlds_cli.remote import origins as remote
 from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest
@@ -56,6 +57,16 @@ def downloadable(id: str) -> bool:
     return entry is not None and entry.status != "closed"
 
 
+def described(path: Path) -> Entry | None:
+    """Return the entry in the manifest of the dataset in ``path``; None if the package's registry has its family."""
+    try:
+        m = manifest.read(path)
+        line = None if m.provenance else m.options.get("entry")
+    except (RldsError, OSError, ValueError):
+        return None
+    return facts.entry_of(line) if isinstance(line, Mapping) and registry.is_own(m.id) else None
+
+
 def contradicted(path: Path) -> bool:
     """Return whether the dataset in ``path`` names other files than the registry."""
     try:
@@ -73,6 +84,8 @@ def mendable(id: str, path: Path) -> bool:
             return False
         if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False
+        if described(path) is not None:
+            return True
         if found.family == "local":
             return bool(own_files(path))
         return registry.get(str(found.base)).status != "closed" or Home(path.parents[2]).archive(found).is_dir()
@@ -163,7 +176,7 @@ def archive_needed(place: Home, id: DatasetId) -> str:
     If its dataset is here, it must have been made of exactly these files.
     """
     dataset, archive = place.dataset(id), place.archive(id)
-    if not downloadable(str(id)):
+    if not downloadable(str(id)) and described(dataset) is None:
         return "it cannot be downloaded again"
     if not is_dataset(dataset):
         return _holds_more(archive)

@@ -28,14 +28,14 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
-from rlds_cli.errors import DatasetNotFound, RldsError, TransferError, WrongFingerprint, WrongHash
+from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.growing.store import GrowingStore, is_growing, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.registry import Entry, File
+from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
@@ -111,7 +111,8 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
         return
     files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
     why = _unreproducible(m, made_by)
-    found[m.id] = Locked(m.id, m.fingerprint, digests, files, dict(m.options), made_by, not why, why, None, address)
+    options = _options_for_others(m.options)
+    found[m.id] = Locked(m.id, m.fingerprint, digests, files, options, made_by, not why, why, None, address)
 
 
 def _address(path: Path, m: Manifest) -> str | None:
@@ -135,6 +136,18 @@ def _written(d: Locked) -> dict[str, Any]:
 def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a file of an archive, without a local path: locks are shared."""
     return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
+
+
+def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a conversion without addresses of this machine; without the line if it has no others."""
+    line = options.get("entry")
+    if not isinstance(line, Mapping):
+        return dict(options)
+    shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
+    files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
+    if not (all(shared.values()) and all(f["urls"] for f in files)):
+        return {k: v for k, v in options.items() if k != "entry"}
+    return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}
 
 
 def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
@@ -329,13 +342,7 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
 
     id = ids.parse(d.id)
     base = str(id.base)
-    try:
-        known = registry.get(base)
-    except RldsError as e:
-        raise DatasetNotFound(
-            f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
-            hint=f"rlds import PATH --as {d.id}, and the same command again",
-        ) from e
+    known = _entry(d)
     portion = Subset.from_facts(d.options.get("portion") or {})
     where = settings.read(cache_dir)
     pins = tuple(pinned(f, known, where) for f in d.files)
@@ -352,11 +359,35 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         files=() if listed else pins,
         pinned=pins if listed else (),
         revision=_revision(d),
+        line=known.line,
     )
     if request.variant != id.variant:
         described = id.base.with_variant(request.variant) if request.variant else id.base
         raise RldsError(f"The lock has the options of {described}, but the id {d.id}.")
-    return deliver(request, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+    try:
+        return deliver(request, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+    except TransferError as e:
+        if known.line is None or isinstance(e, WrongHash | Offline):
+            raise
+        told = f"{e.message} Its address may need a token or a user, which a lock does not hold."
+        how = f"rlds download URL --as {base}" if id.family == registry.LOCAL else "a user in ~/.netrc"
+        raise type(e)(told, hint=f"{how}, and the same command again; {e.hint}") from e
+
+
+def _entry(d: Locked) -> Entry:
+    """Return the entry of a dataset: that of the lock, unless the package's registry has the family."""
+    base = str(ids.parse(d.id).base)
+    line = d.options.get("entry")
+    if line is not None and registry.is_own(base):
+        return facts.entry_of(line)
+    try:
+        return registry.get(base)
+    except RldsError as e:
+        own = f"rlds registry add PATH|URL, with the registry that has {base}" if registry.is_new(base) else ""
+        raise DatasetNotFound(
+            f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
+            hint=f"{own or f'rlds import PATH --as {d.id}'}, and the same command again",
+        ) from e
 
 
 def _check(d: Locked, made: Path) -> None:

@@ -161,6 +161,8 @@ def _is_kept(reference: str) -> bool:
 
 
 def _of_archive(id: DatasetId, path: Path) -> str:
+    if origins.described(path) is not None:
+        return ""
     if id.family == registry.LOCAL:
         files = origins.own_files(path)
         lost = [file for file, _ in files if not file.is_file()]

@@ -80,7 +80,7 @@ def repair(
     tell = shown(progress)
     expected = _expected(found)
     fetched: tuple[str, ...] = ()
-    if id.family == "local":
+    if id.family == "local" and origins.described(found.path) is None:
         _import(id, found.path, jobs, cache_dir, tell)
         damaged = True
     else:
@@ -148,6 +148,8 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
+    if origins.described(path) is not None:
+        return ""
     return _lost(path) if id.family == "local" else _unknown(id)
 
 
@@ -196,7 +198,7 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         encoding, options = m.encoding, m.options
     except RldsError:
         encoding, options = "memmap", {}
-    portion = options.get("portion")
+    portion, entry = options.get("portion"), origins.described(path)
     return DownloadRequest(
         str(id.base),
         store="zarr" if encoding == "zarr" else "memmap",
@@ -207,13 +209,14 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         files=_files(id, path, place),
         force=True,
         cache_dir=cache_dir,
+        line=None if entry is None else entry.line,
     )
 
 
 def _files(id: DatasetId, path: Path, place: Home) -> tuple[File, ...]:
     """Return the files of the archive with the hashes that the dataset was made of; none if they are not known."""
     made_of = {str(s.get("file")): s for s in _sources(path)}
-    entry = registry.get(str(id.base))
+    entry = origins.described(path) or registry.get(str(id.base))
     known: dict[str, tuple[tuple[str, ...], int | None, str | None]] = {
         f.path: (f.urls, f.size, f.sha256) for f in entry.files
     }
@@ -239,7 +242,7 @@ def _sources(path: Path) -> Sequence[Mapping[str, Any]]:
 def _fetch(request: DownloadRequest, id: DatasetId, place: Home, progress: Progress) -> tuple[str, ...]:
     """Fetch again the files of the archive that have changed."""
     bad = origins.altered(place.dataset(id), place.archive(id))
-    entry = registry.get(request.ref)
+    entry = origins.described(place.dataset(id)) or registry.get(request.ref)
     with exclusive(place, id, progress):
         plan = archive.plan_transfer(request, id, entry, request.where).plan
         steps = tuple(s for s in plan.steps if s.file.path in bad)

@@ -4,6 +4,8 @@
 
     registry/families.json     facts that hold for a whole family: licence, citation, defects by code, open hub location
     registry/<family>.jsonl    one dataset a line; keys in the order of ENTRY_KEYS
+
+Entries of registries of a user's own (`registry.own`) follow those of the package in every list and search.
 """
 
 from __future__ import annotations
@@ -11,198 +13,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids
+from rlds_cli import ids, visible
 from rlds_cli.errors import InvalidId, UnknownDataset
 from rlds_cli.ids import DatasetId
+from rlds_cli.registry.facts import ENTRY_KEYS as ENTRY_KEYS
+from rlds_cli.registry.facts import Defect as Defect
+from rlds_cli.registry.facts import Entry as Entry
+from rlds_cli.registry.facts import Family as Family
+from rlds_cli.registry.facts import File as File
+from rlds_cli.registry.facts import Status as Status
+from rlds_cli.registry.facts import described
+from rlds_cli.registry.facts import link as link
+from rlds_cli.registry.facts import short as short
 from rlds_cli.text import closest, similar
+
+if TYPE_CHECKING:
+    from rlds_cli.registry.own import Registry, Reserved
 
 LOCAL = "local"
 
 _HERE = Path(__file__).parents[1]
-# In the order in which a line holds them.
-ENTRY_KEYS = (
-    *("id", "aliases", "urls", "tree", "suffix", "files", "size", "sha256"),
-    *("env_id", "eval_env_id", "max_episode_steps", "ref_min_score", "ref_max_score"),
-    *("num_steps", "num_episodes", "observation", "action", "algorithm", "author"),
-    *(
-        "format",
-        "episodes_by",
-        "last_step",
-        "status",
-        "replaced_by",
-        "defects",
-        "licence",
-        "paper",
-        "citation",
-        "notes",
-    ),
-)
-Status = Literal["open", "deprecated", "closed"]
-
-_GITHUB = re.compile(r"[\w.-]+/(?P<repo>[\w.-]+)#(?P<number>\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """One file of an archive: its name, its addresses (tried in order), and its size if known."""
-
-    path: str
-    urls: tuple[str, ...]
-    size: int | None = None
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """Something known to be wrong or surprising in an archive; ``refs`` say who found it.
-
-    ``shows_as`` are the codes under which ``rlds check`` finds it in the data.
-    """
-
-    code: str
-    text: str
-    refs: tuple[str, ...]
-    shows_as: tuple[str, ...] = ()
-
-    @property
-    def links(self) -> tuple[str, ...]:
-        """References as URLs."""
-        return tuple(map(link, self.refs))
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Facts about a whole family; ``num_entries`` counts the entries that are not closed.
-
-    ``open`` is where a dataset without an entry lies on the hub (``{name}`` stands for its name, ``{repo}`` for
-    ``OWNER/NAME``, the owner being the family where the id names none), None where every dataset has an entry.
-    ``revisions`` are tried in order; ``only`` are patterns of the files that are fetched. ``expansion`` is about
-    how many bytes of store come of one byte of archive.
-    """
-
-    name: str
-    title: str
-    format: str
-    num_entries: int
-    num_closed: int
-    expansion: float
-    open: str | None = None
-    revisions: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    episodes_by: str | None = None
-    licence: str | None = None
-    paper: str | None = None
-    homepage: str | None = None
-    host: str | None = None
-    citation: str | None = None
-    defects: Mapping[str, Defect] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Facts about one dataset that are known before a download; None for unknown ones.
-
-    Parameters
-    ----------
-    id : str
-        As in ``d4rl/hopper-medium-v2``.
-    family, format : str
-        ``format`` is the name of the reader in ``rlds_cli.archives``.
-    files : tuple of File
-        The archive's files, if they are known before a download.
-    tree : tuple of str
-        Else: directories or prefixes whose listing gives the files, mirrors tried in order. A file belongs when its
-        path ends with ``suffix`` and goes on after the prefix with anything but a letter or digit.
-    only : tuple of str
-        Patterns of the files to fetch from a listing; all files without patterns.
-    size : int or None
-        Bytes to download, if known.
-    episodes_by : str or None
-        The mark of an episode's end: ``flags timeouts jumps field:KEY file``; None leaves it to the reader.
-    env_id, eval_env_id, max_episode_steps, ref_min_score, ref_max_score
-        The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
-    last_step : {"action", "observation"} or None
-        The content of the last step of an RLDS episode; None leaves it to the reader.
-    num_steps, num_episodes, observation, action, algorithm, author
-        As the source describes it.
-    status : {"open", "deprecated", "closed"}
-        ``deprecated``: superseded by ``replaced_by``; ``closed``: cannot be downloaded any more.
-    aliases : tuple of str
-        Other names, such as the source's own.
-    """
-
-    id: str
-    family: str
-    format: str
-    files: tuple[File, ...] = ()
-    tree: tuple[str, ...] = ()
-    suffix: str = ""
-    only: tuple[str, ...] = ()
-    size: int | None = None
-    expansion: float = 1.0
-    env_id: str | None = None
-    eval_env_id: str | None = None
-    max_episode_steps: int | None = None
-    ref_min_score: float | None = None
-    ref_max_score: float | None = None
-    num_steps: int | None = None
-    num_episodes: int | None = None
-    observation: str | None = None
-    action: str | None = None
-    algorithm: str | None = None
-    author: str | None = None
-    episodes_by: str | None = None
-    last_step: str | None = None
-    status: Status = "open"
-    replaced_by: str | None = None
-    aliases: tuple[str, ...] = ()
-    defects: tuple[Defect, ...] = ()
-    licence: str | None = None
-    paper: str | None = None
-    homepage: str | None = None
-    host: str | None = None
-    citation: str | None = None
-    notes: str | None = None
-
-    @property
-    def sha256(self) -> str | None:
-        """Hash of the archive, if it is a single file with a known hash."""
-        return self.files[0].sha256 if len(self.files) == 1 else None
-
-    @property
-    def verifiable(self) -> bool:
-        """True if the hash of every file is known before a download."""
-        return bool(self.files) and all(f.sha256 for f in self.files)
-
-    @property
-    def store_size(self) -> int | None:
-        """Estimated bytes of the converted dataset, from ``size``."""
-        return None if self.size is None else int(self.size * self.expansion)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names for searching, in lower case: the id, and aliases with and without the family."""
-        others = [n for a in self.aliases for n in (a, f"{self.family}/{a}")]
-        return tuple(n.lower() for n in (self.id, *others))
-
-
-def link(ref: str) -> str:
-    """Return a reference as a URL: ``owner/repo#12`` is an issue or pull request on GitHub, ``arXiv:...`` a paper."""
-    if _GITHUB.fullmatch(ref):
-        return "https://github.com/" + ref.replace("#", "/issues/")
-    return ref.replace("arXiv:", "https://arxiv.org/abs/")
-
-
-def short(ref: str) -> str:
-    """Shorten a reference for people: ``repo#12``, or the last part of a URL."""
-    found = _GITHUB.fullmatch(ref)
-    return f"{found['repo']}#{found['number']}" if found else ref.rstrip("/").rpartition("/")[2]
 
 
 def directory() -> Path:
@@ -211,20 +48,51 @@ def directory() -> Path:
     return installed if installed.is_dir() else _HERE.parent / "registry"
 
 
-@cache
 def families() -> tuple[Family, ...]:
-    """Return all families, sorted by name."""
-    return tuple(map(family, sorted(_facts())))
+    """Return the families of the package, sorted by name, then those of own registries."""
+    return (*_families(), *map(_own_family, sorted({f for r in own_registries() for f in r.families})))
 
 
 def family(name: str) -> Family:
     """Return a family of the registry by its name; raises KeyError."""
-    return _family(name, _facts()[name])
+    if name in _facts():
+        return _family(name, _facts()[name])
+    if not entries(name):
+        raise KeyError(name)
+    return _own_family(name)
 
 
 def entries(family: str) -> tuple[Entry, ...]:
     """Return the entries of one family, in the order of its file; empty for an unknown family."""
-    return _entries(family) if family in _facts() else ()
+    if family in _facts():
+        return _entries(family)
+    return tuple(e for r in own_registries() for e in r.entries if e.family == family)
+
+
+def own_registries() -> tuple[Registry, ...]:
+    """Return the registries of the user's own, as they are now; see `registry.own`."""
+    from rlds_cli.registry import own  # not needed to find a dataset of the package
+
+    return own.load(reserved)
+
+
+@cache
+def reserved() -> Reserved:
+    """Return the names and families of the package, which no other registry may take."""
+    from rlds_cli.registry.own import Reserved
+
+    tails = {e.id.lower().partition("/")[2]: e.id for e in _all()}
+    return Reserved({**tails, **{name: e.id for name, e in _index().items()}}, frozenset(_facts()))
+
+
+def is_own(id: str) -> bool:
+    """Return whether an id may be described by a user: its family is not one of the package."""
+    return id.partition("/")[0].lower() not in _facts()
+
+
+def is_new(id: str) -> bool:
+    """Return whether only a registry of a user's own can list an id."""
+    return is_own(id) and not id.lower().startswith(f"{LOCAL}/")
 
 
 def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> list[Entry]:
@@ -238,7 +106,8 @@ def search(query: str = "", *, family: str | None = None, present: Sequence[Data
     known = [e for f in families() if wanted in (None, f.name) for e in entries(f.name)]
     added = [e for e in _unregistered(present) if wanted in (None, e.family)]
     words = query.lower().split()
-    return [e for e in (*known, *added) if _matches(e, words)]
+    found = [e for e in (*known, *added) if _matches(e, words)]
+    return sorted(found, key=lambda e: _rank(e, words))
 
 
 def get(ref: str) -> Entry:
@@ -258,8 +127,16 @@ def get(ref: str) -> Entry:
     """
     found = known(ref)
     if found is None:
-        raise UnknownDataset(f'"{ref}" is not in the registry.', hint=_hint(_name(ref)))
+        raise UnknownDataset(f'"{ref}" is not in the registry{_problem(_name(ref))}.', hint=_hint(_name(ref)))
     return found
+
+
+def _problem(name: str) -> str:
+    """Say why an own registry does not have a name: a line that is not valid, or a registry that cannot be read."""
+    found = own_registries() if is_own(name) and not name.lower().startswith(f"{LOCAL}/") else ()
+    lines = [p for r in found for p in r.problems if f": {name.lower()}: " in p.lower()]
+    unread = [p for r in found for p in r.problems if not r.entries]
+    return "".join(f": {p}" for p in [*lines, *unread][:1])
 
 
 def known(ref: str) -> Entry | None:
@@ -284,7 +161,14 @@ def _lookup(name: str, *, unlisted: bool) -> Entry | None:
         return None
     if family in _facts() and (found := _index_of(family).get(key)):
         return found
-    return _index().get(key) or (_unlisted(name) if unlisted else None) or _without_family().get(key)
+    found = _index().get(key) or (_unlisted(name) if unlisted else None) or _without_family().get(key)
+    return found or (_own_index().get(key) if family not in _facts() else None)
+
+
+def _own_index() -> Mapping[str, Entry]:
+    from rlds_cli.registry import own
+
+    return own.index(reserved)
 
 
 def match(ref: str) -> list[Entry]:
@@ -298,7 +182,8 @@ def match(ref: str) -> list[Entry]:
     if not is_glob(ref):
         return [get(ref)]
     pattern = ref.lower()
-    found = [e for e in _all() if any(fnmatchcase(n, pattern) for n in e.names)]
+    known = chain(_all(), (e for r in own_registries() for e in r.entries))
+    found = [e for e in known if any(fnmatchcase(n, pattern) for n in e.names)]
     usable = [e for e in found if e.status != "closed"]
     if not found:
         raise UnknownDataset(f'"{ref}" matches no dataset of the registry.', hint=_hint(re.sub(r"[*?\[\]]+", "", ref)))
@@ -356,22 +241,48 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     """
     from difflib import SequenceMatcher  # 3 ms, and only messages of errors need it
 
-    known = {n: e.id for n, e in _index().items()} | {i.lower(): i for i in among}
+    known = {n: e.id for n, e in (*_own_index().items(), *_index().items())} | {i.lower(): i for i in among}
     key = ref.lower().partition("@")[0]
-    words = [w for w in re.split(r"[\s/_-]+", key) if w]
+    words = _words(key)
     holding = [n for n in known if words and all(w in n for w in words)]
-    tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f}/" for f in _facts()))}
+    if not holding and "/" not in key:
+        holding = _spelt(words, known)
+    tails = {n.partition("/")[2]: n for n in known if n.startswith(tuple(f"{f.name}/" for f in families()))}
     spelt = similar(key, known, count)
     by_tail = [tails[t] for t in similar(key, tails, count)]
-    holding.sort(key=lambda n: (-SequenceMatcher(None, key, n).ratio(), n))
+    asked = _version(key)
+
+    def nearness(name: str) -> tuple[float, str, bool, float]:
+        stem = name.removesuffix(f"-v{_version(name)}")
+        return -SequenceMatcher(None, key, stem).ratio(), stem, _version(name) != asked, -_version(name)
+
+    holding.sort(key=nearness)  # of versions the one that was asked for, then the newest
     ranked = [*holding, *spelt, *by_tail] if "/" in key else [*holding, *by_tail, *spelt]
     return list(dict.fromkeys(known[n] for n in ranked))[:count]
+
+
+def _version(name: str) -> int:
+    """Return the version at the end of a name, as in ``hopper-medium-v2``; -1 without one."""
+    found = re.search(r"-v(\d{1,9})$", name)
+    return int(found[1]) if found else -1
+
+
+def _words(text: str) -> list[str]:
+    return [w for w in re.split(r"[^a-z0-9.+*?\[\]]+", text) if w]
+
+
+def _spelt(words: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Return the names that have all of the words, each in the spelling that names have."""
+    of = {n: set(_words(n)) for n in known}
+    spelling = {w for found in of.values() for w in found}
+    meant = [w if w in spelling else closest(w, spelling, 0.75) for w in words]
+    return [n for n, found in of.items() if meant and all(w in found for w in meant)]
 
 
 def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
     """Return a hint for an unknown id, or None if no known id comes near."""
     key = ref.lower().strip("/")
-    if key in _facts():
+    if key in {f.name for f in families()}:
         return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' selects all of them"
     near = suggest(ref, among=among)
     return f"did you mean {', '.join(near)}?" if near else None
@@ -394,6 +305,18 @@ def lines(family: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
+@cache
+def _families() -> tuple[Family, ...]:
+    return tuple(map(family, sorted(_facts())))
+
+
+def _own_family(name: str) -> Family:
+    found = entries(name)
+    closed = sum(e.status == "closed" for e in found)
+    places = dict.fromkeys(r.source.place for r in own_registries() if name in r.families)
+    return Family(name, f"of {', '.join(map(visible.shown, places))}", "", len(found) - closed, closed, 1.0)
+
+
 def _family(name: str, facts: Mapping[str, Any]) -> Family:
     closed = sum(e.status == "closed" for e in _entries(name))
     listed = {k: tuple(facts[k]) for k in ("revisions", "only") if k in facts}
@@ -410,7 +333,8 @@ def _defects(facts: Mapping[str, Any]) -> Mapping[str, Defect]:
 def _entries(family: str) -> tuple[Entry, ...]:
     common = _common(family)
     defects = _defects(_facts()[family])
-    return tuple(_entry(line, common, defects) for line in lines(family))
+    found = (described(line, common, defects) for line in lines(family))
+    return tuple(replace(e, tree=_revisions(e.tree, family)) if e.tree else e for e in found)
 
 
 def _common(family: str) -> dict[str, Any]:
@@ -420,22 +344,8 @@ def _common(family: str) -> dict[str, Any]:
     return {"family": family, "only": tuple(facts.get("only", ()))} | {k: v for k, v in facts.items() if k in keys}
 
 
-def _entry(line: dict[str, Any], common: Mapping[str, Any], defects: Mapping[str, Defect]) -> Entry:
-    urls, sha256 = line.pop("urls", ()), line.pop("sha256", None)
-    if urls:
-        files: tuple[File, ...] = (File(urls[0].rpartition("/")[2], tuple(urls), line.get("size"), sha256),)
-    else:
-        files = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in line.pop("files", ()))
-    if files and all(f.size is not None for f in files):
-        line["size"] = sum(f.size or 0 for f in files)
-    for key in ("tree", "aliases"):
-        line[key] = tuple(line.get(key, ()))
-    line["tree"] = _revisions(line["tree"], common["family"])
-    line["defects"] = tuple(defects[c] for c in line.get("defects", ()))
-    return Entry(files=files, **{**common, **line})
-
-
 def _all() -> Iterator[Entry]:
+    """Yield the entries of the package."""
     for name in sorted(_facts()):
         yield from _entries(name)
 
@@ -483,7 +393,7 @@ def _revisions(tree: tuple[str, ...], family: str) -> tuple[str, ...]:
 def _unregistered(present: Sequence[DatasetId]) -> Iterator[Entry]:
     """Make entries for the datasets on this disk that the registry does not list."""
     for id in present:
-        if str(id).lower() not in _index():
+        if str(id).lower() not in _index() and str(id).lower() not in _own_index():
             yield _unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")
 
 
@@ -492,8 +402,16 @@ def _matches(entry: Entry, words: list[str]) -> bool:
     return all(any(fnmatchcase(n, w) if is_glob(w) else w in n for n in names) for w in words)
 
 
+def _rank(entry: Entry, words: Sequence[str]) -> int:
+    """Return the place of a match: the family that is named, then whole words of a name, then parts of words."""
+    if len(words) == 1 and words[0] == entry.family:
+        return 0
+    whole = {w for name in entry.names for w in _words(name)}
+    return 1 if all(is_glob(w) or whole.issuperset(_words(w)) for w in words) else 2
+
+
 def _check_family(family: str, present: Collection[str]) -> None:
-    known = {*_facts(), LOCAL, *present}
+    known = {*_facts(), *(f.name for f in families()), LOCAL, *present}
     if family.lower() not in known:
         near = closest(family.lower(), known)
         hint = f"{near or ', '.join(sorted(known))}? rlds list shows all"

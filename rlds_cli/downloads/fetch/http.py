@@ -116,6 +116,8 @@ class _Download:
     def _complete(self) -> bool:
         """Return whether all bytes are there, if that is known without a request."""
         known = self._part.origin
+        if self._file.placed and not self._file.hashed and known and known.url != names.shown(self._url):
+            return False  # these bytes came from another URL, and no hash says that they are the same file
         size = known.size if known and known.size is not None else self._file.size
         return self._part.offset > 0 and self._part.offset == size
 

@@ -151,11 +151,17 @@ def _present(file: RemoteFile, target: Path, rehash: bool) -> Iterator[FetchStep
     if not stat.S_ISREG(status.st_mode):
         return
     record = FileRecord.read(target)
+    if file.placed and not file.hashed and (rehash or not _came_from(file, record)):
+        return
     untouched = record is not None and (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
     if record and untouched and not rehash and _promised(file, record):
         yield FetchStep(file, "reuse", target)
     elif (record or file.hashed) and file.size in (None, status.st_size):
         yield FetchStep(file, "verify", target)
+
+
+def _came_from(file: RemoteFile, record: FileRecord | None) -> bool:
+    return record is not None and record.url in {names.shown(url) for url in file.urls}
 
 
 def _promised(file: RemoteFile, record: FileRecord) -> bool:

@@ -50,6 +50,8 @@ class RemoteFile:
         Commit of the repository, else the revision that was requested; in a bucket the generation.
     key : str
         Full path at the source, host or repository first. Copies elsewhere are named by a tail of it.
+    placed : bool
+        Without a published hash, a file that is here counts only if it came from one of ``urls``.
     """
 
     path: str
@@ -61,6 +63,7 @@ class RemoteFile:
     key: str = ""
     md5: str | None = None
     crc32c: str | None = None
+    placed: bool = False
 
     @property
     def promise(self) -> tuple[str, str] | None:

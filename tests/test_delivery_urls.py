@@ -1,0 +1,279 @@
+"""Archives at any URL: ``rlds download https://HOST/run.hdf5 --as local/run``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import run_rlds, write_d4rl
+from server import Server
+
+import rlds_cli
+from rlds_cli.downloads.request import unfinished
+from rlds_cli.errors import (
+    ArchiveError,
+    DatasetNotFound,
+    DownloadFailed,
+    InvalidArgument,
+    InvalidId,
+    NameTaken,
+    RldsError,
+    UnknownLayout,
+    WrongHash,
+)
+from rlds_cli.importing import import_archive
+from rlds_cli.maintenance import pinning, verification
+
+TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))
+MAPPING = {"observation": "q", "action": "a", "reward": "r"}
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with Server() as server:
+        for name, value in server.environment(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        write_d4rl(tmp_path / "run.hdf5", [5, 7, 9])
+        server.add("/data/run.hdf5", (tmp_path / "run.hdf5").read_bytes())
+        server.add("/data/table.csv", TABLE)
+        yield server
+
+
+def run_url(web: Server) -> str:
+    return f"{web.url}/data/run.hdf5"
+
+
+def sha256_of(web: Server, path: str) -> str:
+    return hashlib.sha256(web.pages[path].content).hexdigest()
+
+
+def replace_run(web: Server, tmp_path: Path) -> None:
+    """Another file is at the URL from now on."""
+    write_d4rl(tmp_path / "later.hdf5", [4, 4], seed=1)
+    web.add("/data/run.hdf5", (tmp_path / "later.hdf5").read_bytes(), etag='"v2"')
+
+
+def test_an_archive_at_a_url_is_the_import_of_its_file(web: Server, tmp_path: Path) -> None:
+    ds = rlds_cli.download(run_url(web), as_="local/run")
+    assert (ds.id, len(ds), ds.manifest.reader) == ("local/run", 21, "d4rl")
+    assert ds.fingerprint == import_archive(tmp_path / "run.hdf5", "local/same").fingerprint
+    source = ds.store.sources[0]
+    assert (source["url"], source["sha256"]) == (run_url(web), sha256_of(web, "/data/run.hdf5"))
+
+
+def test_a_second_run_asks_nothing(web: Server) -> None:
+    first = rlds_cli.download(run_url(web), as_="local/run")
+    asked = len(web.asked)
+    assert rlds_cli.download(run_url(web), as_="local/run").fingerprint == first.fingerprint
+    assert rlds_cli.download(run_url(web), as_="local/run", offline=True).fingerprint == first.fingerprint
+    assert run_rlds("download", run_url(web), "--as", "local/run").returncode == 0
+    assert len(web.asked) == asked
+
+
+def test_the_hash_that_arrived_is_printed(web: Server) -> None:
+    done = run_rlds("download", run_url(web), "--as", "local/run")
+    assert done.returncode == 0
+    assert sha256_of(web, "/data/run.hdf5") in done.stderr.decode()
+
+
+def test_a_wrong_hash(web: Server, home: Path) -> None:
+    with pytest.raises(WrongHash, match="f" * 64):
+        rlds_cli.download(run_url(web), as_="local/run", sha256="f" * 64)
+    assert not list(home.glob("archives/**/*.hdf5"))
+    ds = rlds_cli.download(run_url(web), as_="local/run", sha256=sha256_of(web, "/data/run.hdf5").upper())
+    assert len(ds) == 21
+    with pytest.raises(NameTaken, match="f" * 64):
+        rlds_cli.download(run_url(web), as_="local/run", sha256="f" * 64)
+    with pytest.raises(InvalidArgument, match="no sha256"):
+        rlds_cli.download(run_url(web), as_="local/other", sha256="abc")
+
+
+def test_another_url_or_other_options_for_an_id(web: Server) -> None:
+    rlds_cli.download(run_url(web), as_="local/run")
+    web.add("/other/run.hdf5", web.pages["/data/run.hdf5"].content)
+    with pytest.raises(NameTaken, match="/other/run"):
+        rlds_cli.download(f"{web.url}/other/run.hdf5", as_="local/run")
+    with pytest.raises(NameTaken, match="made with episodes_by"):
+        rlds_cli.download(run_url(web), as_="local/run", episodes_by="timeouts")
+    rlds_cli.create("local/made", [{"observation": [[0.0], [1.0]], "action": [[0.0]]}])
+    with pytest.raises(NameTaken, match="local/made"):
+        rlds_cli.download(run_url(web), as_="local/made")
+    forced = rlds_cli.download(f"{web.url}/other/run.hdf5", as_="local/run", force=True)
+    assert forced.store.sources[0]["url"] == f"{web.url}/other/run.hdf5"
+
+
+def test_a_file_of_another_url_is_not_used(web: Server, tmp_path: Path) -> None:
+    """The archive stays when its dataset is removed; another URL may end in the same name."""
+    rlds_cli.download(run_url(web), as_="local/run")
+    assert run_rlds("rm", "local/run", "--yes").returncode == 0
+    write_d4rl(tmp_path / "other.hdf5", [3, 3], seed=5)
+    web.add("/other/run.hdf5", (tmp_path / "other.hdf5").read_bytes())
+    assert len(rlds_cli.download(f"{web.url}/other/run.hdf5", as_="local/run")) == 6
+
+
+def test_force_fetches_a_file_that_has_changed(web: Server, tmp_path: Path) -> None:
+    rlds_cli.download(run_url(web), as_="local/run")
+    was = sha256_of(web, "/data/run.hdf5")
+    replace_run(web, tmp_path)
+    assert len(rlds_cli.download(run_url(web), as_="local/run")) == 21
+    done = run_rlds("download", run_url(web), "--as", "local/run", "--force")
+    assert done.returncode == 0
+    assert was in done.stderr.decode()  # the note says that it has changed
+    assert len(rlds_cli.open_dataset("local/run")) == 8
+
+
+@pytest.mark.parametrize("sha256", [True, False])
+def test_a_lock_makes_it_again_elsewhere(web: Server, tmp_path: Path, sha256: bool) -> None:
+    promised = sha256_of(web, "/data/run.hdf5") if sha256 else None
+    ds = rlds_cli.download(run_url(web), as_="local/run", sha256=promised)
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(pinning.lock(["local/run"]))
+    done = pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
+    again = rlds_cli.open_dataset("local/run", cache_dir=tmp_path / "elsewhere")
+    assert again.manifest.options == ds.manifest.options
+    replace_run(web, tmp_path)
+    with pytest.raises(WrongHash, match=sha256_of(web, "/data/run.hdf5")):
+        pinning.sync(lock, cache_dir=tmp_path / "third")
+
+
+def test_a_lock_of_mapped_columns_and_of_a_part(web: Server, tmp_path: Path) -> None:
+    how = {"fields": MAPPING, "episodes_by": "field:trial"}
+    whole = rlds_cli.download(f"{web.url}/data/table.csv", as_="local/table", **how)  # type: ignore[arg-type]
+    part = rlds_cli.download(f"{web.url}/data/table.csv", as_="local/table", episodes="1:3", **how)  # type: ignore[arg-type]
+    assert (whole.num_episodes, part.id, part.num_episodes) == (3, "local/table@episodes-1-3", 2)
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(pinning.lock(["local/table", part.id]))
+    done = pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    assert [d.fingerprint for d in done] == [whole.fingerprint, part.fingerprint]
+
+
+def test_options_of_import_on_the_command_line(web: Server, tmp_path: Path) -> None:
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text(json.dumps({"fields": {"observation": "q", "action": "a"}, "episodes_by": "field:trial"}))
+    url = f"{web.url}/data/table.csv"
+    done = run_rlds("download", url, "--as", "local/t", "--map-file", mapping, "--map", "reward=r")
+    assert done.returncode == 0
+    ds = rlds_cli.open_dataset("local/t")
+    assert (ds.num_episodes, ds.schema["next/reward"].dtype) == (3, "int64")
+
+
+def test_options_of_archives_are_refused_for_the_registry(web: Server) -> None:
+    with pytest.raises(InvalidArgument, match="--sha256"):
+        rlds_cli.download("sample/pendulum-d4rl", sha256="0" * 64)
+    with pytest.raises(InvalidArgument, match="--map"):
+        rlds_cli.download("sample/pendulum-d4rl", fields={"observation": "x"})
+    with pytest.raises(InvalidId, match="registry"):
+        rlds_cli.download(run_url(web), as_="d4rl/run")
+    with pytest.raises(InvalidId, match="needs an id") as e:
+        rlds_cli.download(run_url(web))
+    assert "local/run" in str(e.value.hint)
+
+
+def test_what_is_no_archive(web: Server, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="404"):
+        rlds_cli.download(f"{web.url}/none.hdf5", as_="local/x")
+    web.add("/login.hdf5", "<!doctype html><title>Log in</title>")
+    with pytest.raises(DownloadFailed, match="web page"):
+        rlds_cli.download(f"{web.url}/login.hdf5", as_="local/x")
+    web.add("/noise.bin", b"\x00\x01\x02" * 1000)
+    with pytest.raises(UnknownLayout, match=r"noise\.bin"):
+        rlds_cli.download(f"{web.url}/noise.bin", as_="local/x")
+    with pytest.raises(DatasetNotFound) as e:
+        rlds_cli.download(str(tmp_path / "run.hdf5"), as_="local/x")
+    assert "rlds import" in str(e.value.hint)
+
+
+PAGES = {
+    "https://huggingface.co/datasets/o/n/blob/main/a/run.hdf5": "https://huggingface.co/datasets/o/n/resolve/main/a/run",
+    "https://huggingface.co/datasets/o/n/tree/main": "https://huggingface.co/datasets/o/n/resolve/main/FILE",
+    "https://huggingface.co/datasets/o/n/viewer": "https://huggingface.co/datasets/o/n/resolve/main/FILE",
+    "https://github.com/o/n/blob/main/run.hdf5": "https://github.com/o/n/raw/main/run.hdf5",
+}
+
+
+@pytest.mark.parametrize("url", PAGES)
+def test_pages_about_files_say_where_the_file_is(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="page about") as e:
+        rlds_cli.download(url, as_="local/x")
+    assert PAGES[url] in str(e.value.hint)
+
+
+def test_import_of_a_url_says_how_to_download_it(web: Server) -> None:
+    with pytest.raises(ArchiveError) as e:
+        import_archive(run_url(web), "local/run")
+    assert f"rlds download {run_url(web)} --as local/run" in str(e.value.hint)
+
+
+def test_the_address_of_a_dataset_is_kept_apart(web: Server, tmp_path: Path) -> None:
+    """A path with an index is a dataset, also if its name looks like that of a file."""
+    ds = rlds_cli.download("sample/pendulum-d4rl")
+    rlds_cli.push(ds.id, tmp_path / "pushed", pages=False)
+    for file in (tmp_path / "pushed").rglob("*"):
+        if file.is_file():
+            web.add(f"/pushed/data.v2/{file.relative_to(tmp_path / 'pushed').as_posix()}", file.read_bytes())
+    came = rlds_cli.download(f"{web.url}/pushed/data.v2", as_="local/came")
+    assert came.fingerprint == ds.fingerprint
+    assert "entry" not in came.manifest.options
+
+
+def test_secrets_are_not_written(web: Server, home: Path, tmp_path: Path) -> None:
+    url = run_url(web).replace("http://", "http://me:secret1@") + "?token=secret2&download=1"
+    ds = rlds_cli.download(url, as_="local/run")
+    shown = f"{run_url(web)}?token=***&download=1"
+    assert ds.store.sources[0]["url"] == shown
+    assert ds.store.sources[0]["file"] == "run.hdf5"
+    assert b"secret" not in b"".join(f.read_bytes() for f in home.rglob("*") if f.is_file())
+    assert "secret" not in pinning.lock(["local/run"])
+    asked = len(web.asked)
+    assert rlds_cli.download(url, as_="local/run").fingerprint == ds.fingerprint
+    assert len(web.asked) == asked
+
+
+def test_an_interrupted_download_goes_on(web: Server, home: Path) -> None:
+    content = web.pages["/data/run.hdf5"].content
+    page = web.add("/data/run.hdf5", content, drops=[9000, 9000, 9000, 9000, 9000, 9000], ranges=True)
+    page.statuses = [None, (403, {})]
+    with pytest.raises(DownloadFailed, match="403"):
+        rlds_cli.download(run_url(web), as_="local/run")
+    assert list(home.glob("archives/local/run/*.part"))
+    (request,) = unfinished()
+    assert (request.ref, request.url) == ("local/run", run_url(web))
+    page.drops, page.statuses, before = [], [], page.sent
+    assert run_rlds("download", "--resume-all").returncode == 0
+    assert page.sent - before < len(content)
+    assert len(rlds_cli.open_dataset("local/run")) == 21
+
+
+def test_a_damaged_dataset_is_made_again(web: Server, home: Path) -> None:
+    ds = rlds_cli.download(run_url(web), as_="local/run")
+    file = home / "datasets/local/run/observation/c/0/0"
+    file.chmod(0o600)
+    file.write_bytes(bytes(len(file.read_bytes())))
+    assert not verification.verify("local/run").ok
+    done = run_rlds("verify", "local/run", "--fix")
+    assert done.returncode == 0, done.stderr
+    assert rlds_cli.open_dataset("local/run").fingerprint == ds.fingerprint
+    assert verification.verify("local/run").ok
+
+
+def test_a_lock_cannot_redefine_a_dataset_of_the_package(web: Server, tmp_path: Path) -> None:
+    rlds_cli.download(run_url(web), as_="local/run")
+    content = json.loads(pinning.lock(["local/run"]))
+    (d,) = content["datasets"]
+    d["id"] = d["options"]["entry"]["id"] = "d4rl/strange"
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(json.dumps(content))
+    with pytest.raises(RldsError, match="d4rl/strange"):
+        pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    asked = len(web.asked)
+    for wrong in ("file:///etc/passwd", "package:samples/pendulum-d4rl.hdf5", "ftp://host/x", 3):
+        d["id"] = d["options"]["entry"]["id"] = "local/run"
+        d["options"]["entry"]["urls"] = [wrong]
+        lock.write_text(json.dumps(content))
+        with pytest.raises(RldsError, match="is not a lock file"):
+            pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    assert len(web.asked) == asked
