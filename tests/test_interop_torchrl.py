@@ -461,9 +461,7 @@ def test_a_dataset_that_is_not_here_is_downloaded(home: Path, tmp_path: Path) ->
     assert not rb.data_path.exists() and again.data_path.exists()
 
 
-def test_only_what_can_be_made_again_is_deleted(ds: rlds_cli.Dataset) -> None:
-    with pytest.raises(RldsError, match="created from values in Python"):
-        RldsExperienceReplay(ds).delete()
+def test_a_selection_is_not_deleted(ds: rlds_cli.Dataset) -> None:
     with pytest.raises(RldsError, match="a selection"):
         RldsExperienceReplay(ds.select(where="length > 2")).delete()
     assert ds.path.is_dir()
@@ -554,11 +552,12 @@ def test_a_script_of_torchrl_takes_our_ids(
 
 def test_names_and_arguments_stay() -> None:
     assert torchrl.__all__ == ["Contents", "DatasetStorage", "ReadOnly", "RldsExperienceReplay"]
-    shared = ["fields", "anchors", "root_reward", "next_info"]
+    shared = ["fields", "anchors", "root_reward", "next_info", "seed"]
     assert list(inspect.signature(DatasetStorage).parameters) == ["dataset", *shared, "split_trajs", "root"]
     replay = list(inspect.signature(RldsExperienceReplay.__init__).parameters)[1:]
     before = ["dataset_id", "batch_size", "sampler", "writer", "collate_fn", "pin_memory", "prefetch", "transform"]
-    after = ["num_slices", "slice_len", "replacement", "index", "more"]
+    slices = ["num_slices", "slice_len", "strict_length", "pad", "replacement", "shuffle", "streaming"]
+    after = [*slices, "totensor", "image_size", "index", "more"]
     assert replay == [*before, "split_trajs", "root", "download", *shared, *after]
 
 
