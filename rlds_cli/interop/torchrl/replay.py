@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -314,16 +313,8 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         if self._batch_size is not None or self._draws is None:
             yield from super().__iter__()
             return
-        for made in self._one_by_one:
-            self._finish(made)
-            yield made
-
-    @cached_property
-    def _one_by_one(self) -> TensorDictReplayBuffer:
-        """The slices or trajectories, one by one."""
-        assert self._draws is not None
         sampler, size = self._draws.one_by_one(self._sampler, int(self._source.counts.max()))
-        return TensorDictReplayBuffer(
+        buffer = TensorDictReplayBuffer(
             storage=self._storage,
             sampler=sampler,
             writer=ImmutableDatasetWriter(),
@@ -334,6 +325,12 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             prefetch=self._prefetch_cap if self._prefetch else None,
             generator=self._rng,
         )
+        try:
+            for made in buffer:
+                self._finish(made)
+                yield made
+        finally:
+            self._storage._attached_entities.remove(buffer)  # which would be kept as long as the storage
 
     def _finish(self, made: Any) -> None:
         """Bring what TorchRL sampled to the form that the arguments ask for."""
