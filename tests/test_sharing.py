@@ -449,6 +449,7 @@ def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: 
     assert verify(ds.id, cache_dir=other).ok
 
 
+@pytest.mark.slow  # how fast depends on the machine
 @pytest.mark.parametrize("latency", [0.03])
 def test_a_store_that_is_far_away(latency: float, bucket: ObjectStore, other: Path) -> None:
     ds = large()

@@ -419,7 +419,7 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
             begun = time.monotonic()
             with pytest.raises(Retryable):
                 client.send("PUT", url, io.BytesIO(bytes(64 << 20)), size=64 << 20)
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 60
 
 
 def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:

@@ -322,7 +322,6 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             collate_fn=self._collate_fn,
             transform=self._transform,
             pin_memory=self._pin_memory,
-            prefetch=self._prefetch_cap if self._prefetch else None,
             generator=self._rng,
         )
         try:
