@@ -413,7 +413,7 @@ def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> Non
     script = """
     files = opened(root, Logged(), limit=3 * GROUP)
     draw = np.random.default_rng(int(os.environ["AT"]))
-    for _ in range(200):
+    for _ in range(40):
         chosen = np.unique(draw.integers(0, 11, 2))
         with files.hold([(0, blocks(*chosen))]):
             data = files.mapped(0)

@@ -41,7 +41,7 @@ from rlds_cli.remote.store import parse_size
 from rlds_cli.sharing import packing
 from rlds_cli.sharing.pushing import push
 
-HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=2.0, idle=5.0)
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ from rlds_cli.remote.objects import Body, Overtaken
 from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
 
-HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=2.0)
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
 
 

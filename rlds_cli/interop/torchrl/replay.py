@@ -416,6 +416,12 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             at most 65,536 transitions and about 64 MiB.
         pool : multiprocessing.Pool, optional
             Processes to use instead.
+        generator : torch.Generator, optional
+            Gives a seed, from which a function that draws (by torch, NumPy or ``random``) is seeded for each of its
+            calls: the same chunks then get the same numbers, whatever process works on them. Without it torch's own
+            generator gives the seed.
+        index_with_generator : bool
+            Changes nothing: how TorchRL divides the source.
         max_tasks_per_child, worker_threads, mp_start_method
             Of these processes.
         pbar : bool
@@ -437,12 +443,10 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         PreprocessError
             Results differ in their keys or their batch size.
         """
-        if dim != 0 or generator is not None or index_with_generator:
-            raise InvalidArgument(
-                "preprocess takes dim=0, and neither generator= nor index_with_generator=.",
-                hint="seed a function that draws in itself, by the values that it gets",
-            )
-        job = mapping.Job(self._source, fn, len(self._source) if num_frames is None else num_frames)
+        if dim != 0:
+            raise InvalidArgument(f"preprocess(dim={dim}): dim is 0, transition after transition.")
+        count = len(self._source) if num_frames is None else num_frames
+        job = mapping.Job(self._source, fn, count, mapping.seed_from(generator))
         workers = mapping.Workers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
         written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
         return TensorStorage(written)
