@@ -23,6 +23,7 @@ from rlds_cli.interop.torchrl import mapping, sampling, specs
 from rlds_cli.interop.torchrl.contents import read_only
 from rlds_cli.interop.torchrl.sampling import Draws
 from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
+from rlds_cli.interop.torchrl.transitions import Transitions
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.maintenance import remove
@@ -217,7 +218,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     def _is_downloaded(self) -> bool:
         return self.dataset.path.is_dir()
 
-    @_classproperty
+    @_classproperty  # type: ignore[untyped-decorator]
     def available_datasets(cls) -> list[str]:
         """Ids of all datasets that can be downloaded; of the class, too."""
         return [entry.id for entry in registry.search()]
@@ -313,6 +314,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         if self._batch_size is not None or self._draws is None:
             yield from super().__iter__()
             return
+        assert isinstance(self._source, Transitions)  # trajectories are not drawn so
         sampler, size = self._draws.one_by_one(self._sampler, int(self._source.counts.max()))
         buffer = TensorDictReplayBuffer(
             storage=self._storage,
