@@ -129,6 +129,10 @@ test-export: $(READY) .bench-data/lerobot/.ready .bench-data/tfds/.ready
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/remote_peers.txt && touch $@ \
 		|| echo "litdata, streaming, lance and datasets are not here, and not timed"
 
+# LEARN=iql: only the examples whose title holds the word.
+learn: $(READY)
+	$(BIN)/python scripts/learn.py $(LEARN)
+
 soak: $(READY)
 	$(BIN)/python scripts/soak.py
 	$(BIN)/python scripts/soak_sharing.py

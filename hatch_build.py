@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 PLACE = "rlds_cli/loader"  # of kernel.c in the sources, and of both files below in the sources and in a wheel
 LIBRARY, RECORD = "_kernel.so", "_kernel.json"
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off")
-ZIG = "ziglang>=0.13"
+ZIG = "ziglang==0.17.1"  # as in constraints.txt; it makes what users run
 PLATFORMS = {  # a wheel's tag: zig's name of the target
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
     "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",

@@ -65,7 +65,7 @@ _BELOW = {
     "sharing": f"{_STORED} dataset convert downloads report",
     "maintenance": f"{_STORED} dataset archives checks convert downloads loader preprocess sharing",
     "bench": f"{_STORED} dataset loader",
-    "interop": f"{_STORED} dataset archives convert downloads loader maintenance",
+    "interop": f"{_STORED} dataset archives convert downloads loader maintenance report",
     "exports": f"{_STORED} dataset archives convert",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {

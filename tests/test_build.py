@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,14 +93,24 @@ def test_zig_is_required_only_where_it_is_needed(variables: dict[str, str], want
     code = "from hatchling.build import *; print(*get_requires_for_build_wheel(), *get_requires_for_build_sdist())"
     environment = os.environ | variables
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert [r.partition(">")[0] for r in done.stdout.split()] == wanted, done.stderr
+    assert [r.partition("==")[0] for r in done.stdout.split()] == wanted, done.stderr
 
 
 def test_zig_is_required_without_a_compiler(tmp_path: Path) -> None:
     code = "from hatchling.build import *; print(*get_requires_for_build_editable())"
     environment = {"PATH": script(tmp_path / "bin", "cc", "exit 1")}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "ziglang>=0.13" in done.stdout.split(), done.stderr
+    (wanted,) = [r for r in done.stdout.split() if r.startswith("ziglang")]
+    assert wanted in (ROOT / "constraints.txt").read_text().splitlines(), done.stderr
+
+
+def test_every_version_is_given_exactly() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert len(pins) > 50 and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pins)
+    names = [re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in pins]
+    assert len({*names}) == len(names)
+    assert {"torch", "torchrl", "tensordict", "ziglang", "hatchling"} <= {*names}
 
 
 @pytest.mark.slow

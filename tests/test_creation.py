@@ -26,12 +26,12 @@ def test_the_second_of_two_at_once_finds_the_name_taken() -> None:
 
     def slow() -> Iterator[dict[str, Any]]:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         yield episode(3)
 
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(create, "local/x", slow())
-        assert begun.wait(10)
+        assert begun.wait(60)
         second = threads.submit(create, "local/x", [episode(5)], progress=lambda event: go_on.set())  # told to wait
         assert first.result().num_steps == 3
         with pytest.raises(NameTaken):

@@ -44,7 +44,7 @@ def part_of(home: Path, ref: str) -> Path:
 
 
 def wait_for(path: Path, size: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (path.exists() and path.stat().st_size >= size):
         time.sleep(0.01)
 
@@ -57,7 +57,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
         with rlds("download", ref, "--from", server.url, "--store", "zarr") as child:
             wait_for(part_of(home, ref), 20_000)
             child.send_signal(how)
-            _, said = child.communicate(timeout=30)
+            _, said = child.communicate(timeout=60)
         (order,) = request.unfinished()
         assert order == DownloadRequest(ref, source=server.url, store="zarr")
         if how == signal.SIGINT:
@@ -77,10 +77,10 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
 
 def test_nothing_to_go_on_with(home: Path) -> None:
     with rlds("download", "--resume-all") as child:
-        printed, said = child.communicate(timeout=30)
+        printed, said = child.communicate(timeout=60)
     assert (child.returncode, printed) == (0, "no interrupted downloads\n"), said
     with rlds("download", "--resume-all", "d4rl/x") as child:
-        assert "give either IDs or --resume-all" in child.communicate(timeout=30)[1]
+        assert "give either IDs or --resume-all" in child.communicate(timeout=60)[1]
     assert child.returncode == 2
 
 

@@ -26,6 +26,7 @@ tensordict = pytest.importorskip("tensordict")
 
 COMPACT = {"flat": "FlatStorageCheckpointer", "nested": "NestedStorageCheckpointer", "h5": "H5StorageCheckpointer"}
 SIDECAR = "rlds_episodes.json"
+DUMPED = ("writer/metadata.json", "storage/storage_metadata.json", "buffer_metadata.json")
 
 
 def episode(
@@ -183,6 +184,54 @@ def test_compact_forms_are_what_torchrl_writes(form: str, home: Path, tmp_path: 
         assert (tmp_path / "ours" / file).read_bytes() == (tmp_path / "theirs" / file).read_bytes(), file
 
 
+@pytest.mark.parametrize("episodes", [WHOLE, ROUGH], ids=["whole", "rough"])
+def test_a_dump_of_a_buffer(episodes: list[Any], divided: None, home: Path, tmp_path: Path) -> None:
+    made = [e | {"mission": [f"go {k}"] * len(e["action"])} for k, e in enumerate(episodes)]
+    ds = rlds_cli.create("local/x", made)
+    done = rlds_cli.export(ds, "tensordict", tmp_path / "out", form="buffer", jobs=1)
+    assert (done.proved, done.losses, done.fingerprint, done.form) == (True, (), ds.fingerprint, "buffer")
+    steps = ds.num_steps
+    files = {name: json.loads((tmp_path / "out" / name).read_text()) for name in DUMPED}
+    assert files["writer/metadata.json"] == {"cursor": 0, "write_count": steps}
+    assert files["storage/storage_metadata.json"] == {"metadata": {}, "is_pytree": False, "len": steps}
+    assert files["buffer_metadata.json"]["batch_size"] == 256
+    td = tensordict.TensorDict.load_memmap(tmp_path / "out" / "storage")
+    assert list(td["mission"]) == [f"go {k}" for k, e in enumerate(episodes) for _ in e["action"]]
+    check(td.exclude("mission"), episodes)
+    again = import_archive(tmp_path / "out", "local/again")
+    assert again.fingerprint == ds.fingerprint and again.episodes["end"].tolist() == ds.episodes["end"].tolist()
+    if episodes is WHOLE:
+        (tmp_path / "out" / SIDECAR).unlink()  # then it is a dump like any other
+        plain = import_archive(tmp_path / "out", "local/plain")
+        assert plain.num_steps == steps and plain.episodes["length"].tolist() == [3, 1, 4, 2]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
+def test_torchrl_loads_the_dump(storage: str, home: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = pytest.importorskip("torchrl.data")
+    ds = rlds_cli.create("local/x", ROUGH)
+    rlds_cli.export(ds, "tensordict", tmp_path / "out", form="buffer")
+    files = {f: f.read_bytes() for f in (tmp_path / "out").rglob("*") if f.is_file()}
+    rb = data.TensorDictReplayBuffer(storage=getattr(data, storage)(ds.num_steps), batch_size=4)
+    rb.loads(tmp_path / "out")
+    assert len(rb) == ds.num_steps and rb.sample().batch_size == (256,) and rb._writer._cursor == 0
+    check(rb[:], ROUGH)
+    slices = data.TensorDictReplayBuffer(storage=rb.storage, sampler=data.SliceSampler(slice_len=2), batch_size=64)
+    x = slices.sample()["observation", "place"][:, 0].view(32, 2)
+    assert (x[:, 1] == x[:, 0] + 1).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a buffer which was loaded has no last cursor
+        rb.dumps(tmp_path / "theirs")  # what TorchRL writes of it has the same rows
+    for name in ("storage/action.memmap", "storage/next/observation/place.memmap", "writer/metadata.json"):
+        assert (tmp_path / "theirs" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    rb.empty()
+    rb.extend(tensordict.TensorDict.load_memmap(tmp_path / "theirs/storage")[:2].exclude("index"))
+    assert len(rb) == 2 and {f: f.read_bytes() for f in files} == files  # it is a copy that is written to
+
+
 def test_h5_holds_a_group_for_each_trajectory(home: Path, tmp_path: Path) -> None:
     rlds_cli.export(rlds_cli.create("local/x", ROUGH), "tensordict", tmp_path / "out", form="h5")
     with h5py.File(tmp_path / "out" / "checkpoint.h5") as f:
@@ -208,7 +257,7 @@ def test_texts(home: Path, tmp_path: Path) -> None:
     rlds_cli.export(ds, "tensordict", tmp_path / "flat", form="flat", lossy=True)
 
 
-@pytest.mark.parametrize("form", ["memmap", "flat", "h5"])
+@pytest.mark.parametrize("form", ["memmap", "buffer", "flat", "h5"])
 def test_images_are_decoded(form: str, home: Path, tmp_path: Path) -> None:
     film = frames_data.film([3, 2])
     with pytest.raises(LossyExport, match="observation stored as jpeg: will be decoded"):
@@ -261,7 +310,7 @@ def test_what_episodes_have_beside_their_steps(home: Path, tmp_path: Path) -> No
     about["metadata"] = {"texts": {"model": "<xml/>"}, "arrays": {"policy/weight": "w.npy"}}
     file.write_text(json.dumps(about))
     ds = import_archive(tmp_path / "out", "local/more")
-    for form in ("memmap", "h5"):
+    for form in ("memmap", "buffer", "h5"):
         done = rlds_cli.export(ds, "tensordict", tmp_path / form, form=form)
         again = import_archive(tmp_path / form, f"local/{form}")
         assert not done.losses and again.fingerprint == ds.fingerprint == done.fingerprint
@@ -313,7 +362,7 @@ def test_descriptions_that_do_not_fit_are_refused(
 
 def test_an_export_goes_on(home: Path, tmp_path: Path, divided: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = rlds_cli.create("local/x", ROUGH)
-    for form in ("memmap", *COMPACT):
+    for form in ("memmap", "buffer", *COMPACT):
         written: list[str] = []
         write = form_of.TensorDict.write
 

@@ -139,7 +139,7 @@ def test_gc_frees_rows_when_the_last_reader_of_them_is_gone(tmp_path):
     planned = gc.plan(cache_dir=tmp_path)
     assert [(g.kind, g.why) for g in planned.kept] == [("generations", "a process reads an older generation")]
     assert not planned.removed
-    other.communicate("\n", timeout=30)
+    other.communicate("\n", timeout=60)
     planned = gc.plan(cache_dir=tmp_path)
     # 10 episodes of 41 rows: 16 float64, float32, float64, two flags
     assert [(g.kind, g.id, g.bytes) for g in planned.removed] == [
@@ -160,7 +160,7 @@ def test_a_reader_of_another_process_goes_on_through_compacting(tmp_path):
     other = reader(tmp_path)
     compacting.compact("local/run", cache_dir=tmp_path)
     gc.collect(gc.plan(cache_dir=tmp_path))
-    said, _ = other.communicate("\n", timeout=30)
+    said, _ = other.communicate("\n", timeout=60)
     assert json.loads(said) == [1000.0 * n for n in numbers]
 
 

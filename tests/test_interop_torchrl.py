@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
+import random
 import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -422,7 +424,7 @@ def test_preprocess(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
         with pytest.raises(error):
             rb.preprocess(function, dest=tmp_path / "new", chunksize=3)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["0", "1", "2", "3", "4"]
-    for how in ({"dim": 1}, {"generator": torch.Generator()}, {"chunksize": 1, "num_chunks": 2}, {"num_frames": 14}):
+    for how in ({"dim": 1}, {"chunksize": 1, "num_chunks": 2}, {"num_frames": 14}):
         with pytest.raises(InvalidArgument):
             rb.preprocess(double, dest=tmp_path / "new", **how)
 
@@ -434,6 +436,53 @@ def test_preprocess_in_other_processes(ds: rlds_cli.Dataset, tmp_path: Path) -> 
         lambda td: td.set("more", td["observation"] + 1), num_workers=2, num_chunks=4, dest=tmp_path / "made"
     )
     assert flat(made[:], "more") == [x + 1 for x in AT]
+
+
+def test_preprocess_with_a_generator(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
+    rb, names = RldsExperienceReplay(ds, fields=TED), iter(range(100))
+
+    def draw(td: Any) -> Any:
+        size = td.batch_size
+        td["torch"], td["numpy"] = torch.rand(size), torch.from_numpy(np.asarray(np.random.random(size)))
+        return td.set("random", torch.full(size, random.random())).select("torch", "numpy", "random")
+
+    def drawn(seed: int | None, **how: Any) -> dict[str, list[float]]:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        made = rb.preprocess(draw, dest=tmp_path / str(next(names)), generator=generator, **how)
+        found = data.ReplayBuffer(storage=made)[:]
+        return {key: found[key].tolist() for key in ("torch", "numpy", "random")}
+
+    torch.manual_seed(5)
+    following = [torch.rand(()), torch.rand(())][1]
+    first = drawn(0, chunksize=4)
+    assert first == drawn(0, chunksize=4, index_with_generator=True)  # whatever was drawn in between
+    assert first != drawn(1, chunksize=4) and len({*first["torch"]}) == 13
+    assert len({*first["random"]}) == 4  # another number in every call
+    torch.manual_seed(5)
+    mine = drawn(None)
+    torch.manual_seed(5)
+    assert mine == drawn(None) != drawn(None)
+    torch.manual_seed(5)
+    torch.rand(())
+    drawn(0)
+    assert torch.rand(()) == following  # with a generator, this process draws what it would have drawn
+    with ThreadPool(1) as pool:  # another way to run the same chunks
+        assert drawn(0, chunksize=4, pool=pool) == first
+
+
+@pytest.mark.slow
+def test_preprocess_with_a_generator_in_other_processes(ds: rlds_cli.Dataset, tmp_path: Path) -> None:
+    rb, found = RldsExperienceReplay(ds, fields=TED), []
+    for workers in (0, 2, 3):
+        made = rb.preprocess(
+            lambda td: td.set("x", torch.rand(td.batch_size)),
+            num_workers=workers,
+            chunksize=3,
+            generator=torch.Generator().manual_seed(1),
+            dest=tmp_path / str(workers),
+        )
+        found.append(made[:]["x"].tolist())
+    assert found[0] == found[1] == found[2] and len({*found[0]}) == 13
 
 
 def test_load_dataset(ds: rlds_cli.Dataset, here: None) -> None:
@@ -461,9 +510,7 @@ def test_a_dataset_that_is_not_here_is_downloaded(home: Path, tmp_path: Path) ->
     assert not rb.data_path.exists() and again.data_path.exists()
 
 
-def test_only_what_can_be_made_again_is_deleted(ds: rlds_cli.Dataset) -> None:
-    with pytest.raises(RldsError, match="created from values in Python"):
-        RldsExperienceReplay(ds).delete()
+def test_a_selection_is_not_deleted(ds: rlds_cli.Dataset) -> None:
     with pytest.raises(RldsError, match="a selection"):
         RldsExperienceReplay(ds.select(where="length > 2")).delete()
     assert ds.path.is_dir()
@@ -554,11 +601,12 @@ def test_a_script_of_torchrl_takes_our_ids(
 
 def test_names_and_arguments_stay() -> None:
     assert torchrl.__all__ == ["Contents", "DatasetStorage", "ReadOnly", "RldsExperienceReplay"]
-    shared = ["fields", "anchors", "root_reward", "next_info"]
+    shared = ["fields", "anchors", "root_reward", "next_info", "seed"]
     assert list(inspect.signature(DatasetStorage).parameters) == ["dataset", *shared, "split_trajs", "root"]
     replay = list(inspect.signature(RldsExperienceReplay.__init__).parameters)[1:]
     before = ["dataset_id", "batch_size", "sampler", "writer", "collate_fn", "pin_memory", "prefetch", "transform"]
-    after = ["num_slices", "slice_len", "replacement", "index", "more"]
+    slices = ["num_slices", "slice_len", "strict_length", "pad", "replacement", "shuffle", "streaming"]
+    after = [*slices, "totensor", "image_size", "index", "more"]
     assert replay == [*before, "split_trajs", "root", "download", *shared, *after]
 
 

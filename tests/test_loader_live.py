@@ -116,6 +116,7 @@ def test_a_commit_is_in_the_next_batch(w: Writer) -> None:
     assert [list(row) for row in live.state_dict()["generations"]] == [[200 * k, k + 1] for k in range(7)]
 
 
+@pytest.mark.slow  # how soon depends on the machine
 def test_a_commit_is_used_within_100_ms(w: Writer) -> None:
     write(w, 0)
     live = loader()

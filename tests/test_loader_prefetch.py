@@ -211,7 +211,7 @@ def test_an_iterator_collected_in_one_of_its_threads() -> None:
 
     def work(n: int) -> int:
         if n == 1:
-            forgotten.wait(10)
+            forgotten.wait(60)
             gc.collect()
             collected.set()
         return n
@@ -224,11 +224,11 @@ def test_an_iterator_collected_in_one_of_its_threads() -> None:
     try:
         del done, circle
         forgotten.set()
-        assert collected.wait(10)
+        assert collected.wait(60)
     finally:
         gc.enable()
     for thread in our_threads():
-        thread.join(10)
+        thread.join(60)
     assert not our_threads()
 
 
@@ -239,7 +239,7 @@ def test_nothing_is_begun_after_the_end() -> None:
     def work(n: int) -> int:
         begun.append(n)
         if n:
-            released.wait(10)
+            released.wait(60)
         return n
 
     done: Any = prefetched(work, range(100), 2)
@@ -271,7 +271,7 @@ def test_an_interrupt_does_not_hang(home: Path) -> None:
     time.sleep(0.2)
     try:
         script.send_signal(signal.SIGINT)
-        _, errors = script.communicate(timeout=20)
+        _, errors = script.communicate(timeout=60)
     finally:
         script.kill()
     assert script.returncode != 0 and errors.rstrip().endswith("KeyboardInterrupt")
@@ -279,7 +279,7 @@ def test_an_interrupt_does_not_hang(home: Path) -> None:
 
 def test_a_script_ends_with_a_loader_under_way(home: Path) -> None:
     script = run_script(home, "print(len(next(batches)['action']))")
-    output, errors = script.communicate(timeout=20)
+    output, errors = script.communicate(timeout=60)
     assert (script.returncode, output, errors) == (0, "ready\n8\n", "")
 
 
@@ -287,7 +287,7 @@ def test_a_script_ends_with_a_loader_under_way(home: Path) -> None:
 
 
 def test_so_many_work_at_once() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
     done = prefetched(lambda n: together.wait() * 0 + n, range(9), 3)
     assert [n for n, _ in done] == list(range(9))
 

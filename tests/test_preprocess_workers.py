@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -33,6 +34,7 @@ def test_workers_import_no_torch(tmp_path, monkeypatch):
     assert os.getpid() not in made.column("info/process")
 
 
+@pytest.mark.slow  # a machine that reclaims memory adds faults of its own
 def test_memory_that_is_freed_is_kept_for_what_comes_next():
     # In processes of their own: the setting stays.
     code = """

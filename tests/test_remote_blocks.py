@@ -92,7 +92,7 @@ def test_what_is_held_is_here_and_is_fetched_once(tmp_path: Path, memory: bool) 
 
 def test_an_announced_block_arrives_without_waiting(tmp_path: Path) -> None:
     store, go = Store(), threading.Event()
-    store.before = lambda file, start: go.wait(10) and None
+    store.before = lambda file, start: go.wait(60) and None
     files = opened(tmp_path / "remote", store)
     hold = files.announce([(0, blocks(0, 1))])
     assert not hold.is_here
@@ -146,12 +146,10 @@ def test_a_short_body_is_no_block(tmp_path: Path) -> None:
 
 def test_the_time_out_ends_all_waiting(tmp_path: Path) -> None:
     store, go = Store(), threading.Event()
-    store.before = lambda file, start: go.wait(20) and None
+    store.before = lambda file, start: go.wait(60) and None  # without a time-out the blocks would come then
     files = opened(tmp_path / "remote", store, timeout=0.2)
-    begun = time.monotonic()
     with pytest.raises(DownloadFailed, match=r"Block 48 .* within 0.2 s"):
         files.hold([(0, blocks(3))])
-    assert time.monotonic() - begun < 2
     go.set()
 
 
@@ -256,7 +254,7 @@ def test_of_scattered_reads_single_blocks_come_until_half_of_a_group_is_wanted(t
     files.hold([(0, np.array([40, 41, 42, 70]))], scattered=[0]).release()  # adjacent ones together
     assert sorted(store.asked[2:]) == [(0, 40 * BLOCK, 3 * BLOCK), (0, 70 * BLOCK, BLOCK)]
     files.hold([(0, np.array([17, 18, 19, 24, 25, 26]))], scattered=[0]).release()  # with those here, half
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not files.state(0)[16:32].all() and time.monotonic() < until:
         time.sleep(0.01)  # nobody waits for what comes along
     assert files.state(0)[16:32].all() and not files.state(0)[:16].any() and not files.state(0)[32:40].any()
@@ -382,7 +380,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_wrong_block(tmp_path
     process = start(tmp_path, script)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     store = Store()
-    files = opened(tmp_path / "remote", store, timeout=20.0)
+    files = opened(tmp_path / "remote", store, timeout=60.0)
     right: list[bool] = []
     waiting = threading.Thread(target=lambda: right.append(read(files, 0, 6)))
     waiting.start()  # for the process that is killed
@@ -411,23 +409,21 @@ def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
 
 
 def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> None:
-    """Four processes in the room of three blocks, for a while; each checks all that it reads."""
+    """Four processes in the room of three blocks; each checks all that it reads."""
     script = """
     files = opened(root, Logged(), limit=3 * GROUP)
     draw = np.random.default_rng(int(os.environ["AT"]))
-    until, count = time.monotonic() + 1.2, 0
-    while time.monotonic() < until:
+    for _ in range(40):
         chosen = np.unique(draw.integers(0, 11, 2))
         with files.hold([(0, blocks(*chosen))]):
             data = files.mapped(0)
             for b in chosen.tolist():
                 part = data[b * GROUP : (b + 1) * GROUP]
                 assert part.tobytes() == content(0, b * GROUP, len(part)), b
-        count += 1
-    print(count)
+    print("done")
     """
     processes = [start(tmp_path, script, at=k) for k in range(4)]
-    assert all(int(ended(process)) > 5 for process in processes)
+    assert [ended(process) for process in processes] == ["done\n"] * 4
     files = opened(tmp_path / "remote", Store(), limit=3 * GROUP)
     files.room.shrink()
     assert files.here * BLOCK <= 3 * GROUP

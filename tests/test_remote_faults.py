@@ -105,7 +105,7 @@ def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path)
         begun = time.monotonic()
         with pytest.raises((DownloadFailed, WrongHash), match=rf"(?s)Block \d+ of \S+ \(bytes .*({message})") as caught:
             there.column("observation")[:]
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 60
         assert caught.value.hint and any(part in caught.value.hint for part in hint.split("|")), caught.value.hint
         bucket.faults.clear()
         again = rlds_cli.open_dataset(address(kind, bucket), cache_dir=far / str(k))
@@ -192,7 +192,7 @@ def test_what_an_earlier_request_met_is_asked_again(tmp_path: Path) -> None:
     store, go = Store(), threading.Event()
 
     def refuse(file: int, start: int) -> None:
-        go.wait(10)
+        go.wait(60)
         store.before = lambda file, start: None
         raise DownloadFailed("HTTP 503")
 
@@ -210,7 +210,7 @@ def test_one_failure_ends_the_wait_for_many_blocks(tmp_path: Path) -> None:
 
     def refuse(file: int, start: int) -> None:
         if len(store.asked) > 1:
-            go.wait(30)
+            go.wait(120)
         raise DownloadFailed("HTTP 503")
 
     store.before = refuse
@@ -218,7 +218,7 @@ def test_one_failure_ends_the_wait_for_many_blocks(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(DownloadFailed, match=r"Block \d+ of .*HTTP 503"):
         files.hold([(0, blocks(0, 2, 4, 6))])
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     go.set()
 
 

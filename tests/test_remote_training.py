@@ -205,7 +205,7 @@ def test_a_store_that_vanishes_and_comes_back(tmp_path: Path, far: Path, bucket:
     begun = time.monotonic()
     with pytest.raises(DownloadFailed, match=r"[Bb]lock [\d,]+ of .*next/|[Bb]lock [\d,]+ of "):
         next(iter(loader))
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     bucket.buckets["lab"] = objects
     loader.seek(0)
     for one, other in zip(loader, Loader(here, 16, backend="numpy", steps=4), strict=True):

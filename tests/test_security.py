@@ -54,7 +54,7 @@ from rlds_cli.http.client import RetryPolicy
 from rlds_cli.importing import import_archive
 from rlds_cli.importing import read as read_mapping
 
-HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 

@@ -52,7 +52,7 @@ from rlds_cli.remote.blocks import GROUP
 from rlds_cli.sharing import packing
 from rlds_cli.sharing.pushing import Pushed
 
-HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=2.0, idle=5.0)
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
 
 
 @pytest.fixture(autouse=True)
@@ -449,6 +449,7 @@ def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: 
     assert verify(ds.id, cache_dir=other).ok
 
 
+@pytest.mark.slow  # how fast depends on the machine
 @pytest.mark.parametrize("latency", [0.03])
 def test_a_store_that_is_far_away(latency: float, bucket: ObjectStore, other: Path) -> None:
     ds = large()

@@ -202,7 +202,7 @@ def test_forked_processes_go_on_decoding(archive: Path, ds: Dataset) -> None:
             os._exit(0 if (ds.gather(TOP, every[::-1]) == expected[::-1]).all() else 1)
         finally:
             os._exit(2)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (found := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.01)
     if found == (0, 0):

@@ -94,7 +94,7 @@ def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
 
 def waits(directory):
     (Path(directory) / str(os.getpid())).touch()
-    time.sleep(60)
+    time.sleep(600)
 
 
 MAIN = """
@@ -112,12 +112,12 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
     (at := tmp_path / "pids").mkdir()
     command = [sys.executable, tmp_path / "main.py", at, Path(__file__).parent]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as program:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while len(list(at.iterdir())) < 2 and time.monotonic() < until:
             time.sleep(0.02)
         assert len(list(at.iterdir())) == 2
         program.kill()
-        program.communicate(timeout=10)  # the workers have its output open for as long as they are there
+        program.communicate(timeout=60)  # the workers have its output open for as long as they are there
 
 
 def imported_from(directory):

@@ -22,7 +22,7 @@ from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 
-HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 ATARI = {
     "atari/Alien/run_1-00000-of-00002": b"first of run 1",
     "atari/Alien/run_1-00001-of-00002": b"second of run 1",

@@ -28,7 +28,7 @@ from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event
 from rlds_cli.settings import Settings
 
-HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=2.0, read=0.5, least=1)
+HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, least=1)
 MIB = 1 << 20
 
 
@@ -557,12 +557,12 @@ def test_many_files_of_unknown_sizes_are_counted(server: Server, place: Place) -
 
 
 def test_one_failure_stops_the_others_soon_and_they_can_be_gone_on_with(server: Server, place: Place) -> None:
-    slow = server.add("/d/slow.h5", CONTENT, pace=0.02)
+    slow = server.add("/d/slow.h5", CONTENT, pace=0.6)  # two minutes for all of it
     server.add("/d/x.h5", CONTENT, statuses=[(503, {"Retry-After": "1"}), (404, {})])
     start = time.monotonic()
     with pytest.raises(DownloadFailed, match="404"):
         place.fetch(wanted(server, "/d/slow.h5"), wanted(server))
-    assert 1.0 <= time.monotonic() - start < 2.5
+    assert 1.0 <= time.monotonic() - start < 60
     kept = (place.directory / "slow.h5.part").stat().st_size
     slow.pace = 0.0
     place.fetch(wanted(server, "/d/slow.h5", sha256=SHA256))
@@ -574,8 +574,8 @@ def test_a_stalled_file_does_not_hold_up_an_error(server: Server, place: Place) 
     server.add("/d/x.h5", CONTENT, statuses=[(404, {})])
     start = time.monotonic()
     with pytest.raises(DownloadFailed, match="404"):
-        place.fetch(wanted(server, "/d/stalled.h5"), wanted(server), policy=replace(HASTY, read=20.0))
-    assert time.monotonic() - start < 5.0
+        place.fetch(wanted(server, "/d/stalled.h5"), wanted(server), policy=replace(HASTY, read=120.0))
+    assert time.monotonic() - start < 60
 
 
 def test_two_threads_that_fetch_the_same_file_do_not_disturb_each_other(server: Server, place: Place) -> None:
@@ -625,11 +625,12 @@ def start_child(server: Server, place: Place) -> subprocess.Popen[bytes]:
 def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
     server: Server, place: Place, how: signal.Signals
 ) -> None:
-    page = server.add("/d/x.h5", CONTENT, pace=0.01)
+    page = server.add("/d/x.h5", CONTENT)
     part = place.directory / "x.h5.part"
     for round in (1, 2):
+        page.stall = round * 512 * 1024
         with start_child(server, place) as child:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline and child.poll() is None:
                 if part.exists() and part.stat().st_size >= round * 512 * 1024:
                     break
@@ -638,11 +639,11 @@ def test_a_killed_process_is_gone_on_from_and_nothing_is_asked_twice(
         assert child.returncode != 0
         assert not (place.directory / "x.h5").exists()
         kept = part.stat().st_size
-        assert round * 512 * 1024 <= kept < len(CONTENT)
+        assert kept == round * 512 * 1024
         assert part.read_bytes() == CONTENT[:kept]
-    page.pace = 0.0
+    page.stall = None
     with start_child(server, place) as child:
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
     assert (place.directory / "x.h5").read_bytes() == CONTENT
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
     assert [r.status for r in page.requests] == [200, 206, 206]
@@ -659,9 +660,11 @@ from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
-fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
+policy = RetryPolicy(read=600.0)
+fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where, policy=policy)
 """
 
 
@@ -672,13 +675,11 @@ def test_ctrl_c_stops_several_stalled_files_at_once(server: Server, place: Place
     with subprocess.Popen(
         arguments, env=os.environ | server.environment(place.root), stderr=subprocess.PIPE, text=True
     ) as child:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not all(p.exists() and p.stat().st_size == 100_000 for p in parts):
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
-        start = time.monotonic()
-        _, said = child.communicate(timeout=30)
-        assert time.monotonic() - start < 5.0  # not the minute that a read may take
+        _, said = child.communicate(timeout=60)  # not the ten minutes that a read may take
     assert child.returncode != 0
     assert "KeyboardInterrupt" in said
     for page in pages:

@@ -258,6 +258,7 @@ def test_answers_that_announce_another_one_are_skipped(place: Place) -> None:
     assert (place.directory / "x.h5").read_bytes() == CONTENT
 
 
+@pytest.mark.slow  # the largest of this process, whatever ran in it before
 def test_memory_stays_where_it_is(place: Place) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in ("redirect-with-endless-body", "redirect-with-packed-body", "error-with-endless-body", "packed-body"):
@@ -282,7 +283,7 @@ def test_a_client_that_is_stopped_stops_at_once(name: str, place: Place) -> None
         while not server.requests:
             time.sleep(0.005)
         client.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive() and isinstance(found[0], Stopped)
 
 
@@ -292,9 +293,11 @@ from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]
-fetching.fetch(planning.plan(files, Path(sys.argv[1]), where), where)
+policy = RetryPolicy(connect=600.0, read=600.0)
+fetching.fetch(planning.plan(files, Path(sys.argv[1]), where), where, policy=policy)
 """
 
 
@@ -308,7 +311,7 @@ def test_one_ctrl_c_is_enough(files: int, place: Place, sound: Server) -> None:
             while not all(s.requests for s in servers) and child.poll() is None:
                 time.sleep(0.01)
             child.send_signal(signal.SIGINT)
-            _, said = child.communicate(timeout=30)  # the deadline of headers is forty seconds
+            _, said = child.communicate(timeout=60)  # the deadline of headers is twenty minutes
     assert "KeyboardInterrupt" in said
 
 
@@ -317,7 +320,7 @@ def test_a_document_takes_no_longer_than_that_in_silence(name: str, place: Place
     begun = time.monotonic()
     with Hostile(name, CONTENT) as server, Client(place.where, policy=QUICK) as client, pytest.raises(Permanent):
         client.document(f"{server.url}/x.h5")
-    assert time.monotonic() - begun < 15  # 1 s, and a busy machine
+    assert time.monotonic() - begun < 60  # 1 s, and a busy machine
 
 
 def test_long_waits_of_a_listing_are_told(place: Place) -> None:

@@ -18,7 +18,7 @@ from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 
-HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 DOOR = {"door/human-v2/data/main_data.hdf5": b"\x89HDF", "door/human-v2/data/metadata.json": b'{"a": 1}'}
 REPO = "farama-minari/D4RL"
 

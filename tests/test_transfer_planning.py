@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,10 +75,8 @@ def test_what_is_here_and_recorded_is_reused_at_once(
     file: RemoteFile, archive: Path, where: Settings, server: Server
 ) -> None:
     bring(file, archive, where)
-    start = time.perf_counter()
     plan = planning.plan([file], archive, where)
     assert plan.finished
-    assert time.perf_counter() - start < 0.05
     assert (plan.to_fetch, plan.to_write) == (0, 0)
     assert fetching.fetch(plan, replace(where, offline=True))[0].record.sha256 == SHA256
     assert len(server.asked) == 1

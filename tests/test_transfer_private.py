@@ -21,7 +21,7 @@ from rlds_cli.settings import Settings
 
 pytest.importorskip("obstore")
 
-HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 FILES = {"logs/run_1-0.h5": b"one", "logs/run_1-1.h5": b"two", "logs/run_10-0.h5": b"ten", "more/a b.h5": b"more"}
 SECRET = "wJalrXUtnFEMI-K7MDENG"
 
@@ -79,7 +79,7 @@ def test_a_file_goes_on_with_another_signature(server: Server, where: Settings, 
     content = bytes(range(256)) * 1000
     (page,) = server.add_bucket("big", {"x.h5": content}, key="AKIDMINE", drops=[100_000] * 2).values()
     files = listing.list_files(["s3://big/x.h5"], where, policy=HASTY)
-    once = RetryPolicy(attempts=1, first=0.001, longest=0.01, asked=1.0, connect=2.0, read=1.0)
+    once = RetryPolicy(attempts=1, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
     page.drops = [100_000]
     page.statuses = [None, (403, {})]
     with pytest.raises(DownloadFailed, match="403") as caught:

@@ -102,7 +102,7 @@ class Spoken(io.StringIO):
     """A stream that can be waited for."""
 
     def waits_for(self, line: str) -> bool:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while f"{line}\n" not in self.getvalue() and time.monotonic() < end:
             time.sleep(0.01)
         return f"{line}\n" in self.getvalue()

@@ -5,6 +5,7 @@
     <directory>/meta.json  <key>.memmap  next/...   memmap: TED, [steps], as TensorDict.load_memmap reads it
                                                     flat: as FlatStorageCheckpointer; observations once
                            <key>.shape.memmap       nested: as NestedStorageCheckpointer; the same bytes
+    <directory>/storage/...  writer/...             buffer: as ReplayBuffer.dumps; storage/ as memmap
     <directory>/checkpoint.h5                       h5: as H5StorageCheckpointer, a group for each trajectory
     <directory>/rlds_episodes.json                  fields, and ends, final observations, seeds, ... of the episodes
     <directory>/rlds_metadata/0.npy                 arrays that are not per row
@@ -32,14 +33,17 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.torchrl.described import FILE, METADATA, VERSION
-from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, encoded
+from rlds_cli.archives.torchrl.stores import BUFFER as BUFFER_FILE
+from rlds_cli.archives.torchrl.stores import KNOWN, META, STORAGE, WRITER, encoded
 from rlds_cli.exports.content import PIECE, Loss
 from rlds_cli.exports.format import EPISODES, Format, Unit, sync
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Repeated
 from rlds_cli.text import is_below
 
-MEMMAP, FLAT, NESTED, H5 = "memmap", "flat", "nested", "h5"
+MEMMAP, BUFFER, FLAT, NESTED, H5 = "memmap", "buffer", "flat", "nested", "h5"
 CHECKPOINT = "checkpoint.h5"
+INSIDE = "storage"  # the TensorDict of a dump
+BATCH_SIZE = 256  # of a buffer that loads a dump, which takes over the one in it
 MOST_TEXT, MOST_TEXTS = 32 << 20, 1 << 21  # bytes of texts, and texts: TensorDict keeps a field's in one document
 EPISODE, OBSERVED, DONE = "episode", "next/observed", "next/done"
 ROOT_FLAGS = ("done", "terminated", "truncated")
@@ -80,18 +84,18 @@ class TensorDict(Format):
     name = "tensordict"
     reader = "torchrl"
     can = EPISODES
-    forms = (MEMMAP, FLAT, NESTED, H5)
+    forms = (MEMMAP, BUFFER, FLAT, NESTED, H5)
 
     # -- what is lost
 
     def losses_of_fields(self) -> Iterator[Loss]:
         """Yield the losses of images, of texts in the compact forms, and of names that TorchRL uses itself."""
-        long = self.form != MEMMAP or self._texts_are_long()
+        long = self.is_compact or self._texts_are_long()
         for name, f in self.content.fields.items():
             if name in TAKEN:
                 yield Loss("field", f"{name}, a name that TorchRL uses itself", name)
             elif f.kind == "text" and long:
-                why = "too long for one JSON document" if self.form == MEMMAP else f"{self.form} has no place for them"
+                why = "too long for one JSON document" if not self.is_compact else f"{self.form} has no place for them"
                 yield Loss("field", f"the texts {name}: {why}", name)
             elif f.kind == "frames" and 0 in f.shape:
                 yield Loss("field", f"{name}: images of different sizes", name)
@@ -122,6 +126,15 @@ class TensorDict(Format):
 
     # -- what is written
 
+    @property
+    def is_compact(self) -> bool:
+        """Whether observations are written once."""
+        return self.form not in (MEMMAP, BUFFER)
+
+    def _entries(self, directory: Path) -> Path:
+        """Return the directory of the TensorDict."""
+        return directory / INSIDE if self.form == BUFFER else directory
+
     @cached_property
     def steps(self) -> int:
         """Number of steps."""
@@ -144,7 +157,7 @@ class TensorDict(Format):
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the entries of the form, without texts."""
-        compact, flag = self.form != MEMMAP, np.dtype(bool)
+        compact, flag = self.is_compact, np.dtype(bool)
         for name, f in self.content.fields.items():
             if f.kind == "text":
                 continue
@@ -219,7 +232,7 @@ class TensorDict(Format):
             self._prepare_h5(directory / CHECKPOINT)
             return
         for leaf in self.leaves():
-            file = place(directory, leaf.key)
+            file = place(self._entries(directory), leaf.key)
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as f:
                 f.truncate(leaf.width * self._rows_of(leaf))
@@ -231,7 +244,7 @@ class TensorDict(Format):
         stop = int(self.content.starts[unit.stop - 1] + table.length[unit.stop - 1]) + 1
         first = int(self.first_steps[unit.first])
         extra = int(np.searchsorted(self.ends, first))
-        files = _Groups(directory / CHECKPOINT, self.ends) if self.form == H5 else _Files(directory)
+        files = _Groups(directory / CHECKPOINT, self.ends) if self.form == H5 else _Files(self._entries(directory))
         with files:
             for leaf in self.leaves():
                 if leaf.make is None:
@@ -257,14 +270,18 @@ class TensorDict(Format):
             for name, part in result.items():
                 texts.setdefault(name, []).extend(part)
         if self.form != H5:
-            self._describe(directory, texts)
-        if self.form in (FLAT, NESTED):
-            _dump(directory / STORAGE, {"metadata": {}, "is_pytree": False, "len": self.steps})
+            self._describe(self._entries(directory), texts)
+        if self.form in (BUFFER, FLAT, NESTED):
+            file = self._entries(directory) / STORAGE
+            _dump(file, {"metadata": {}, "is_pytree": False, "len": self.steps})
+        if self.form == BUFFER:
+            _dump(directory / BUFFER_FILE, {"batch_size": BATCH_SIZE, "consume_after_n_samples": None})
+            _dump(directory / "writer" / WRITER, {"cursor": 0, "write_count": self.steps})
         _dump(directory / FILE, self._description(directory))
 
     def _describe(self, directory: Path, texts: Mapping[str, list[str | None]]) -> None:
         """Write ``meta.json`` of the TensorDict and of all nested ones."""
-        size = {MEMMAP: [self.steps], FLAT: [], NESTED: [len(self.ends)]}[self.form]
+        size = {FLAT: [], NESTED: [len(self.ends)]}.get(self.form, [self.steps])
         tree: dict[str, Any] = {}
         for leaf in self.leaves():
             shape = [self._rows_of(leaf), *leaf.shape]
@@ -281,7 +298,7 @@ class TensorDict(Format):
             _put(tree, name, {"type": "NonTensorStack"})
             about = {"_type": _class("NonTensorStack"), "stack_dim": 0, "device": None, "data": values}
             _dump(place(directory, name, "") / META, about)
-        if self.form != MEMMAP:
+        if self.is_compact:
             for key, value in (("is_full", True), ("_storage_shape", [self.steps])):
                 _put(tree, key, {"type": "NonTensorData"})
                 about = {"_type": _class("NonTensorData"), "data": value, "_is_non_tensor": True, "_metadata": None}

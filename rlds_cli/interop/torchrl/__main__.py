@@ -9,6 +9,7 @@ In the script, ``D4RLExperienceReplay("rlds:ID", ...)`` and all other dataset cl
 from __future__ import annotations
 
 import importlib
+import inspect
 import runpy
 import sys
 from pathlib import Path
@@ -30,7 +31,8 @@ MODULES = {
     "vd4rl": "VD4RLExperienceReplay",
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "D4RLExperienceReplay": {"root_reward": True, "next_info": True}  # as these have them
+    "D4RLExperienceReplay": {"root_reward": True, "next_info": True},  # as these have them
+    "VD4RLExperienceReplay": {"totensor": True},
 }
 
 
@@ -44,10 +46,13 @@ def accept_ids() -> None:
 
 
 def _accepting(original: Any) -> Any:
-    def new(cls: Any, dataset_id: Any = None, *args: Any, **more: Any) -> Any:
+    _, first, *_ = inspect.signature(original.__init__).parameters  # dataset_id, repo_id or name
+
+    def new(cls: Any, *args: Any, **more: Any) -> Any:
+        dataset_id, *rest = args or (more.get(first),)
         if isinstance(dataset_id, str) and dataset_id.startswith(f"{PREFIX}:"):
-            more = _DEFAULTS.get(original.__name__, {}) | more
-            return RldsExperienceReplay(dataset_id.removeprefix(f"{PREFIX}:"), *args, **more)
+            more = _DEFAULTS.get(original.__name__, {}) | {name: x for name, x in more.items() if name != first}
+            return RldsExperienceReplay(dataset_id.removeprefix(f"{PREFIX}:"), *rest, **more)
         return original.__new__(cls)
 
     return type(original)(original.__name__, (original,), {"__new__": new, "__doc__": original.__doc__})

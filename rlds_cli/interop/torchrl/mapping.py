@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -26,15 +27,20 @@ CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The transitions 0 to ``count`` of ``source``, and the function."""
+    """The transitions 0 to ``count`` of ``source``, the function, and the seed of what it draws."""
 
     source: Transitions | Trajectories
     function: Callable[[TensorDict], TensorDict]
     count: int
+    seed: int
 
     def call(self, chunk: tuple[int, int | None]) -> TensorDict:
         """Return the results of transitions ``start`` to ``stop``; without ``stop``, of one without an axis."""
         start, stop = chunk
+        with _drawing_from(self.seed + start):
+            return self._call(start, stop)
+
+    def _call(self, start: int, stop: int | None) -> TensorDict:
         rows = self.source.tensordict(np.arange(start, start + 1 if stop is None else stop))
         given = rows[0] if stop is None else rows
         size = given.batch_size
@@ -43,6 +49,27 @@ class Job:
             what = f"batch size {list(made.batch_size)}" if isinstance(made, TensorDict) else type(made).__name__
             raise PreprocessError(f"the function made {what} of a TensorDict with batch size {list(size)}.")
         return made
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """Seed torch, NumPy and ``random``; afterwards this process goes on to draw what it would have drawn."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+def seed_from(generator: torch.Generator | None) -> int:
+    """Draw a seed, from torch's own generator where there is none."""
+    device = None if generator is None else generator.device
+    return int(torch.empty((), dtype=torch.int64, device=device).random_(generator=generator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +151,7 @@ Chunks = Iterable[tuple[int, int | None]]
 @contextmanager
 def _runner(job: Job, staged: Path, workers: Workers) -> Iterator[Callable[[Chunks], Iterable[None]]]:
     """Give a function that runs chunks, in this process or in others."""
-    sent = job.source, CloudpickleWrapper(job.function), job.count, staged
+    sent = job.source, CloudpickleWrapper(job.function), job.count, job.seed, staged
     if workers.pool is not None:
         yield lambda chunks: workers.pool.imap_unordered(_called, ((sent, chunk) for chunk in chunks))
     elif workers.number < 2:
@@ -140,9 +167,9 @@ _mine: list[tuple[Job, TensorDict]] = []  # of a worker process
 
 
 def _begin(sent: tuple[Any, ...], threads: int) -> None:
-    source, function, count, staged = sent
+    source, function, count, seed, staged = sent
     torch.set_num_threads(threads)
-    _mine[:] = [(Job(source, function, count), TensorDict.load_memmap(staged))]
+    _mine[:] = [(Job(source, function, count, seed), TensorDict.load_memmap(staged))]
 
 
 def _next(chunk: tuple[int, int | None]) -> None:
@@ -150,8 +177,8 @@ def _next(chunk: tuple[int, int | None]) -> None:
 
 
 def _called(given: tuple[tuple[Any, ...], tuple[int, int | None]]) -> None:
-    (source, function, count, staged), chunk = given
-    _fill(Job(source, function, count), TensorDict.load_memmap(staged), chunk)
+    (source, function, count, seed, staged), chunk = given
+    _fill(Job(source, function, count, seed), TensorDict.load_memmap(staged), chunk)
 
 
 def _fill(job: Job, out: TensorDict, chunk: tuple[int, int | None]) -> None:

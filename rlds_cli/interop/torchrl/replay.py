@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
 from tensordict import TensorDict
 from torchrl.data.datasets.common import BaseDatasetExperienceReplay
-from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement, SliceSampler
-from torchrl.data.replay_buffers.samplers import SliceSamplerWithoutReplacement as EpochsOfSlices
+from torchrl.data.replay_buffers import TensorDictReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler, SamplerWithoutReplacement
 from torchrl.data.replay_buffers.storages import TensorStorage
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
+from torchrl.envs.utils import _classproperty
 
-from rlds_cli import registry
+from rlds_cli import registry, settings
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.interop.torchrl import mapping, specs
+from rlds_cli.interop.torchrl import mapping, sampling, specs
 from rlds_cli.interop.torchrl.contents import read_only
+from rlds_cli.interop.torchrl.sampling import Draws
 from rlds_cli.interop.torchrl.storage import DatasetStorage, opened
+from rlds_cli.interop.torchrl.transitions import Transitions
 from rlds_cli.loader.fields.fields import Names
 from rlds_cli.loader.windows.windows import Anchors
 from rlds_cli.maintenance import remove
@@ -33,9 +37,11 @@ _ALIKE: dict[str, tuple[Any, ...]] = {
     "use_truncated_as_done": (True,),
     "terminate_on_end": (None, True),
     "load_from_local_minari": (False,),
-    "num_workers": (0, 1),
-    "num_procs": (0, 1),
+    "decode_video": (True,),
+    "rehydrate": (False, True),
+    "key_map": (None,),
 }
+_HOW_TO_CONVERT = ("num_workers", "num_procs", "mp_start_method")  # they change nothing in the data
 
 
 class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  # untyped
@@ -59,8 +65,8 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         Whole trajectories: batch size [B, L], padded with zeros, with ``mask`` and ``traj_ids``.
     root : path, optional
         A home beside ``RLDS_HOME``, which downloads go to.
-    download : bool or "force"
-        Download the dataset if it is not here; ``"force"`` does so in any case.
+    download : bool or "force", optional
+        Download the dataset if it is not here; ``"force"`` does so in any case. True without it, and False in a stream.
     fields : sequence of str or tuple, optional
         Names of fields; all of them without it.
     anchors : {"transitions", "steps"}
@@ -71,10 +77,30 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     next_info : bool
         Add ``("next", "info")``, which they have as well, where infos are floats: NaN at the last step of an episode,
         after which none are known.
+    seed : bool, optional
+        Add ``seed``, the number of the archive's file, which TorchRL's RoboSet has. By default RoboSet's datasets have
+        it, if all fields are wanted.
     num_slices, slice_len : int, optional
-        Sample slices of trajectories, as TorchRL's datasets of images do.
-    replacement : bool
-        False: every transition, or slice, once before one comes again.
+        Sample slices of trajectories: so many in a batch, or of so many steps. Without ``batch_size`` an iteration
+        gives slices of ``slice_len`` one by one; otherwise whole trajectories, ``num_slices`` or one at a time.
+    strict_length : bool
+        False takes also trajectories that are shorter than a slice: a batch has fewer steps then. ``strict_len`` is
+        the same.
+    pad : float or bool, optional
+        Fill them up with this value, True for 0. ``("collector", "mask")`` is False in what was filled up.
+    replacement : bool, optional
+        False: every transition, or a slice of every trajectory, once before one comes again. True without it, unless
+        ``shuffle=False`` or ``streaming=True``.
+    shuffle : bool
+        False: transitions, or trajectories, in the order of the dataset.
+    streaming : bool
+        Slices of trajectories, each trajectory once, and never a download: an id must be here, rows of a dataset at an
+        address arrive when they are needed. Without ``num_slices`` and ``slice_len``, a batch is one slice.
+    totensor : bool
+        Images as ``float32`` in [0, 1] with channels first, as ``ToTensorImage`` makes them, unless ``transform`` has
+        one. It comes after ``transform``.
+    image_size : int or (int, int), optional
+        Resize images to so many pixels, or to this height and width, bilinear and antialiased.
     index : bool
         False leaves out ``index``, the numbers of the samples: a buffer that is filled by a collector has none, and
         ``OfflineToOnlineReplayBuffer`` needs the same keys from both.
@@ -85,7 +111,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     Raises
     ------
     InvalidArgument
-        An argument of another dataset that asks for something else.
+        An argument of another dataset that asks for something else, or arguments that contradict each other.
     DatasetNotFound, UnknownDataset, DownloadFailed
         The dataset is not here, and cannot or may not be downloaded.
     """
@@ -103,17 +129,26 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         split_trajs: bool = False,
         *,
         root: StrPath | None = None,
-        download: bool | Literal["force"] = True,
+        download: bool | Literal["force"] | None = None,
         fields: Names | None = None,
         anchors: Anchors = "transitions",
         root_reward: bool = False,
         next_info: bool = False,
+        seed: bool | None = None,
         num_slices: int | None = None,
         slice_len: int | None = None,
-        replacement: bool = True,
+        strict_length: bool = True,
+        pad: float | bool | None = None,
+        replacement: bool | None = None,
+        shuffle: bool = True,
+        streaming: bool | None = None,
+        totensor: bool = False,
+        image_size: int | Sequence[int] | None = None,
         index: bool = True,
         **more: Any,
     ) -> None:
+        for name in _HOW_TO_CONVERT:
+            more.pop(name, None)
         for name in _ALIKE.keys() & more.keys():
             value = more.pop(name)
             if value not in _ALIKE[name]:
@@ -121,11 +156,19 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
                     f"{name}={value!r} is not possible: datasets of rlds are read from their archives in one way.",
                     hint="docs/ted.md describes the values",
                 )
+        strict = more.pop("strict_len", True) and strict_length
+        draws = Draws(num_slices, slice_len, strict, pad, replacement, shuffle, bool(streaming))
+        if sampler is not None and (draws.of_slices or draws != Draws(replacement=replacement)):
+            raise InvalidArgument("sampler= with arguments that describe another one.", hint="either of them")
+        if split_trajs and draws.of_slices:
+            raise InvalidArgument("split_trajs=True gives whole trajectories, and no slices.", hint="one of them")
+        if streaming and download:
+            raise InvalidArgument(f"streaming=True with download={download!r}.", hint="one of them")
         self.root = root
         if isinstance(dataset_id, Dataset):
             dataset = dataset_id
         else:
-            dataset = opened(dataset_id, fetch=download, root=root)
+            dataset = opened(dataset_id, fetch=not streaming if download is None else download, root=root)
         self.dataset_id = dataset.id
         storage = DatasetStorage(
             dataset,
@@ -133,18 +176,16 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             anchors=anchors,
             root_reward=root_reward,
             next_info=next_info,
+            seed=seed,
             split_trajs=split_trajs,
         )
-        if sampler is None and (num_slices is not None or slice_len is not None):
-            slices = SliceSampler if replacement else EpochsOfSlices
-            kept = {"cache_values": True} if replacement else {}
-            sampler = slices(num_slices=num_slices, slice_len=slice_len, **kept)
-        elif sampler is None and not replacement:
-            sampler = SamplerWithoutReplacement()
+        to_tensor = totensor and not sampling.makes_tensors(transform)
+        images = sampling.images(dataset, storage.source.names, image_size, to_tensor)
+        self._draws = draws if sampler is None and not split_trajs else None
         super().__init__(
             storage=storage,
             batch_size=batch_size,
-            sampler=sampler,
+            sampler=draws.sampler() if sampler is None else sampler,
             writer=ImmutableDatasetWriter() if writer is None else writer,
             collate_fn=collate_fn,
             pin_memory=pin_memory,
@@ -152,6 +193,8 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             transform=transform,
             **more,
         )
+        if images is not None:
+            self.append_transform(images)
         self._source = storage.source
         self._as_read, self._lead, self._index = collate_fn is None, storage.source.size[1:], index
 
@@ -175,29 +218,36 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
     def _is_downloaded(self) -> bool:
         return self.dataset.path.is_dir()
 
-    @classmethod
+    @_classproperty  # type: ignore[untyped-decorator]
     def available_datasets(cls) -> list[str]:
-        """Return the ids of all datasets that can be downloaded."""
+        """Ids of all datasets that can be downloaded; of the class, too."""
         return [entry.id for entry in registry.search()]
 
     def delete(self) -> None:
-        """Remove the dataset from the disk; its archive stays, as with ``rlds remove``.
+        """Remove the dataset that was opened from the disk; its archive stays, as with ``rlds rm``.
+
+        It must lie in ``root``, or without ``root`` in ``RLDS_HOME``.
 
         Raises
         ------
         RldsError
-            It could not be made again, or this is a selection; nothing is removed.
+            It lies elsewhere, could not be made again, or is a selection; nothing is removed.
         """
+        id, path, own = self.dataset.id, self.dataset.path, settings.read(self.root).home
         if self.dataset.is_selection:
-            raise RldsError(f"{self.dataset.id}: a selection has no files of its own. Nothing was removed.")
-        home = self.dataset.path.parents[2]
-        lost = remove.obstacle(self.dataset.path, cache_dir=home)
+            raise RldsError(f"{id}: a selection has no files of its own. Nothing was removed.")
+        if not path.is_relative_to(own / "datasets"):
+            raise RldsError(
+                f"{id} was opened from {path}, which is not below {own}. Nothing was removed.",
+                hint=f"{_rm(id, path)} removes it, for all who use it",
+            )
+        lost = remove.obstacle(path, cache_dir=own)
         if lost:
             raise RldsError(
-                f"{self.dataset.id} could not be made again: {lost}. Nothing was removed.",
-                hint=f"rlds remove {self.dataset.id} --yes removes it all the same",
+                f"{id} could not be made again: {lost}. Nothing was removed.",
+                hint=f"{_rm(id, path)} --yes removes it all the same",
             )
-        remove.remove([self.dataset.id], cache_dir=home)
+        remove.remove([id], cache_dir=own)
 
     # -- specs
 
@@ -248,8 +298,7 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             or size != (self._batch_size or size)
         ):
             made = super().sample(batch_size, return_info, include_info)
-            if not self._index:
-                (made[0] if return_info else made).pop("index", None)
+            self._finish(made[0] if return_info else made)
             return made
         # The same draw, without what other samplers, prefetching and writers need: a third of the time of a batch.
         with self._replay_lock:
@@ -260,6 +309,36 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         if len(self._transform):
             data = self._transform(data)
         return (data, {**info, "index": index}) if return_info else data
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batch_size is not None or self._draws is None:
+            yield from super().__iter__()
+            return
+        assert isinstance(self._source, Transitions)  # trajectories are not drawn so
+        sampler, size = self._draws.one_by_one(self._sampler, int(self._source.counts.max()))
+        buffer = TensorDictReplayBuffer(
+            storage=self._storage,
+            sampler=sampler,
+            writer=ImmutableDatasetWriter(),
+            batch_size=size,
+            collate_fn=self._collate_fn,
+            transform=self._transform,
+            pin_memory=self._pin_memory,
+            generator=self._rng,
+        )
+        try:
+            for made in buffer:
+                self._finish(made)
+                yield made
+        finally:
+            self._storage._attached_entities.remove(buffer)  # which would be kept as long as the storage
+
+    def _finish(self, made: Any) -> None:
+        """Bring what TorchRL sampled to the form that the arguments ask for."""
+        if not self._index:
+            made.pop("index", None)
+        if self._draws is not None and self._draws.value is not None:
+            sampling.fill(made, self._draws.value)
 
     @property
     def _plain_read(self) -> bool:
@@ -339,6 +418,12 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
             at most 65,536 transitions and about 64 MiB.
         pool : multiprocessing.Pool, optional
             Processes to use instead.
+        generator : torch.Generator, optional
+            Gives a seed, from which a function that draws (by torch, NumPy or ``random``) is seeded for each of its
+            calls: the same chunks then get the same numbers, whatever process works on them. Without it torch's own
+            generator gives the seed.
+        index_with_generator : bool
+            Changes nothing: how TorchRL divides the source.
         max_tasks_per_child, worker_threads, mp_start_method
             Of these processes.
         pbar : bool
@@ -360,12 +445,16 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
         PreprocessError
             Results differ in their keys or their batch size.
         """
-        if dim != 0 or generator is not None or index_with_generator:
-            raise InvalidArgument(
-                "preprocess takes dim=0, and neither generator= nor index_with_generator=.",
-                hint="seed a function that draws in itself, by the values that it gets",
-            )
-        job = mapping.Job(self._source, fn, len(self._source) if num_frames is None else num_frames)
+        if dim != 0:
+            raise InvalidArgument(f"preprocess(dim={dim}): dim is 0, transition after transition.")
+        count = len(self._source) if num_frames is None else num_frames
+        job = mapping.Job(self._source, fn, count, mapping.seed_from(generator))
         workers = mapping.Workers(num_workers or 0, pool, mp_start_method, max_tasks_per_child, worker_threads)
         written = mapping.write(job, Path(dest), workers, chunksize=chunksize, num_chunks=num_chunks, pbar=pbar)
         return TensorStorage(written)
+
+
+def _rm(id: str, path: Path) -> str:
+    """Return the command that removes a dataset in a home."""
+    home = settings.read().home
+    return f"rlds rm {id}" + ("" if path.is_relative_to(home) else f" --cache-dir {shlex.quote(str(path.parents[2]))}")

@@ -65,6 +65,8 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         Add ``reward`` at the root: that of the step before, zero at the first step of an episode.
     next_info : bool
         Add those of the next step to infos that are floats: NaN at the last step of an episode, where none are known.
+    seed : bool, optional
+        Add ``seed``, the number of the archive's file; by default RoboSet's datasets have it, if all fields are wanted.
     split_trajs : bool
         Whole trajectories [E, L], padded with zeros, with ``mask`` and ``traj_ids``.
     root : path, optional
@@ -82,11 +84,13 @@ class DatasetStorage(TensorStorage):  # type: ignore[misc]  # untyped
         anchors: Anchors = "transitions",
         root_reward: bool = False,
         next_info: bool = False,
+        seed: bool | None = None,
         split_trajs: bool = False,
         root: StrPath | None = None,
     ) -> None:
         ds = dataset if isinstance(dataset, Dataset) else opened(dataset, root=root)
-        transitions = Transitions(ds, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info)
+        added: dict[str, Any] = {"root_reward": root_reward, "next_info": next_info, "seed": seed}
+        transitions = Transitions(ds, fields=fields, anchors=anchors, **added)
         self.source = Trajectories(transitions) if split_trajs else transitions
         self._count = len(self.source)
         super().__init__(Contents.of(self.source))

@@ -34,7 +34,7 @@ from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.windows import Anchors, Transition
 from rlds_cli.ted import FLAGS, Array, IntArray
 
-EPISODE, ROOT_REWARD = "episode", "reward"
+EPISODE, ROOT_REWARD, SEED = "episode", "reward", "seed"
 CPU = torch.device("cpu")
 _KEPT = (*ROOT_FLAGS, *FLAGS, DONE, EPISODE)  # columns that samplers ask for at every draw
 _ORDER, _NO_CHANCE = Order(0), np.empty(0)  # numbers are given, not drawn
@@ -55,11 +55,18 @@ class Transitions:
         Add ``reward`` at the root: that of the step before, zero at the first step of an episode.
     next_info : bool
         Add those of the next step to infos that are floats: NaN at the last step of an episode, where none are known.
+    seed : bool, optional
+        Add ``seed``, the number of the archive's file. By default RoboSet's datasets have it, if all fields are wanted.
 
     Attributes
     ----------
     names : tuple of str
         Full names of the fields.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such field, or no archive whose files could be numbered.
     """
 
     def __init__(
@@ -70,10 +77,11 @@ class Transitions:
         anchors: Anchors = "transitions",
         root_reward: bool = False,
         next_info: bool = False,
+        seed: bool | None = None,
     ) -> None:
         if anchors not in ("transitions", "steps"):
             raise InvalidArgument(f'anchors={anchors!r}: "transitions" or "steps".')
-        self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info)
+        self.dataset, self._made_with = dataset, (fields, anchors, root_reward, next_info, seed)
         self._windows = pool(dataset, Transition(), anchors)
         offered = Fields(self._windows, Transition(), (), anchors)
         chosen = _chosen(offered, fields)
@@ -84,6 +92,8 @@ class Transitions:
         if next_info:
             infos = [n for n in chosen if n.startswith("info/") and f"next/{n}" not in chosen]
             self._columns |= {f"next/{n}": _following(offered, n) for n in infos if _is_float(dataset, n)}
+        if _has_seed(dataset) and fields is None if seed is None else seed:
+            self._columns.setdefault(SEED, _seed(self._windows))
         self.tree = Tree(tuple(self._columns))
         self.names = self.tree.names
         self._compiled: dict[tuple[str, ...], CompiledColumns] = {}
@@ -200,9 +210,11 @@ def _memories(plan: Plan, n: int) -> list[_Memory]:
     return [(list(tensors), at + i * step, places) for i, tensors in enumerate(parts)]
 
 
-def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool) -> Transitions:
-    root_reward, next_info = added
-    return Transitions(dataset, fields=fields, anchors=anchors, root_reward=root_reward, next_info=next_info)
+def _again(dataset: Dataset, fields: Names | None, anchors: Anchors, *added: bool | None) -> Transitions:
+    root_reward, next_info, seed = added
+    return Transitions(
+        dataset, fields=fields, anchors=anchors, root_reward=bool(root_reward), next_info=bool(next_info), seed=seed
+    )
 
 
 def _chosen(offered: Fields, fields: Names | None) -> list[str]:
@@ -225,6 +237,20 @@ def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
 def _is_float(dataset: Dataset, name: str) -> bool:
     f = dataset.schema[name]
     return f.kind == "array" and np.dtype(f.dtype).kind == "f"
+
+
+def _has_seed(dataset: Dataset) -> bool:
+    return dataset.manifest.reader == "roboset" and "source" in dataset.episodes
+
+
+def _seed(windows: WindowIndex) -> BatchColumn:
+    """Return the column of the file of each episode, numbered in the order of names, as TorchRL's RoboSet does."""
+    dataset = windows.dataset
+    if "source" not in dataset.episodes or not dataset.sources:
+        raise InvalidArgument(f"seed=True: {dataset.id} has no archive, whose files it would number.")
+    names = [str(source["file"]) for source in dataset.sources]
+    number = np.argsort(np.argsort(np.array(names), stable=True))
+    return columns.of_episode(number[dataset.episodes["source"].take(windows.table.number)])
 
 
 def _following(offered: Fields, name: str) -> BatchColumn:
