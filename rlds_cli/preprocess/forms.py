@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -481,7 +481,7 @@ class ColumnStack:
         if isinstance(value, list) != isinstance(column, list):
             raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
         if isinstance(column, list):
-            column.extend(value)
+            column.extend(cast("list[str | None]", value))
             return
         assert not isinstance(value, list)
         if value.shape != column.shape[1:]:

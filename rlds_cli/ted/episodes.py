@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
     return flat, length, end
 
 
-def is_bytes(values: Value) -> TypeGuard[list[bytes]]:
+def is_bytes(values: object) -> TypeGuard[list[bytes]]:
     """Return whether a field is a list of the bytes of images."""
     return isinstance(values, list) and bool(values) and isinstance(values[0], bytes)
 
@@ -349,7 +349,7 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
         hint = 'create(..., frames="raw") keeps the frames of all episodes as arrays' if mixed else None
         raise InvalidEpisode(f"{where}: {f.name} is {what} here only.", hint=hint)
     if isinstance(values, list):
-        return values
+        return cast("list[str | None]", values)
     if isinstance(values, VideoFrames) and f.codec == VIDEO:
         return values
     if isinstance(values, EncodedFrames | VideoFrames):
