@@ -215,8 +215,10 @@ def _episode(
     if filler:
         columns["next/discount"] = found["next/discount"][1:]
     last = np.arange(length) == length - 1
+    flags = {FLAGS[0]: last & (end == TERMINATED), FLAGS[1]: last & (end == TRUNCATED)}
+    assert isinstance(frames, steps.EncodedImages)
     return EpisodeData(
-        {**columns, "observation": frames, FLAGS[0]: last & (end == TERMINATED), FLAGS[1]: last & (end == TRUNCATED)},
+        {**columns, "observation": steps.present(frames, f"{where}: observations"), **flags},
         length,
         end,
         observed=filler,

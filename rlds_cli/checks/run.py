@@ -32,6 +32,7 @@ Check = Callable[[Subject], Iterator[Finding]]
 # finding shows.
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("finite", values.not_finite),
+    ("frames", values.frames),
     ("constant", values.constant),
     ("saturated", values.saturated),
     ("bounds", values.out_of_bounds),

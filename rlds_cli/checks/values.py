@@ -1,4 +1,4 @@
-"""Checks of values: NaN, columns that never change, actions at or outside their bounds, jumps of the observation.
+"""Checks of values: NaN, missing frames, columns that never change, actions at or outside their bounds, jumps.
 
 Statistics in the manifest say whether there is something to find; rows are read to say where.
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _LEARNED = ("observation", "action", "next")  # the fields that a learner computes with
 _EPISODES_AT_ONCE = 1 << 14
+_ROWS_AT_ONCE = 1 << 16
 _INPUTS = ("observation", "action")
 _NAMED = 4  # fields or elements that a finding lists; the others are counted
 # Shares of steps: a third is usual for squashed policies, such as those of D4RL's MuJoCo tasks.
@@ -94,6 +95,26 @@ def _rows_not_finite(values: Array) -> BoolArray:
     if finite.all():
         return np.zeros(len(values), bool)
     return np.asarray(~finite.all(axis=1))
+
+
+# -- frames that are not there
+
+
+def frames(s: Subject) -> Iterator[Finding]:
+    """Find steps, and final observations, without a frame: loading them is an error."""
+    encoded = [f for f in s.ds.schema.values() if f.kind == "frames"]
+    for f in encoded if s.thorough else ():
+        count, places = 0, list[Place]()
+        for a in range(0, s.ds.num_rows, _ROWS_AT_ONCE):
+            rows = np.arange(a, min(a + _ROWS_AT_ONCE, s.ds.num_rows))
+            absent = rows[s.at(f.name, rows) == 0]
+            if f.placement != "both":  # last rows are fillers
+                absent = absent[~np.isin(absent, s.start + s.length)]
+            count += len(absent)
+            places += s.places(absent[: MOST_PLACES - len(places)])
+        if count:
+            text = f"{f.name} has no frame at {plural(count, 'step')}: they cannot be loaded"
+            yield finding("no-frame", "error", text, count, f.name, tuple(places))
 
 
 # -- fields, or elements of them, that never change: sensors that were off, rewards that are never given

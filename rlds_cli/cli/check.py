@@ -50,9 +50,9 @@ def check(
 ) -> None:
     """Check the content of a dataset for errors. Exit 1 if there are any.
 
-    The checks find NaN, merged episodes, duplicates, and wrong flags, bounds and counts:
+    The checks find NaN, merged episodes, duplicates, missing frames, and wrong flags, bounds and counts:
 
-    Errors: not-finite, final-not-finite, truncated-inside, unflagged-end, end-differs.
+    Errors: not-finite, final-not-finite, no-frame, truncated-inside, unflagged-end, end-differs.
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,

@@ -30,7 +30,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import episode_table, publishing
+from rlds_cli.store import episode_table, images, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
@@ -53,7 +53,7 @@ from rlds_cli.ted import (
     spaces,
 )
 from rlds_cli.ted import episodes as episode_dicts
-from rlds_cli.ted.episodes import Flat, Value, is_single
+from rlds_cli.ted.episodes import Flat, Value, is_bytes, is_single, parts
 
 # Names of other libraries. Stored as they are, they would be fields that no loader uses.
 _MEANT = {
@@ -108,6 +108,9 @@ def create(
         "truncated": [T]}}``, nested to any depth; arrays, tensors, lists, or lists of strings. With T rows of
         observations the final one is unknown. A single flag is that of the last step; an episode without
         flags counts as cut. Other fields have T+1 rows (known at both ends of a step) or T rows (belong to the step).
+        A list of ``bytes`` holds the frames of a camera, PNG or JPEG of one size, and is stored as it is.
+        Agents may be in groups: ``{"agents": {"observation": ..., "action": ...}, "next": {"agents": {"reward":
+        ...}}}``.
         ``"episode": {"task": "press", "success": True}`` are columns of the episode table: a number, flag or text each.
     env_id : str, optional
         The environment of the episodes. If Gymnasium is installed and has it, its spaces are recorded too.
@@ -118,7 +121,7 @@ def create(
     license, description, citation : str, optional
         Texts for `rlds inspect` and `rlds info`; ``citation`` is a BibTeX entry.
     frames : {"encoded", "raw"}
-        Keep unchanged frames of ``ds.episode(k)`` as that dataset stores them, or store arrays.
+        Keep frames given as bytes, and unchanged ones of ``ds.episode(k)``, as they are; or store arrays.
     store : {"memmap", "zarr"}
         Memory-mapped files, or compressed ones.
     force : bool
@@ -129,9 +132,11 @@ def create(
     NameTaken
         The id exists.
     InvalidArgument
-        ``fps`` is not a positive number, a space is not valid or does not fit the fields, a text is not a string.
+        ``fps`` is not a positive number, a space is not valid or does not fit the fields, a text is not a string,
+        ``episodes`` is a single one.
     InvalidEpisode
-        An episode does not fit; the message names it, the field and the numbers. Nothing is published.
+        An episode does not fit, or a frame does not decode; the message names it, the field and the numbers. Nothing
+        is published.
 
     Examples
     --------
@@ -148,6 +153,7 @@ def create(
     told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
     if frames not in ("encoded", "raw"):
         raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
+    _check_several(ref, episodes)
     facts = _texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
@@ -173,6 +179,26 @@ def create(
         finally:
             trees.discard(work)
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _check_several(ref: str, episodes: Any) -> None:
+    """Refuse a single episode, and what holds no episodes, where a list of them is needed."""
+    written = f'create("{ref}", '
+    if isinstance(episodes, Dataset):
+        raise InvalidArgument(
+            f"episodes is a dataset, {episodes.id}; a list of episodes is needed.",
+            hint=f"{written}(ds.episode(k) for k in range(ds.num_episodes)))",
+        )
+    if hasattr(episodes, "keys") and hasattr(episodes, "items"):
+        raise InvalidArgument(
+            f"episodes is a single {type(episodes).__name__}; a list of episodes is needed.",
+            hint=f"{written}[episode])",
+        )
+    if isinstance(episodes, str | bytes) or not hasattr(episodes, "__iter__"):
+        raise InvalidArgument(
+            f"episodes={episodes!r:.60}; a list of episodes is needed, a dict of arrays each.",
+            hint="rlds_cli.importing.import_archive(PATH, ID) reads files" if isinstance(episodes, str) else None,
+        )
 
 
 def _texts(**given: str | None) -> dict[str, str]:
@@ -284,6 +310,7 @@ class EpisodeReader:
             if length == 0:
                 self.empty.append(t.name)
                 continue
+            flat |= self._frames(flat, of, t.name)
             if not self.schema:
                 self.schema = episode_dicts.infer_schema(flat, length, both=of.both, known=of.fields)
             self.splits.update(splits_of(t.origin.store) if t.origin else ())
@@ -309,18 +336,35 @@ class EpisodeReader:
             return original(t.origin, t.flat, t.both, schema, self.videos, keep_frames=self._keep_frames)
         return OriginalEpisode(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
 
+    def _frames(self, flat: Flat, of: OriginalEpisode, where: str) -> Flat:
+        """Return the fields that are frames as they will be stored: checked and encoded, or decoded."""
+        given: dict[str, Any] = {
+            n: v for n, v in flat.items() if n not in of.fields and (isinstance(v, EncodedFrames) or is_bytes(v))
+        }
+        known = {f.name: f for f in self.schema}
+        return {n: self._frames_of(images, known.get(n), n, where) for n, images in given.items()}
+
+    def _frames_of(self, given: images.Images, f: Field | None, name: str, where: str) -> Array | EncodedFrames:
+        if f is None and self._keep_frames:
+            return images.encoded_frames(given, None, name, where)
+        if f is None or f.kind == "array":
+            return images.decoded_frames(given, None if f is None else f.shape, name, where)
+        return images.encoded_frames(given, f if f.kind == "frames" and f.codec != VIDEO else None, name, where)
+
     def _read(self, of: OriginalEpisode, t: Trajectory) -> tuple[Flat, int, int]:
         flat = dict(of.flat)
         if any(flag in flat for flag in FLAGS):
             for flag in _ROOT_FLAGS:  # False on every step, by TED
                 flat.pop(flag, None)
         rows = [
-            len(flat[name]) for name in ("action", *FLAGS) if name in flat and not episode_dicts.is_single(flat[name])
+            len(flat[name])
+            for name in (*parts(flat, "action"), *FLAGS)
+            if name in flat and not episode_dicts.is_single(flat[name])
         ]
         for given in flat:
-            if given in _MEANT:
+            if meant := _meant(given, flat):
                 raise InvalidEpisode(
-                    f"{t.name}: {given} is not a TED name.", hint=f'use "{_MEANT[given]}"; a name with / is nested'
+                    f"{t.name}: {given} is not a TED name.", hint=f'use "{meant}"; a name with / is nested'
                 )
             value = flat[given]
             text = isinstance(value, list) and len(value) == 1 < max(rows, default=0)
@@ -329,7 +373,7 @@ class EpisodeReader:
                     f"{t.name}: {given} is a single value; a field has one for each step.",
                     hint=f'"episode": {{"{given}": ...}} is a value of the whole episode',
                 )
-        if t.origin is None and not any(given.partition("/")[0] == "observation" for given in flat):
+        if t.origin is None and not parts(flat, "observation"):
             raise InvalidEpisode(f"{t.name} has no observation: {', '.join(flat) or 'nothing'}.")
         return episode_dicts.read(flat, t.name, apart=of.apart)
 
@@ -338,6 +382,19 @@ class EpisodeReader:
         for column, value in about.items():
             if value is not None:
                 self._kinds[column] = episode_table.joint_kind(self._kinds.get(column), value, column, name)
+
+
+def _meant(name: str, flat: Flat) -> str | None:
+    """Return the TED name that a name of another library stands for, of the agent or of a group of agents."""
+    if name in _MEANT:
+        return _MEANT[name]
+    after = "next/" if name.startswith("next/") else ""
+    group, _, leaf = name.removeprefix("next/").rpartition("/")
+    if not group or leaf in _ROOT_FLAGS or f"{after}{leaf}" not in _MEANT or f"{group}/action" not in flat:
+        return None
+    to, _, meant = _MEANT[f"{after}{leaf}"].rpartition("/")
+    whole = f"{to}/{group}/{meant}".lstrip("/")
+    return None if whole in flat else whole
 
 
 # -- episodes that batches of another dataset hold

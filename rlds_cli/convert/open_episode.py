@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidEpisode
+from rlds_cli.store import images
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Scalar
+from rlds_cli.ted.episodes import parts
 
 _FIRST_ROWS = 64  # of the buffers of a new episode
 _ROUNDED, _WHOLE = 1e38, 1 << 62  # numbers of Python below are in the range of float32; of int64
@@ -82,8 +84,10 @@ class OpenEpisode(Committed):
         leaves = dict(_leaves(step, ""))
         later = {} if after is None else dict(_leaves({"observation": after}, ""))
         for name in [n for n in leaves if n.startswith("next/") and n not in schema]:
-            if (f := schema.get(name.removeprefix("next/"))) is not None and f.placement == "both":
-                later[f.name] = leaves.pop(name)
+            root = name.removeprefix("next/")
+            new = not schema and root in parts(leaves, "observation")
+            if new or ((f := schema.get(root)) is not None and f.placement == "both"):
+                later[root] = leaves.pop(name)
         self._check_names(leaves, later, schema)
         values = {name: self._value(name, value, schema.get(name)) for name, value in leaves.items()}
         wanted = {name: f"next_{name}" if name.startswith("observation") else f"next/{name}" for name in later}
@@ -109,9 +113,15 @@ class OpenEpisode(Committed):
         unknown = sorted(later.keys() - leaves.keys())
         if unknown:
             raise InvalidEpisode(f"step {self.steps}: next_observation has {', '.join(unknown)}, unlike observation.")
-        lacks = sorted(n for n in leaves.keys() - later.keys() if later and n.partition("/")[0] == "observation")
+        lacks = sorted(set(parts(leaves, "observation")) - later.keys()) if later else []
         if lacks:
             raise InvalidEpisode(f"step {self.steps}: next_observation lacks {', '.join(lacks)}.")
+        for what in ("observation", "action"):
+            if not parts(leaves, what):
+                raise InvalidEpisode(
+                    f"step {self.steps} has no {what}: {', '.join(leaves) or 'nothing'}.",
+                    hint='agents in groups: add(agents={"observation": ..., "action": ...}, next={"agents": {...}})',
+                )
 
     def _value(self, name: str, value: Any, f: Field | None, like: Any = None, said: str = "") -> Any:
         """Return a value as an array, or text, that fits the field, the steps before, and ``like``."""
@@ -123,6 +133,9 @@ class OpenEpisode(Committed):
             if not text or (f is not None and f.kind != "text") or isinstance(like, np.ndarray | np.generic):
                 raise InvalidEpisode(f"step {self.steps}: {said} is {'text' if text else 'no text'} here only.")
             return value
+        if isinstance(value, bytes | bytearray | memoryview):
+            wanted = f.shape if f is not None else None if like is None else np.shape(like)
+            value = images.decoded_frames([bytes(value)], wanted, said, f"step {self.steps}")[0]
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu().numpy()
         if f is not None and isinstance(value, _PYTHON) and not f.shape:

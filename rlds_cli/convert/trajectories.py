@@ -26,7 +26,7 @@ from rlds_cli.dataset.provenance import EpisodeOrigin, is_of
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import episode_table
 from rlds_cli.ted import FLAGS, BoolArray, IntArray, Scalar
-from rlds_cli.ted.episodes import Flat, Value, flatten
+from rlds_cli.ted.episodes import Flat, Value, flatten, parts
 
 OBSERVED, DONE, EPISODE, MASK = "next/observed", "next/done", "episode", "mask"
 _IDS, _MASKS = "collector/traj_ids", ("collector/mask", MASK)
@@ -138,7 +138,7 @@ def _follow(last: Trajectory, found: Trajectory) -> tuple[list[Trajectory], Traj
 
 
 def _observed_at_both(flat: Flat) -> bool:
-    return any(n.partition("/")[0] == "observation" and f"next/{n}" in flat for n in flat)
+    return any(f"next/{n}" in flat for n in parts(flat, "observation"))
 
 
 def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
@@ -183,7 +183,20 @@ def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
         else:
             fields[key] = value
     episode_table.check_names(about, name)
+    for column, value in about.items():
+        _check_bytes(value, column, name)
     return fields, {column: episode_table.scalar(value, column, name) for column, value in about.items()}
+
+
+def _check_bytes(value: Any, column: str, name: str) -> None:
+    """Refuse bytes that are no text: an image, for example."""
+    try:
+        _ = value.decode() if isinstance(value, bytes) else None
+    except UnicodeDecodeError as e:
+        raise InvalidEpisode(
+            f'{name}: the episode column "{column}" holds {len(value):,} bytes that are no text.',
+            hint="images belong in a field, with one for each step",
+        ) from e
 
 
 # -- rows of [E, T, ...]
@@ -270,8 +283,8 @@ def _check_ids(ids: IntArray, name: str) -> None:
 
 
 def _steps(flat: Flat) -> int:
-    """Return T from a flag, an action or an id; 0 if none has rows."""
-    for name in (*_FLAGS, _IDS, "action", "next/reward"):
+    """Return T from a flag, an id or an action; 0 if none has rows."""
+    for name in (*_FLAGS, _IDS, "action", "next/reward", *parts(flat, "action")):
         value = flat.get(name)
         if value is not None and _shape(value):
             return len(value)
@@ -305,14 +318,15 @@ def _check_breaks(breaks: BoolArray, name: str, *, always: bool) -> None:
 
 def _pairs(flat: Flat, steps: int) -> list[tuple[Value, Value]]:
     """Return pairs of observations and next observations with a row per step each."""
-    names = [n for n in flat if n.partition("/")[0] == "observation" and f"next/{n}" in flat]
+    names = [n for n in parts(flat, "observation") if f"next/{n}" in flat]
     found = [(flat[n], flat[f"next/{n}"]) for n in names]
     return [(a, b) for a, b in found if len(a) == len(b) == steps and steps]
 
 
 def _continuous(root: Any, after: Any) -> BoolArray:
     """Return for each step but the last whether its next observation is that of the next step [T-1]."""
-    a, b = np.asarray(root)[1:], np.asarray(after)[:-1]
+    root, after = (np.asarray(x, object if isinstance(x, list) else None) for x in (root, after))
+    a, b = root[1:], after[:-1]
     if a.shape != b.shape:
         return np.zeros(len(a), bool)
     same = a == b
@@ -337,7 +351,7 @@ def _done(flat: Flat, steps: int) -> BoolArray:
 
 def _goes_on(before: Flat, after: Flat) -> bool:
     """Return whether ``after`` begins where ``before`` ended, by their observations."""
-    names = [n for n in before if n.partition("/")[0] == "observation" and f"next/{n}" in before]
+    names = [n for n in parts(before, "observation") if f"next/{n}" in before]
     return set(before) == set(after) and all(
         bool(_continuous(_ends(after[n], 0), _ends(before[f"next/{n}"], -1)).all()) for n in names
     )

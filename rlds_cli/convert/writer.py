@@ -170,8 +170,8 @@ class Writer:
 
     def add(
         self,
-        observation: Any,
-        action: Any,
+        observation: Any = None,
+        action: Any = None,
         reward: Any = None,
         terminated: Any = False,
         truncated: Any = False,
@@ -194,6 +194,8 @@ class Writer:
         Parameters
         ----------
         observation, action : array, or nested dict or tuple of arrays
+            The bytes of a PNG or JPEG image are decoded. Agents in groups are fields instead, named as for `create`:
+            ``add(agents={"observation": o, "action": a}, next={"agents": {"reward": r, "observation": after}})``.
         reward : float, optional
         terminated, truncated : bool
             The step ends the episode: the task is over, or time is up.
@@ -219,9 +221,8 @@ class Writer:
             A value does not fit those before it. Nothing was added, of no environment; open episodes are as before.
         """
         self._raise()
-        step: dict[str, Any] = {"observation": observation, "action": action, **fields}
-        if reward is not None:
-            step[REWARD] = reward
+        given = {"observation": observation, "action": action, REWARD: reward}
+        step: dict[str, Any] = {name: value for name, value in given.items() if value is not None} | fields
         if info:
             step["info"] = info
         if not self._envs:
@@ -230,10 +231,10 @@ class Writer:
             goes_on = not (terminated or truncated or episode or protected)
             if goes_on and self._open[0].follow(step, next_observation):
                 return
-            given = [(0, step, next_observation, episode, bool(protected), bool(terminated), bool(truncated))]
+            each = [(0, step, next_observation, episode, bool(protected), bool(terminated), bool(truncated))]
         else:
-            given = list(self._of_each(step, next_observation, episode, protected, terminated, truncated, mask))
-        self._add(given)
+            each = list(self._of_each(step, next_observation, episode, protected, terminated, truncated, mask))
+        self._add(each)
 
     def _of_each(self, step: Any, after: Any, episode: Any, *flags: Any) -> Iterator[tuple[Any, ...]]:
         n = self._envs

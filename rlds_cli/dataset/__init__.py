@@ -18,6 +18,7 @@ from rlds_cli.dataset import counterparts, environments, layouts, partition, pro
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
+from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.growing.end_to_end import end_to_end
@@ -297,12 +298,8 @@ class Dataset:
         name = join_name(key)
         if name in self.schema:
             return self.schema[name]
-        several = [n for n in self.schema if n.startswith(f"{REWARD}/")]
-        if name == REWARD and several:
-            raise NoReward(
-                f"{self.id} has several rewards and no {REWARD}: {', '.join(several)}.",
-                hint="ask for one of them by name; a preprocess function can sum them into next/reward",
-            )
+        if name == REWARD and (named := other_rewards(self.id, self.schema)) is not None:
+            raise named
         if name == REWARD:
             raise NoReward(
                 f"{self.id} has no reward.",

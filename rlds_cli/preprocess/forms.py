@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from rlds_cli.dataset.batch import ROOT_FLAGS, Batch
 from rlds_cli.errors import InvalidEpisode
+from rlds_cli.store import images
 from rlds_cli.ted import FLAGS, REWARD, Array, EncodedFrames, Field
-from rlds_cli.ted.episodes import Flat, flatten
+from rlds_cli.ted.episodes import Flat, flatten, is_bytes
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.reading import Neighbours
@@ -122,12 +123,12 @@ def _nested(names: Iterable[str]) -> str:
 
 
 def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
-    """Flatten the output of a function to fields by name; ``frames`` allows encoded frames.
+    """Flatten the output of a function to fields by name; ``frames`` allows encoded frames, also as lists of bytes.
 
     Raises
     ------
     InvalidEpisode
-        It is not a mapping, or holds something that cannot be stored.
+        It is not a mapping, or holds something that cannot be stored, or bytes that are no images.
     """
     if hasattr(value, "to_dict") and hasattr(value, "batch_size"):  # a TensorDict: its text becomes lists
         value = value.to_dict()
@@ -137,12 +138,14 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
             hint="a filter keeps or drops whole episodes: unit=episode (--unit episode)" if is_bool(value) else None,
         )
     flat = flatten(value, where)
-    for name in () if frames else (n for n, v in flat.items() if isinstance(v, EncodedFrames)):
+    encoded = {n: v for n, v in flat.items() if isinstance(v, EncodedFrames) or is_bytes(v)}
+    for name in () if frames else encoded:
         raise InvalidEpisode(
             f"{where}: {name} came back as encoded frames, which only unit episode may return.",
             hint="unit=episode (--unit episode)",
         )
-    return flat
+    checked = {n: images.encoded_frames(v, None, n, str(where)) for n, v in encoded.items() if is_bytes(v)}
+    return flat | checked
 
 
 def is_bool(value: Any) -> bool:
@@ -488,7 +491,7 @@ class ColumnStack:
         if isinstance(value, list) != isinstance(column, list):
             raise InvalidEpisode(f"{where}: {name} is text at some steps only.")
         if isinstance(column, list):
-            column.extend(value)
+            column.extend(cast("list[str | None]", value))
             return
         assert not isinstance(value, list)
         if value.shape != column.shape[1:]:

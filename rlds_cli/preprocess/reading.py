@@ -348,7 +348,9 @@ class SourceReader:
         f = self.store.fields[name]
         joined = _joined(runs)
         if f.codec == VIDEO:
-            return self.store.videos(name).gather(f, self._stored(name, joined))
+            index = self._stored(name, joined)
+            self.store.check_absent(f, np.concatenate([np.arange(a, b) for a, b in joined])[index[:, 0] < 0])
+            return self.store.videos(name).gather(f, index)
         if f.kind == "frames":
             return self._decoded(f, joined)
         values = self._stored(name, joined)
@@ -393,7 +395,9 @@ class SourceReader:
         numbers = (row for a, b in runs for row in range(a, b))
         out = np.zeros((len(frames), *f.shape), np.uint8)
         for i, (row, (a, b)) in enumerate(zip(numbers, pairwise([0, *ends.tolist()]), strict=True)):
-            if b > a:
+            if b == a:
+                self.store.check_absent(f, np.array([row]))
+            else:
                 out[i] = decode_frame(frames.data[a:b].tobytes(), f, row)
         return out
 

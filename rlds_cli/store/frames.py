@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -35,10 +35,13 @@ _BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 # -- decoding
 
 
-def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> Array:
+def decode_frames(
+    data: Array, offsets: IntArray, rows: IntArray, f: Field, absent: Callable[[Field, IntArray], None] | None = None
+) -> Array:
     """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
 
-    Repeated rows are decoded once. Several threads may call this at the same time.
+    Repeated rows are decoded once. Several threads may call this at the same time. ``absent`` is called with the rows
+    that have no frame, and refuses those that need one.
 
     Parameters
     ----------
@@ -61,6 +64,8 @@ def decode_frames(data: Array, offsets: IntArray, rows: IntArray, f: Field) -> A
     starts, ends = offsets[distinct], offsets[distinct + 1]
     check_frames(starts, ends, len(data), f.name)
     there = np.flatnonzero(ends > starts)
+    if absent is not None and len(there) < len(distinct):
+        absent(f, distinct[ends == starts])
     at_once = max(1, STRIP_PIXELS // max(1, f.shape[0] * f.shape[1]))
     for first in range(0, len(there), at_once):
         part = there[first : first + at_once]
@@ -142,6 +147,7 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width}; {f.shape[0]}x{f.shape[1]} expected.")
             if width * height > MAX_PIXELS:
                 raise Frames(f"{f.name}, row {row}: an image of {height}x{width} is not decoded.")
+            mode = mode or _mode(image.mode, f)
             values = np.asarray(image.convert(mode) if mode else image)
     except UnidentifiedImageError as e:
         raise Frames(f"{f.name}, row {row}: {len(data):,} bytes that are neither PNG nor JPEG.") from e
@@ -150,6 +156,13 @@ def _decoded(data: bytes, f: Field, row: int, *, mode: str | None = None) -> Arr
     if values.dtype.itemsize > 1:  # wider values would wrap around in 8 bits
         raise Frames(f"{f.name}, row {row}: an image of more than 8 bits; uint8 expected.")
     return values
+
+
+def _mode(mode: str, f: Field) -> str | None:
+    """Return the mode in which an image of a field is read; None for its own."""
+    if mode == "P" and f.shape[2:] == (3,):
+        return "RGB"  # the colours, not their numbers in the palette
+    return "L" if mode == "1" else None
 
 
 # -- encoding

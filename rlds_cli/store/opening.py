@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, Frames
 from rlds_cli.files.hashing import short
 from rlds_cli.store import arrays, compression, episode_table, files, manifest
 from rlds_cli.store.episode_table import StoredColumn
@@ -261,14 +261,36 @@ class Store:
         """Read the values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
         f = self.fields[name]
         if f.codec == VIDEO:
-            return self.videos(name).gather(f, self.rows(name)[rows])
+            index = self.rows(name)[rows]
+            self.check_absent(f, rows[index[:, 0] < 0])
+            return self.videos(name).gather(f, index)
         if f.kind == "frames":
             return self._gather_frames(f, rows)
         values = self.rows(name)[rows]
         return self.texts(name, values) if f.kind == "text" else values
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
-        return decode_frames(self.frame_bytes(f.name), self.frame_offsets(f.name), rows, f)
+        return decode_frames(self.frame_bytes(f.name), self.frame_offsets(f.name), rows, f, self.check_absent)
+
+    def check_absent(self, f: Field, rows: IntArray) -> None:
+        """Refuse ``rows`` without a frame, but for last rows of a field that is not placed ``both``: these are fillers.
+
+        Raises
+        ------
+        Frames
+            One is observed; the message names its episode and its step.
+        """
+        if not len(rows):
+            return
+        start, length = self.episodes["start"], self.episodes["length"]
+        episode = np.searchsorted(start, rows, "right") - 1
+        step = rows - start[episode]
+        wrong = np.flatnonzero((step < length[episode]) | (f.placement == "both"))
+        if len(wrong):
+            raise Frames(
+                f"{self.manifest.id}, episode {episode[wrong[0]]:,}: {f.name} has no frame at step {step[wrong[0]]:,}.",
+                hint="rlds check ID names such steps; select other episodes, or leave the field out of fields=",
+            )
 
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:

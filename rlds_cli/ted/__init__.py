@@ -87,7 +87,9 @@ class Field:
 
 @dataclass(slots=True)
 class EncodedFrames:
-    """Encoded images, one per row: the rows' bytes end to end, and their lengths (0: no frame).
+    """Encoded images, one per row: the rows' bytes end to end, and their lengths.
+
+    Length 0 stands for no frame: only the last row of an episode, of a field that is not placed ``both``, has none.
 
     ``shape`` and ``codec`` are those of the field, and may be omitted if the field is known.
     """
@@ -583,6 +585,9 @@ def _frames(f: Field, todo: _Pieces) -> EncodedFrames:
             found = column.lengths[p.start : p.stop]
             first = int(column.lengths[: p.start].sum())
             data.append(column.data[first : first + int(found.sum())])
+        if not found.all():
+            e, step = p.episode, p.start + int(np.argmin(found))
+            raise InvalidEpisode(f"episode {e.group or e.row}: {f.name} has no frame at step {step:,}: 0 bytes.")
         lengths.append(found)
         if len(found) < len(p):
             repeat = int(found[-1]) if f.placement == "both" and len(found) else 0

@@ -5,15 +5,16 @@
     {"observation": [T+1, ...] or [T, ...], "action": [T, ...],
      "next": {"reward": [T], "terminated": [T], "truncated": [T]}, "info": {...}}
 
-Values may be arrays, tensors, nested dicts, lists, or lists of strings; a single flag stands for the last step.
+Values may be arrays, tensors, nested dicts, lists, lists of strings, or lists of the bytes of images; a single flag
+stands for the last step. The fields of agents may be in groups of any names: ``{"agents": {"observation": ...}}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -32,15 +33,19 @@ from rlds_cli.ted import (
     Placement,
     VideoFrames,
 )
+from rlds_cli.text import is_below
 
 TERMINATED_NAME, TRUNCATED_NAME = FLAGS
 _COUNTED = ("action", REWARD, *FLAGS)  # the first of these fields counts the steps
-Value = Array | list[str | None] | EncodedFrames
+_NOT_GROUPS = frozenset(("observation", "action", "next", "info", "episode", "collector"))
+Value = Array | list[str | None] | list[bytes] | EncodedFrames
 Flat = dict[str, Value]
+_BYTES = bytes | bytearray | memoryview
+_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG begin
 
 
 def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
-    """Return the fields of an episode by name, as arrays or lists of strings."""
+    """Return the fields of an episode by name, as arrays, or lists of strings or of the bytes of images."""
     flat: Flat = {}
     for name, value in _leaves(episode, ()):
         if not name or any(not part for part in name):
@@ -73,16 +78,23 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         for key, item in value.items():
             parts = key if isinstance(key, tuple) else tuple(str(key).split("/"))
             yield from _leaves(item, (*name, *(str(p) for p in parts)))
-    elif isinstance(value, tuple) and value and all(hasattr(v, "__len__") and not isinstance(v, str) for v in value):
+    elif isinstance(value, tuple) and value and all(hasattr(v, "__len__") and not _is_scalar(v) for v in value):
         for i, item in enumerate(value):  # a Tuple space
             yield from _leaves(item, (*name, str(i)))
     else:
         yield name, value
 
 
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value with a length is a single one: a text, or an image."""
+    return isinstance(value, str | _BYTES)
+
+
 def _values(value: Any, name: str, where: str) -> Value:
     if isinstance(value, EncodedFrames):
         return value
+    if (images := _images(value, name, where)) is not None:
+        return images
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
@@ -99,15 +111,37 @@ def _values(value: Any, name: str, where: str) -> Value:
     return array
 
 
+def _images(value: Any, name: str, where: str) -> list[bytes] | None:
+    """Return a list of bytes, or of the bytes of images as encoders return them (uint8 [n] each); None for others."""
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 1:
+        value = value.tolist()
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    others = [v for v in value if not isinstance(v, _BYTES)]
+    if not others:
+        return [bytes(v) for v in value]
+    if len(others) < len(value):
+        what = "None" if others[0] is None else type(others[0]).__name__
+        raise InvalidEpisode(
+            f"{where}: {name} holds bytes and {what}.",
+            hint="bytes are images, one for each row; texts are str: value.decode()",
+        )
+    if not all(getattr(v, "ndim", 0) == 1 and str(getattr(v, "dtype", "")).endswith("uint8") for v in value):
+        return None
+    found = [np.asarray(v).tobytes() for v in value]
+    return found if any(v.startswith(_IMAGES) for v in found) else None
+
+
 def _strings(array: Array, name: str, where: str) -> Value:
     values = array.tolist() if array.ndim else [array.item()]
     if array.ndim == 2 and array.dtype.kind in "OU" and all(v is None or isinstance(v, str) for v in array.flat):
         return array.astype(object)  # of several trajectories, which are told apart before it is looked at again
-    if array.ndim <= 1 and all(v is None or isinstance(v, str | bytes) for v in values):
-        texts = [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in values]
-        for text in texts:
+    if array.ndim <= 1 and array.dtype.kind == "S":  # a whole image does not end with the zeros that these arrays lose
+        return values
+    if array.ndim <= 1 and all(v is None or isinstance(v, str) for v in values):
+        for text in values:
             _check_text(text or "", f"a text of {name}", where)
-        return texts
+        return values
     raise InvalidEpisode(f"{where}: {name} holds Python objects; arrays of numbers, flags or text are needed.")
 
 
@@ -122,7 +156,7 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
         Fields do not fit each other; the message names them with their lengths.
     """
     flat = dict(flat)
-    length = count_steps(flat, where)
+    counted, length = _counted(flat, where)
     _join_next(flat, length, apart)
     if REWARD in flat:
         flat[REWARD] = reward = _per_step(flat[REWARD], length, REWARD, where)
@@ -135,9 +169,14 @@ def read(flat: Flat, where: str = "the episode", *, apart: Collection[str] = ())
         allowed = (length,) if name.startswith("next/") else (length, length + 1)
         if is_single(values) or len(values) not in allowed:
             rows = "a single value" if is_single(values) else f"{len(values)} rows"
-            steps = next((f" ({n} has {length})" for n in _COUNTED if n in flat and n != name), "")
+            steps = f" ({counted} has {length})" if counted != name and len(flat.get(counted, ())) == length else ""
             raise InvalidEpisode(f"{where}: {name} has {rows}; expected {' or '.join(map(str, allowed))}{steps}.")
     return flat, length, end
+
+
+def is_bytes(values: object) -> TypeGuard[list[bytes]]:
+    """Return whether a field is a list of the bytes of images."""
+    return isinstance(values, list) and bool(values) and isinstance(values[0], bytes)
 
 
 def is_single(values: Value) -> bool:
@@ -145,16 +184,25 @@ def is_single(values: Value) -> bool:
     return isinstance(values, np.ndarray) and values.ndim == 0
 
 
+def parts(names: Iterable[str], what: str) -> list[str]:
+    """Return the fields that are the ``what`` (observation, action): the agent's, else those of groups of agents."""
+    own = [n for n in names if is_below(n, what)]
+    return own or [n for n in names if what in n.split("/")[1:] and n.split("/")[0] not in _NOT_GROUPS]
+
+
 def count_steps(flat: Flat, where: str) -> int:
     """Return T: the rows of actions, else of rewards or flags, else of observations less one."""
+    return _counted(flat, where)[1]
+
+
+def _counted(flat: Flat, where: str) -> tuple[str, int]:
+    """Return the field that counts the steps, and T."""
     sized = {n: len(v) for n, v in flat.items() if not is_single(v)}
-    for prefix in (*_COUNTED, "next/"):
-        for name, rows in sized.items():
-            if name == prefix or name.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
-                return rows
-    for name, rows in sized.items():
-        if name == "observation" or name.startswith("observation/"):
-            return max(0, rows - 1)
+    known = [n for what in (*_COUNTED, "next") for n in sized if is_below(n, what)] or parts(sized, "action")
+    if known:
+        return known[0], sized[known[0]]
+    for name in parts(sized, "observation"):
+        return name, max(0, sized[name] - 1)
     raise InvalidEpisode(f"{where} has no action, reward, flag or observation: {', '.join(flat) or 'nothing'}.")
 
 
@@ -244,17 +292,16 @@ def flag(values: Value | None, length: int, name: str, where: str) -> Array:
 def infer_schema(
     flat: Flat, length: int, *, both: Collection[str] = (), known: Mapping[str, Field] = MappingProxyType({})
 ) -> tuple[Field, ...]:
-    """Infer the fields of a checked episode. Fields with T+1 rows, and observations, are placed ``both``.
+    """Infer the fields of a checked episode. Fields with T+1 rows, and observations of all agents, are ``both``.
 
     So are the fields named in ``both``; fields in ``known`` are taken from there.
     """
-    fields = []
+    fields, observations = [], parts(flat, "observation")
     for name, values in sorted(flat.items()):
         if name in known:
             fields.append(known[name])
             continue
-        observed = name == "observation" or name.startswith("observation/")
-        own_next = f"next/{name}" in flat
+        observed, own_next = name in observations, f"next/{name}" in flat
         placement: Placement = (
             "next"
             if name.startswith("next/")
@@ -298,10 +345,11 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
     kind = "text" if isinstance(values, list) else "array" if isinstance(values, np.ndarray) else "frames"
     if f.kind != kind:
         what = {"text": "text", "frames": "encoded frames", "array": "numbers"}[kind]
-        hint = 'create(..., frames="raw") keeps the frames of all episodes as arrays' if f.kind == "frames" else None
+        mixed = {f.kind, kind} == {"frames", "array"}
+        hint = 'create(..., frames="raw") keeps the frames of all episodes as arrays' if mixed else None
         raise InvalidEpisode(f"{where}: {f.name} is {what} here only.", hint=hint)
     if isinstance(values, list):
-        return values
+        return cast("list[str | None]", values)
     if isinstance(values, VideoFrames) and f.codec == VIDEO:
         return values
     if isinstance(values, EncodedFrames | VideoFrames):

@@ -517,9 +517,11 @@ class _Builder:
 
 
 def _check_images(frames: EncodedFrames, name: str, start: int) -> None:
-    """Refuse images that disagree with their own checksums; ``start`` is the row of the first."""
+    """Refuse images without bytes, or that disagree with their own checksums; ``start`` is the row of the first."""
     view, at = frames.data.data, 0
     for row, size in enumerate(frames.lengths.tolist(), start):
+        if not size:
+            raise CorruptArchive(f"{name}, row {row:,} of an episode: an image of 0 bytes.", hint="fetch it again")
         if image_header.is_damaged(view[at : at + size]):
             raise CorruptArchive(f"{name}, row {row:,} of an episode: a PNG image is damaged.", hint="fetch it again")
         at += size

@@ -175,6 +175,7 @@ class RecordLayout:
         ended = LAST in marks and bool(marks[LAST][-1])
         end = TERMINATED if terminated[-1] else TRUNCATED if ended else CUT
         columns = {name: self._shortened(name, column, length) for name, column in found.items()}
+        columns |= {n: present(c, f"{origin}: {n}") for n, c in columns.items() if isinstance(c, EncodedImages)}
         columns[FLAGS[0]] = terminated
         if FLAGS[1] not in columns:
             columns[FLAGS[1]] = (np.arange(length) == length - 1) & (end != TERMINATED)
@@ -472,7 +473,7 @@ def images(
     found = EncodedImages(feature.data, *feature.places())
     for row, (a, b) in enumerate(zip(found.starts.tolist(), found.stops.tolist(), strict=True)):
         if a == b and not leaf.packed_image:
-            continue  # a row without an image
+            continue  # a row without an image: see `present`
         header = image_header.read(feature.data, a, b)
         if header is None:
             raise CorruptArchive(f"{name}, row {row}: {b - a:,} bytes that are neither PNG nor JPEG.")
@@ -483,6 +484,22 @@ def images(
         elif shape[0] and header.shape != shape:
             raise OtherImages(leaf.key)
     return PackedImages(found, leaf, name) if leaf.packed_image else found
+
+
+def present(images: EncodedImages, where: str) -> EncodedImages:
+    """Return the images of the rows that are stored.
+
+    Raises
+    ------
+    CorruptArchive
+        A row has none.
+    """
+    absent = np.flatnonzero(images.starts == images.stops)
+    if len(absent):
+        raise CorruptArchive(
+            f"{where}, row {absent[0]:,}: an image of 0 bytes.", hint="--skip-bad leaves out the rest of its file"
+        )
+    return images
 
 
 def _check_packed(leaf: FeatureLeaf, header: image_header.ImageHeader, name: str) -> None:

@@ -329,7 +329,8 @@ class Decoding:
         if frames is None:
             values = self.dataset.gather(self.name, rows.reshape(-1))
         else:  # their blocks are held
-            values = decode_frames(*frames, rows.reshape(-1), self.dataset.schema[self.name])
+            f, absent = self.dataset.schema[self.name], self.dataset.store.check_absent
+            values = decode_frames(*frames, rows.reshape(-1), f, absent)
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

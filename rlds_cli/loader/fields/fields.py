@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from rlds_cli.dataset.batch import ROOT_FLAGS
+from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
 from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
@@ -420,8 +421,8 @@ class Fields:
 
 
 def no_reward(dataset: Dataset) -> NoReward:
-    """Return the error for a dataset without rewards."""
-    return NoReward(
+    """Return the error for a dataset without ``next/reward``."""
+    return other_rewards(dataset.id, dataset.schema) or NoReward(
         f"{dataset.id} has no reward.",
         hint="leave it out of fields=, draw goals (extra=Goals(...)), or make rewards of goals:"
         " rlds preprocess ID --fn reward_from_goal",
