@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,9 @@ class Appender:
         known = content.load(self.path, g.number)
         sound = known is not None and content.content(self.schema, known) == g.content
         s.sums = known if known is not None and sound else content.no_sums()
-        for a, e in self._blocks(first, g.episodes):
+        for a, e in chain(
+            self._blocks(first, g.first_episode, 0), self._blocks(g.first_episode, g.episodes, g.first_row)
+        ):
             standing = s.standing.between(a, a + len(e))
             self._count_rows(s, e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
@@ -163,11 +166,11 @@ class Appender:
         self._learn(s.codes, 0, g.strings)
         return s
 
-    def _blocks(self, first: int, stop: int) -> Iterator[tuple[int, Records]]:
-        """Read the records of episodes [first, stop), a few at a time."""
+    def _blocks(self, first: int, stop: int, row: int) -> Iterator[tuple[int, Records]]:
+        """Read the records of episodes [first, stop), a few at a time; they lie from ``row`` on."""
         for a in range(first, stop, _BLOCK):
             e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
-            logs.check_episodes(e, 0, generations.last(self.path).rows, 1 << 31, self.path)
+            row = logs.check_episodes(e, row, generations.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
@@ -211,7 +214,7 @@ class Appender:
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
-        for a, e in self._blocks(old.episodes, new.episodes):
+        for a, e in self._blocks(old.episodes, new.episodes, old.rows):
             self._count_rows(s, e)
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing import logs
 from rlds_cli.store.generations import Generation
 from rlds_cli.ted import Array
@@ -102,8 +103,10 @@ class EpisodeLog:
             first = self._first + self._count
             self._make_room(g.episodes - first, g.first_episode)
             for start in range(first, g.episodes, _BLOCK):
-                self._read_block(start, min(start + _BLOCK, g.episodes), g.rows, sources)
+                self._read_block(start, min(start + _BLOCK, g.episodes), g, sources)
             part = slice(g.first_episode - self._first, g.episodes - self._first)
+            if self._check:
+                self._check_within(part, g)
             columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
             more = self._told, self._abouts, self._named
         if g.first_row:
@@ -121,10 +124,21 @@ class EpisodeLog:
         room = self._count + new + max(_BLOCK, (self._count + new) // 2)
         self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
 
-    def _read_block(self, first: int, stop: int, rows: int, sources: int) -> None:
+    def _check_within(self, part: slice, g: Generation) -> None:
+        """Refuse episodes that were read for another generation, and lie outside of the rows of this one."""
+        start, length = (self._columns[name][part] for name in ("start", "length"))
+        if len(start) and not g.first_row <= start[0] <= start[-1] + length[-1] < g.rows:
+            raise DamagedDataset(
+                f"{self._dataset / logs.EPISODES}: episodes lie outside of rows {g.first_row:,} to {g.rows:,}.",
+                hint=logs.HINT,
+            )
+
+    def _read_block(self, first: int, stop: int, g: Generation, sources: int) -> None:
         new = logs.read_episodes(self._dataset, first, stop)
         if self._check:
-            logs.check_episodes(new, 0, rows, sources, self._dataset)
+            known = self._count - 1  # episodes that follow each other do not overlap
+            after = int(self._columns["start"][known] + self._columns["length"][known]) + 1 if self._count else 0
+            logs.check_episodes(new, max(g.first_row, after), g.rows, sources, self._dataset)
         abouts = list(self._read_abouts(new, first))
         for name, column in self._columns.items():
             column[self._count : self._count + len(new)] = new[name]

@@ -149,8 +149,19 @@ def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
     return found
 
 
-def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: int, where: Path) -> None:
-    """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other."""
+def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: int, where: Path) -> int:
+    """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other.
+
+    Returns
+    -------
+    int
+        The row behind the last episode: ``first_row`` of the records that follow.
+
+    Raises
+    ------
+    DamagedDataset
+        Names the first such episode.
+    """
     start, length, end = e["start"], e["length"], e["end"]
     observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
     wrong = (start < first_row) | (length < 1) | (length > rows) | (start + length + 1 > rows)
@@ -160,6 +171,7 @@ def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: 
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)
+    return int(start[-1] + length[-1] + 1) if len(e) else first_row
 
 
 def freed(dataset: Path) -> tuple[int, int]:
