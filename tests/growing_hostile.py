@@ -92,3 +92,46 @@ def long(dataset: Path) -> None:
 WAYS: dict[str, Callable[[Path], Any]] = {
     way.__name__: way for way in (below, half_below, just_below, above, behind, negative, overlapping, long)
 }
+
+
+def many_columns(dataset: Path, episodes: int = 4_200) -> None:
+    """Every episode has a column of its own: a value of each column for each episode would take gigabytes."""
+    _tell(dataset, [b'{"extra":{"%05d":1}}\n' % k for k in range(episodes)], 1)
+
+
+def many_splits(dataset: Path, episodes: int = 4_200) -> None:
+    """The same with splits."""
+    _tell(dataset, [b'{"splits":["%05d"]}\n' % k for k in range(episodes)], 1)
+
+
+def one_line_for_all(dataset: Path, episodes: int = 4_200) -> None:
+    """All episodes share one long line."""
+    line = b'{"extra":{' + b",".join(b'"%d":1' % k for k in range(100_000)) + b"}}\n"
+    _tell(dataset, [line], episodes)
+
+
+def _tell(dataset: Path, lines: list[bytes], times: int) -> None:
+    """Let the dataset have as many episodes of one step as there are lines, ``times`` as many; none of them left."""
+    size, count = sum(map(len, lines)), len(lines) * times
+    (dataset / logs.ABOUT).write_bytes(b"".join(lines))
+    (dataset / logs.DEPARTED).write_bytes(b"")
+    (dataset / logs.FREED).write_bytes(bytes(16))
+    e = np.zeros(count, logs.EPISODE)
+    e["start"], e["length"], e["num_observed"], e["num_transitions"], e["end"] = 2 * np.arange(count), 1, 1, 1, 1
+    e["about"] = np.repeat(np.cumsum([0, *map(len, lines)])[:-1], times)
+    e["about_bytes"] = np.repeat([len(line) for line in lines], times)
+    (dataset / logs.EPISODES).write_bytes(e.tobytes())
+    for name in ("action", "observation", "next/reward", "next/terminated", "next/truncated"):
+        ndim = 2 if name == "observation" else 1
+        size_of = segments.file_of(dataset / name, 0, ndim).stat().st_size
+        for number in range(1, 2 * count // segments.PAGE_ROWS + 1):
+            file = segments.file_of(dataset / name, number, ndim)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(bytes(size_of))
+    say(
+        dataset, rows=2 * count, episodes=count, departed=0, about=size, first_row=0, first_episode=0, kept=count,
+        steps=count, transitions=count, terminated=count, truncated=0, cut=0, final_observations=0,
+    )  # fmt: skip
+
+
+EXPANSIONS: dict[str, Callable[..., Any]] = {way.__name__: way for way in (many_columns, many_splits, one_line_for_all)}

@@ -23,6 +23,7 @@ import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.growing import logs, segments, store
 from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing.verification import verify_directory
 from rlds_cli.store import files, generations
 
 LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
@@ -271,6 +272,26 @@ def test_holes_in_logs(dataset: Path, name: str) -> None:
         file.truncate(size)
     if size:
         refused(dataset)
+
+
+@pytest.mark.parametrize("way", growing_hostile.EXPANSIONS)
+def test_short_logs_that_have_much_to_say(tmp_path: Path, way: str) -> None:
+    """A value of each of 4,200 columns for each of 4,200 episodes; a line of a megabyte for each episode."""
+    dataset = growing_hostile.make(tmp_path)
+    growing_hostile.EXPANSIONS[way](dataset)
+    with pytest.raises(DamagedDataset, match=r"names 4,200|episode 1 is not possible"):
+        read(dataset)
+    assert not verify_directory(dataset).ok
+
+
+def test_columns_that_few_episodes_have(tmp_path: Path) -> None:
+    """Each of 300 episodes has a column of its own: every value is read, and the others are missing."""
+    with rlds_cli.writer("local/own", cache_dir=tmp_path, durable=False) as w:
+        for k in range(300):
+            w.add(np.zeros(2, np.float32), 0, reward=1.0, terminated=True, episode={f"own_{k:03}": k})
+    ds = w.dataset()
+    assert [ds.episodes[f"own_{k:03}"][k] for k in (0, 150, 299)] == [0, 150, 299]
+    assert sum(name.startswith("own_") for name in ds.episodes) == 300
 
 
 def test_what_was_freed_can_be_no_more_than_what_left(dataset: Path) -> None:

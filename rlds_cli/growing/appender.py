@@ -153,7 +153,7 @@ class Appender:
         sound = known is not None and content.content(self.schema, known) == g.content
         s.sums = known if known is not None and sound else content.no_sums()
         for a, e in chain(
-            self._blocks(first, g.first_episode, 0), self._blocks(g.first_episode, g.episodes, g.first_row)
+            self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
         ):
             standing = s.standing.between(a, a + len(e))
             self._count_rows(s, e[standing != Standing.FREED])
@@ -166,11 +166,11 @@ class Appender:
         self._learn(s.codes, 0, g.strings)
         return s
 
-    def _blocks(self, first: int, stop: int, row: int) -> Iterator[tuple[int, Records]]:
-        """Read the records of episodes [first, stop), a few at a time; they lie from ``row`` on."""
+    def _blocks(self, first: int, stop: int, begin: tuple[int, int]) -> Iterator[tuple[int, Records]]:
+        """Read the records of episodes [first, stop), a few at a time; ``begin`` as `logs.check_episodes` has it."""
         for a in range(first, stop, _BLOCK):
             e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
-            row = logs.check_episodes(e, row, generations.last(self.path).rows, 1 << 31, self.path)
+            begin = logs.check_episodes(e, begin, generations.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
@@ -214,7 +214,7 @@ class Appender:
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
-        for a, e in self._blocks(old.episodes, new.episodes, old.rows):
+        for a, e in self._blocks(old.episodes, new.episodes, (old.rows, old.about)):
             self._count_rows(s, e)
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])

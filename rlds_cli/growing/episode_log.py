@@ -22,6 +22,7 @@ _COLUMNS = (
     *("source", "end", "seed", "has_seed", "digest"),
 )
 _BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
+_MISSING, _MOST_MISSING = 32, 1 << 24  # episodes without a value: for each with one, and in any dataset
 About = Mapping[str, Any]
 
 
@@ -59,9 +60,23 @@ class Episodes:
             yield number - self.first, about
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have."""
-        found = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
-        return [name for name, part in found if part.start < part.stop]
+        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have.
+
+        Raises
+        ------
+        DamagedDataset
+            They are so many that a value for each episode would take much more memory than those that there are.
+        """
+        parts = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
+        found = {name: part.stop - part.start for name, part in parts if part.start < part.stop}
+        values = sum(found.values())
+        if len(found) * len(self) > max(_MOST_MISSING, _MISSING * values):
+            what = "columns" if kind == "extra" else "splits"
+            raise DamagedDataset(
+                f"{logs.ABOUT} names {len(found):,} {what} of {len(self):,} episodes for {values:,} values.",
+                hint="one name for the same quantity of all episodes",
+            )
+        return list(found)
 
     def split(self, name: str) -> Array:
         """Return which episodes are in a split."""
@@ -77,13 +92,14 @@ class EpisodeLog:
     that have room for more.
     """
 
-    def __init__(self, dataset: Path, *, check: bool) -> None:
-        self._dataset, self._check = dataset, check
+    def __init__(self, dataset: Path) -> None:
+        self._dataset = dataset
         self._lock = threading.Lock()
         self._forget(0)
 
     def _forget(self, first: int) -> None:
         self._first, self._count = first, 0
+        self._end = 0, 0  # row, and byte of the log of texts, behind the last episode that was read
         self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in _COLUMNS}
         self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
@@ -105,8 +121,7 @@ class EpisodeLog:
             for start in range(first, g.episodes, _BLOCK):
                 self._read_block(start, min(start + _BLOCK, g.episodes), g, sources)
             part = slice(g.first_episode - self._first, g.episodes - self._first)
-            if self._check:
-                self._check_within(part, g)
+            self._check_within(part, g)
             columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
             more = self._told, self._abouts, self._named
         if g.first_row:
@@ -135,10 +150,8 @@ class EpisodeLog:
 
     def _read_block(self, first: int, stop: int, g: Generation, sources: int) -> None:
         new = logs.read_episodes(self._dataset, first, stop)
-        if self._check:
-            known = self._count - 1  # episodes that follow each other do not overlap
-            after = int(self._columns["start"][known] + self._columns["length"][known]) + 1 if self._count else 0
-            logs.check_episodes(new, max(g.first_row, after), g.rows, sources, self._dataset)
+        row, byte = self._end
+        self._end = logs.check_episodes(new, (max(g.first_row, row), byte), g.rows, sources, self._dataset)
         abouts = list(self._read_abouts(new, first))
         for name, column in self._columns.items():
             column[self._count : self._count + len(new)] = new[name]

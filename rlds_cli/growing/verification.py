@@ -103,7 +103,7 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
         records = logs.read_episodes(path, g.first_episode, g.episodes)
-        logs.check_episodes(records, g.first_row, g.rows, len(store.sources), path)
+        logs.check_episodes(records, (g.first_row, 0), g.rows, len(store.sources), path)
     except RldsError as e:
         yield Problem("episodes", _why(e))
 
@@ -113,7 +113,7 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
     segment_rows = int(store.head.growing["segment_rows"])
     try:
         needed = store.needed()
-    except (RldsError, IndexError):  # `_logs` has said why
+    except RldsError:  # `_logs` has said why
         needed = []
     for f in store.fields.values():
         directory = store.directory(f.name)
