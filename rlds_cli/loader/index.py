@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -193,6 +193,11 @@ class WindowIndex:
         """The table that the kernel reads."""
         t = self.table
         return WindowTable(t.start, t.steps, t.transitions, t.observed, self.starts)
+
+    def without_any(self) -> WindowIndex:
+        """Return the index of no window."""
+        none = self.table.where(np.zeros(len(self.table), bool))
+        return replace(self, table=none, prefix=PrefixIndex(np.zeros(0, np.int64)))
 
     @property
     def longest(self) -> int:

@@ -100,7 +100,12 @@ class MemberPlan:
             if isinstance(before, StatefulDraw):
                 self.draw = before.take_up(self.pool)
             elif self.pool.prefix.total or WEIGHT in sampler.gives:
-                self.draw = sampler.over(self.pool)
+                try:
+                    self.draw = sampler.over(self.pool)
+                except EmptyWindow:  # no window weighs anything
+                    if not self.grows:
+                        raise
+                    self.pool = self.pool.without_any()
             if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
                 raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
 
@@ -284,6 +289,7 @@ class MixtureSource:
         _check_windows(mixture, [d.pool for d in drawings])
         for d in drawings:
             d.begin()
+        _check_windows(mixture, [d.pool for d in drawings])
         _check_names(request, drawings)
         names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
         self._member = partial(MemberSource, names=names, request=request, transforms=transforms, arrays=arrays)
@@ -319,10 +325,14 @@ class MixtureSource:
             same = member.dataset is self.mixture.parts[name].dataset and i not in self.learners
             if self.members[i].grows and not same:
                 changed[i] = self._plan(name, member)
+        learners = self.learners
+        for plan in (plan for i, plan in changed.items() if i not in learners):
+            plan.begin()
         _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
+        for i in changed.keys() & learners.keys():  # each goes on from what it learned, and cannot go back
+            changed[i].begin(learners[i])
         made.members = list(self.members)
         for i, plan in changed.items():
-            plan.begin(self.members[i].source.locator.draw)
             made.members[i] = self._member(plan)
         return made
 
