@@ -184,11 +184,10 @@ class MemberSource:
     # -- their columns
 
     def probe(self, longest: int) -> Gathered:
-        """Read one sample, or none if there is none, to learn the member's columns."""
-        if self.pool.prefix.total:
-            return self.gather(self.locate(Order(0), range(1), longest))
-        none, window = np.zeros(0, np.int64), self.source.locator.window
-        drawn = SampledWindows(Order(0), range(0), none, none, lambda: np.zeros(0), np.zeros(0))
+        """Read the first window, or none if there is none, to learn the member's columns; nothing is drawn."""
+        count, window = min(1, self.pool.prefix.total), self.source.locator.window
+        first, ones = np.zeros(count, np.int64), np.ones(count)
+        drawn = SampledWindows(Order(0), range(count), first, first, lambda: ones, ones)
         return self.gather(Located(self.pool.table, drawn, window.extent(longest)))
 
     def gather(self, samples: Located) -> Gathered:
