@@ -80,10 +80,22 @@ def look(content: bytes) -> None:
     Raises the last refusal.
     """
     name, rest = FILES[content[0] % len(FILES)] if content else FILES[0], content[1:]
+    _look({name: sound(rest) if name == generations.FILE else rest})
+
+
+def look_at_both(content: bytes) -> None:
+    """The same of a dataset whose newest generation and records of episodes are the bytes, one after the other."""
+    log = (made() / generations.FILE).read_bytes()
+    newest = sound(content[: generations.BYTES])
+    _look({generations.FILE: log[: -generations.BYTES] + newest, logs.EPISODES: content[generations.BYTES :]})
+
+
+def _look(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory(prefix="rlds-fuzz-", dir=made().parents[3]) as directory:
         path = Path(directory) / "datasets" / "local" / "x"
         shutil.copytree(made(), path)
-        (path / name).write_bytes(sound(rest) if name == generations.FILE else rest)
+        for name, data in files.items():
+            (path / name).write_bytes(data)
         looks = manifest_mutants.looks(path)
         refused = None
         for act in (*(looks[n] for n in ("open", "verify", "load")), partial(_write, Path(directory))):
@@ -102,6 +114,7 @@ def _write(home: Path) -> None:
 
 
 def targets() -> Targets:
-    """Return the target by name."""
+    """Return the targets by name."""
+    both = (made() / generations.FILE).read_bytes()[-generations.BYTES :] + (made() / logs.EPISODES).read_bytes()
     contents = tuple(bytes([k]) + (made() / name).read_bytes() for k, name in enumerate(FILES))
-    return {"growing": (contents, look)}
+    return {"growing": (contents, look), "growing-records": ((both,), look_at_both)}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import growing_hostile
 import numpy as np
 import pytest
+from growing_hostile import FAR
 
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.growing import logs, segments, store
+from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing.verification import verify_directory
 from rlds_cli.store import files, generations
 
 LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
@@ -168,6 +175,72 @@ def test_records_of_episodes_that_are_not_possible(dataset: Path, column: str, v
         read(dataset)
 
 
+READ_ALL = """
+import sys
+from pathlib import Path
+import numpy as np
+import rlds_cli
+from rlds_cli.errors import RldsError
+from rlds_cli.growing.verification import verify_directory
+from rlds_cli.loader import Loader
+
+def columns(ref):
+    ds = rlds_cli.open_dataset(ref, cache_dir=Path(ref.removeprefix("file://")).parent / "home")
+    for name in ds.schema:
+        np.array(ds.column(name))
+
+def batches(path):
+    next(iter(Loader(rlds_cli.open_dataset(path), 64)))
+
+for path in sys.argv[1:]:
+    for read in (columns, lambda p: columns(f"file://{p}"), batches):
+        try:
+            read(path)
+            print("read", path)
+        except RldsError as e:
+            print("refused", type(e).__name__)
+    print("refused" if not verify_directory(Path(path)).ok else "verified", path)
+"""
+
+
+def test_records_that_point_outside_are_refused_before_anything_is_mapped(tmp_path: Path) -> None:
+    """In another process: a map over the memory of this one would end it."""
+    made, paths = growing_hostile.make(tmp_path / "home"), []
+    for name, way in growing_hostile.WAYS.items():
+        paths.append(tmp_path / name)
+        shutil.copytree(made, paths[-1])
+        way(paths[-1])
+    done = subprocess.run([sys.executable, "-c", READ_ALL, *paths], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["refused"] * 4 * len(paths), done.stdout
+
+
+@pytest.mark.parametrize("numbers", [{"first_row": FAR, "rows": 4 * FAR}, {"first_row": 5, "rows": 14}])
+def test_episodes_that_are_known_lie_in_the_rows_of_a_later_generation(tmp_path: Path, numbers: dict[str, int]) -> None:
+    """A generation that says that rows begin behind episodes which it keeps, and which a reader has read before."""
+    dataset = growing_hostile.make(tmp_path)
+    older, newest = generations.at(dataset, 4), generations.last(dataset)
+    os.truncate(dataset / generations.FILE, (older.number + 1) * generations.BYTES)
+    (dataset / "freed").write_bytes(bytes(16))
+    ds = rlds_cli.open_dataset(dataset)
+    np.array(ds.column("action"))
+    with (dataset / generations.FILE).open("ab") as log:
+        log.write(replace(newest, **numbers).packed())
+    with pytest.raises(DamagedDataset, match=r"episodes\.log"):
+        ds.refresh().column("action")
+
+
+@pytest.mark.parametrize("number", [-1000, 2, 5, 7, 1000])
+def test_no_segment_is_mapped_outside_of_its_addresses(dataset: Path, number: int) -> None:
+    """Rows [12288, 20480) in segments of 4,096: the addresses of segments 3 to 4, and of those to come."""
+    if number >= 5:  # as if all of them were there
+        (dataset / "action" / "c" / str(number)).write_bytes(bytes(8 * 4096))
+    mapped = SegmentMap(dataset / "action", (), np.dtype("i8"), 4096, 12288, 20480)
+    mapped._capacity = 2
+    with pytest.raises(DamagedDataset, match=rf"segment {number:,} is none of 3 to 4"):
+        mapped.rows(12288, 20480, [number])
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -199,6 +272,26 @@ def test_holes_in_logs(dataset: Path, name: str) -> None:
         file.truncate(size)
     if size:
         refused(dataset)
+
+
+@pytest.mark.parametrize("way", growing_hostile.EXPANSIONS)
+def test_short_logs_that_have_much_to_say(tmp_path: Path, way: str) -> None:
+    """A value of each of 4,200 columns for each of 4,200 episodes; a line of a megabyte for each episode."""
+    dataset = growing_hostile.make(tmp_path)
+    growing_hostile.EXPANSIONS[way](dataset)
+    with pytest.raises(DamagedDataset, match=r"names 4,200|episode 1 is not possible"):
+        read(dataset)
+    assert not verify_directory(dataset).ok
+
+
+def test_columns_that_few_episodes_have(tmp_path: Path) -> None:
+    """Each of 300 episodes has a column of its own: every value is read, and the others are missing."""
+    with rlds_cli.writer("local/own", cache_dir=tmp_path, durable=False) as w:
+        for k in range(300):
+            w.add(np.zeros(2, np.float32), 0, reward=1.0, terminated=True, episode={f"own_{k:03}": k})
+    ds = w.dataset()
+    assert [ds.episodes[f"own_{k:03}"][k] for k in (0, 150, 299)] == [0, 150, 299]
+    assert sum(name.startswith("own_") for name in ds.episodes) == 300
 
 
 def test_what_was_freed_can_be_no_more_than_what_left(dataset: Path) -> None:

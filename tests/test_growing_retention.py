@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top
@@ -18,6 +21,8 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.growing import segments
 from rlds_cli.growing.retention import Keep
+from rlds_cli.growing.verification import verify_directory
+from rlds_cli.loader import Loader
 
 WIDTH = 40  # float32 values of an observation
 ROW = 4 * WIDTH + 8 + 8 + 1 + 1  # bytes
@@ -194,3 +199,99 @@ def test_policies_that_are_none(wrong: Any) -> None:
         made = wrong()
         made.add_episodes([episode(0, 1)])
         made.commit()
+
+
+def test_a_cleared_dataset_begins_anew_under_its_id() -> None:
+    with rlds_cli.writer("local/run", keep=Fifo(episodes=3), durable=False) as w:
+        w.add_episodes([episode(0, 5)], protected=True)
+        w.add_episodes(episode(k, 5) for k in range(1, 5))
+        w.commit()
+        before = w.dataset()
+        w.add_episodes([episode(5, 5)])  # is dropped, or leaves
+        number = w.clear()
+        after = w.dataset()
+        assert (after.generation, numbers(after), numbers(before)) == (number, [0], [0, 2, 3, 4])
+        assert before.fingerprint != after.fingerprint
+        w.add_episodes(episode(k, 5) for k in range(6, 10))
+        w.commit()
+        assert numbers(w.dataset()) == [0, 7, 8, 9]  # the policy goes on with what is there
+        w.clear(protected=True)
+    assert w.dataset().num_episodes == 0 and numbers(before) == [0, 2, 3, 4]
+    assert w.dataset().schema == before.schema
+    assert verify_directory(w.dataset().path).ok
+
+
+def test_an_open_episode_is_the_first_one_after_clearing() -> None:
+    def add(value: int, **end: bool) -> None:
+        w.add(np.full(2, value, np.float32), value, reward=1.0, **end)
+
+    with rlds_cli.writer("local/run", durable=False) as w:
+        add(0, terminated=True)
+        add(1)
+        w.commit()
+        assert w.dataset().num_steps == 2
+        w.clear()
+        assert w.dataset().num_episodes == 0
+        add(2, terminated=True)
+        w.commit()
+        assert w.dataset().column("action")[:2].tolist() == [1, 2] and w.dataset().num_episodes == 1
+
+
+def test_clearing_frees_the_disk_and_lets_the_episodes_of_other_writers_leave() -> None:
+    with (
+        rlds_cli.writer("local/run", shared=True, durable=False) as one,
+        rlds_cli.writer("local/run", shared=True, durable=False) as other,
+    ):
+        for w in (one, other):
+            w.add_episodes(episode(k, 200) for k in range(30))
+            w.commit()
+        full = blocks(one.dataset().path)
+        gc.collect()
+        one.clear()
+        assert one.dataset().num_episodes == 0 and blocks(one.dataset().path) < full / 2
+        other.add_episodes([episode(7, 3)])
+        other.commit()
+        assert numbers(one.dataset()) == [7]
+
+
+def test_there_is_nothing_to_clear() -> None:
+    with rlds_cli.writer("local/none") as w:
+        assert w.clear() == 0
+    with rlds_cli.writer("local/run", like=w_of("local/other")) as w:
+        w.clear()
+        assert w.dataset().num_episodes == 0
+
+
+def w_of(ref: str) -> Dataset:
+    with rlds_cli.writer(ref, durable=False) as w:
+        w.add_episodes([episode(0, 5), episode(1, 5)])
+        w.add_episodes([episode(2, 5)], protected=True)
+    return w.dataset()
+
+
+def test_the_command_clears() -> None:
+    ds = w_of("local/run")
+    assert run_rlds("clear", ds.id).returncode == 1  # asks, and nobody answers
+    planned = json.loads(run_rlds("clear", ds.id, "--dry-run", "--json").stdout)
+    assert (planned["left"], planned["kept"], ds.refresh().num_episodes) == (2, 1, 3)
+    done = run_rlds("clear", ds.id, "--yes", "--json")
+    assert (json.loads(done.stdout)["left"], numbers(ds.refresh())) == (2, [2])
+    assert b"1 episode" in run_rlds("clear", ds.id, "--yes", "--protected").stdout
+    assert ds.refresh().num_episodes == 0 and ds.num_episodes == 3
+    rlds_cli.create("local/fixed", [episode(0, 5)])
+    assert b"does not grow" in run_rlds("clear", "local/fixed", "--yes").stderr
+
+
+def test_a_live_loader_goes_on_while_a_dataset_is_cleared_and_filled_again() -> None:
+    ds = w_of("local/run")
+    batches = iter(Loader(ds, 16, live=True, backend="numpy", seed=0, prefetch=0))
+    with rlds_cli.writer("local/run", durable=False) as w:
+        next(batches)
+        w.clear(protected=True)
+        time.sleep(0.02)
+        assert set(next(batches)["action"].tolist()) <= {0, 1, 2}  # what it holds
+        w.add_episodes([episode(9, 5)])
+        w.commit()
+        until = time.monotonic() + 60
+        while (seen := set(next(batches)["action"].tolist())) != {9}:
+            assert seen <= {0, 1, 2} and time.monotonic() < until

@@ -3,6 +3,8 @@
 import itertools
 import math
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import kernel_reference as reference
@@ -811,3 +813,47 @@ def test_a_loader_of_a_dataset_with_damaged_episodes(home, window, column, monke
         except (DamagedDataset, IndexError):
             refused += 1
     assert refused >= 4  # an episode of no window is left out
+
+
+ALTERED = """
+import pickle
+import sys
+from itertools import islice
+from pathlib import Path
+import numpy as np
+import rlds_cli
+from rlds_cli.loader import Episode, Goals, Loader, Offsets, Prioritized, Shuffled, Slice, Transition, Weighted
+
+ds, windows = rlds_cli.open_dataset(sys.argv[1]), (
+    Transition(), Transition(3), Slice(4, before=2, after=3, fill="zero"), Episode(bucket=2),
+    Offsets({"observation": (-1, 0, 1), "action": (0, 3)}),
+)
+extra = "step", "episode", Goals("goal", future=0.5, random=0.5), "previous/action"
+samplers = [Shuffled() for _ in windows]
+loaders = [Loader(ds, 16, window=w, sampler=s, extra=extra, backend="numpy") for w, s in zip(windows, samplers)]
+loaders += [Loader(ds, 16, sampler=s, backend="numpy") for s in (Weighted("length"), Prioritized())]
+kept = [[pickle.dumps(b) for b in islice(loader, 2)] for loader in loaders]
+for value in (-1, 0, 2**20, 2**40, 2**63 - 1):
+    for name in ("start", "length", "num_transitions", "num_observed"):
+        file = Path(sys.argv[1], "episodes", name, "c", "0")
+        before = file.read_bytes()
+        with file.open("r+b") as f:
+            f.write(np.full(ds.num_episodes, value, "<i8").tobytes())
+        assert ds.episodes[name][0] == value, "the file is not mapped"
+        for loader, batches in zip(loaders, kept):
+            loader.seek(0)
+            for batch, same in zip(islice(loader, 2), batches):
+                assert pickle.dumps(batch) == same, (loader, name)
+        with file.open("r+b") as f:
+            f.write(before)
+print("the same")
+"""
+
+
+def test_a_table_of_episodes_that_is_altered_while_it_is_read(home):
+    """In another process: addresses that are made of other numbers would end it. Batches stay what they were."""
+    ds = create([episode(0, 9), episode(1, 2), episode(2, 30)])
+    for name in ("start", "length", "num_transitions", "num_observed"):
+        (ds.path / "episodes" / name / "c" / "0").chmod(0o644)
+    done = subprocess.run([sys.executable, "-c", ALTERED, ds.path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the same\n", "")

@@ -8,8 +8,11 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ from rlds_cli.loader import (
     Episode,
     Goals,
     Loader,
+    Member,
+    Mixture,
     Normalize,
     Offsets,
     Prioritized,
@@ -253,6 +258,41 @@ def test_state_and_generations_give_the_same_batches_bit_for_bit(w: Writer, opti
         for n in range(resumed, 20):
             assert same(trained(again, batches), taken[n]), (resumed, n)
         assert np.array_equal(again.state_dict()["generations"], log)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("keep", [Fifo(episodes=5), Top(episodes=5)], ids=str)
+def test_chances_are_those_of_the_run_where_episodes_left_before_its_first_batch(keep: Any, mixed: bool) -> None:
+    """Chances are float64 here: sums in another order differ in the last bit."""
+
+    def made(live: Any) -> Loader:
+        source = {"a": held[0], "b": "local/like"}
+        of = Mixture(source, {"a": 3, "b": 1}) if mixed else held[0]
+        return loader(of, 64, live=live, sampler=Prioritized(), dtype=None, extra=())
+
+    def trained(live: Loader, batches: Iterator[Batch]) -> Batch:
+        batch = next(batches)
+        live.update_priorities(batch, np.abs(np.sin(batch["observation"].sum(1) * 7.3)))
+        return batch
+
+    with rlds_cli.writer("local/like") as like:
+        write(like, 50)
+    with rlds_cli.writer(REF, keep=keep) as w:
+        write(w, 0, 1, 2, steps=53)
+        held = [w.dataset()]
+        live = made(True)
+        write(w, 3, 4, 5, 6, steps=61)
+        held.append(w.dataset())
+        batches, taken = iter(live), []
+        for k in range(7, 20):
+            write(w, k, steps=50 + k)
+            held.append(w.dataset())
+            taken.append(trained(live, batches))
+        again = made(live.state_dict())
+        batches = iter(again)
+        for n, batch in enumerate(taken):
+            assert same(trained(again, batches), batch), n
 
 
 @pytest.mark.usefixtures("eager")
@@ -639,3 +679,168 @@ def test_a_log_by_hand() -> None:
     assert list(log.between(25, 31)) == [(20, (3, 2)), (30, (4, 2))] and list(log.between(25, 25)) == []
     log.cut(20)
     assert log.upto(100).tolist() == [[0, 3, 1]] and log.last() == (3, 1)
+
+
+# -- waiting for the first data
+
+
+@contextmanager
+def later(*writes: Any) -> Iterator[None]:
+    """Write one after the other in another thread, which begins now."""
+    thread = threading.Thread(target=lambda: [(time.sleep(0.05), one()) for one in writes])
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@pytest.fixture
+def empty() -> Iterator[Writer]:
+    with rlds_cli.writer("local/like") as like:
+        write(like, 0)
+    with rlds_cli.writer(REF, like=like.dataset()) as writer:
+        yield writer
+
+
+def test_a_loader_waits_for_its_first_episode(empty: Writer) -> None:
+    with pytest.raises(EmptyWindow, match="0 episodes"):
+        loader()
+    with later(lambda: write(empty, 4)):
+        live = loader(wait=60)
+    check(batch := next(iter(live)))
+    assert (episodes(batch), live.generation) == ({4}, 1)
+    check(next(iter(pickle.loads(pickle.dumps(live)))))
+
+
+def test_a_loader_waits_for_so_many_steps(empty: Writer) -> None:
+    with later(*(partial(write, empty, k) for k in range(4))):
+        live = loader(wait=60, min_steps=40)
+    assert live.generation == 4 and live.dataset.num_steps == 40
+    assert loader(min_steps=40).generation == 4  # they are there
+    with pytest.raises(EmptyWindow, match=r"50 steps were asked for.*after 0.05 s local/grows has 40 steps"):
+        loader(wait=0.05, min_steps=50)
+    with pytest.raises(EmptyWindow, match="Now local/grows has 40 steps"):
+        loader(min_steps=41)
+
+
+def test_a_loader_waits_for_an_episode_that_has_a_window(empty: Writer) -> None:
+    write(empty, 0)
+    with pytest.raises(EmptyWindow, match="local/grows has 10 steps"):
+        loader(window=Slice(12), wait=0.01)
+    with later(partial(write, empty, 1, steps=20)):
+        assert episodes(next(iter(loader(window=Slice(12), wait=60)))) == {1}
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_loader_waits_for_an_episode_that_weighs_something(empty: Writer, mixed: bool) -> None:
+    """The return of an episode that is all zeros is its weight; the other member of the mixture is drawn meanwhile."""
+
+    def add(value: float) -> None:
+        observation = np.full((3, 2), value, np.float32)
+        after = {"reward": np.full(2, value), "terminated": [False, True], "truncated": [False] * 2}
+        empty.add_episodes([{"observation": observation, "action": observation[:-1, 1:], "next": after}])
+        empty.commit()
+
+    add(0.0)
+    sampler = Weighted("total_reward")
+    if mixed:
+        source = Mixture({"a": "local/like", "b": Member(REF, sampler=sampler)}, {"a": 1, "b": 1})
+        live = loader(source, extra=())
+        batches = iter(live)
+        assert np.unique(next(batches)["source"]).tolist() == [0]
+    else:
+        with pytest.raises(EmptyWindow, match="weights are zero"):
+            loader(sampler=sampler)
+        with later(partial(add, 5.0)):
+            batches = iter(loader(sampler=sampler, wait=60))
+        assert episodes(next(batches)) == {5}
+    add(7.0)
+    seen = [episodes(next(batches)) for _ in range(20)]
+    assert 7 in set.union(*seen)
+
+
+def test_a_loader_goes_on_while_all_that_is_kept_weighs_nothing() -> None:
+    with rlds_cli.writer(REF, keep=Fifo(episodes=1)) as w:
+        write(w, 1)
+        batches = iter(loader(sampler=Weighted("total_reward")))
+        assert episodes(next(batches)) == {1}
+        w.add_episodes([{**dict_of(2), "next": {**dict_of(2)["next"], "reward": np.zeros(10)}}])
+        w.commit()
+        time.sleep(0.05)
+        assert episodes(next(batches)) == {1}
+
+
+def dict_of(k: int) -> dict[str, Any]:
+    observation = np.full((11, 2), k, np.float32)
+    ends = np.arange(10) == 9
+    after = {"reward": np.ones(10), "terminated": ends, "truncated": np.zeros(10, bool)}
+    return {"observation": observation, "action": observation[:-1, 1:], "next": after}
+
+
+def test_the_members_of_a_mixture_that_grow_are_waited_for(empty: Writer) -> None:
+    mixture = Mixture({"still": "local/like", "online": REF}, {"still": 1, "online": 1})
+    assert np.unique(next(iter(loader(mixture, extra=())))["source"]).tolist() == [0]
+    with pytest.raises(EmptyWindow, match="local/grows has 0 steps"):
+        loader(mixture, extra=(), wait=0.01, min_steps=5)
+    with later(partial(write, empty, 3), partial(write, empty, 4)):
+        live = loader(mixture, extra=(), wait=60, min_steps=10)
+    assert np.bincount(next(iter(live))["source"]).tolist() == [8, 8]
+    alone = Mixture({"one": REF, "two": "local/two"}, {"one": 1, "two": 1})
+    with rlds_cli.writer("local/two", like=empty.dataset()) as other, later(partial(write, other, 5)):
+        live = loader(alone, extra=(), wait=60, min_steps=10)
+        assert live.generation == {"one": 2, "two": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"live": False, "wait": 1}, "not live"),
+        ({"live": False, "min_steps": 1}, "not live"),
+        ({"live": [(0, 1)], "wait": 1}, "a log says"),
+        ({"wait": -1}, "wait=-1"),
+        ({"wait": "1"}, "wait='1'"),
+        ({"wait": float("nan")}, "wait=nan"),
+        ({"min_steps": 0}, "min_steps"),
+    ],
+)
+def test_waits_that_are_refused(w: Writer, options: dict[str, Any], message: str) -> None:
+    write(w, 0)
+    with pytest.raises(InvalidArgument, match=message):
+        loader(**options)
+
+
+FIRST = """
+import sys
+import torch.distributed as dist
+from rlds_cli.errors import EmptyWindow
+from rlds_cli.loader import Loader
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+try:
+    Loader("local/grows", 8, live=True, wait=0.1, min_steps=1000)
+except EmptyWindow as e:
+    print("too few", "10 steps" in str(e), flush=True)
+live = Loader("local/grows", 8, live=True, wait=60, min_steps=20)
+print(live.generation, flush=True)
+next(iter(live))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_wait_together(w: Writer, tmp_path: Path) -> None:
+    write(w, 0)
+    environment = os.environ | {"PYTHONPATH": str(Path(rlds_cli.__file__).parents[1])}
+    command = [sys.executable, "-c", FIRST]
+    where = f"file://{tmp_path}/meeting"
+    ranks = [
+        subprocess.Popen([*command, str(k), where], env=environment, stdout=subprocess.PIPE, text=True)
+        for k in range(2)
+    ]
+    assert ranks[0].stdout is not None and ranks[0].stdout.readline() == "too few True\n"
+    write(w, 1)
+    told = [r.communicate(timeout=120)[0].splitlines() for r in ranks]
+    assert told[0] == ["2"] and told[1] == ["too few False", "2"]

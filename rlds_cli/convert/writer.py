@@ -24,7 +24,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsErro
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import making
-from rlds_cli.growing.appender import Appender
+from rlds_cli.growing.appender import Appender, Cleared
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
@@ -147,6 +147,7 @@ class Writer:
         self._stream = TrajectoryStream()
         self._collected: dict[int, tuple[Trajectory, Committed]] = {}  # unfinished ones that readers see
         self._waiting: list[_Waiting] = []
+        self._cleared: Cleared | None = None  # which earlier episodes leave with the next commit
         self._replaced: list[int] = []  # numbers of episodes that were committed before they ended
         self._waiting_bytes, self._since = 0, 0.0
         self._failed: BaseException | None = None
@@ -387,6 +388,34 @@ class Writer:
             self._flush()
         return 0 if self._appender is None else self._appender.generation.number
 
+    def clear(self, *, protected: bool = False) -> int:
+        """Let all episodes leave, those of other writers as well, and return the number of the new generation.
+
+        The dataset keeps its id, its fields and what it keeps. Episodes that were not committed yet are dropped. An
+        open episode goes on, and is the first one after. Who reads an older generation reads on; the rows are freed
+        when nobody does.
+
+        Parameters
+        ----------
+        protected : bool
+            Protected episodes leave, too.
+
+        Raises
+        ------
+        NoSpace
+            The disk is full. The dataset is as it was before.
+        """
+        self._check_usable()
+        with self._state:
+            self._failed, self._cleared = None, "all" if protected else "unprotected"
+            kept = [w for w in self._waiting if w.protected and w.of is None and not protected]
+            self._waiting, self._waiting_bytes = kept, sum(w.nbytes for w in kept)
+            for open in self._open:  # what was committed of them leaves, and comes again as a whole
+                open.changed = bool(open.steps)
+            self._collected.clear()
+        self._flush()
+        return 0 if self._appender is None else self._appender.generation.number
+
     def _put_open(self, *, final: bool = False) -> None:
         """Let open episodes wait as they are, for ``final`` as ended ones."""
         for open in self._open:
@@ -429,8 +458,9 @@ class Writer:
                 asked = self._asked
                 waiting, self._waiting = self._waiting, []
                 leaving, self._replaced = self._replaced, []
+                cleared, self._cleared = self._cleared, None
                 self._waiting_bytes = 0
-            failed = self._commit(waiting, leaving) if waiting or leaving else None
+            failed = self._commit(waiting, leaving, cleared) if waiting or leaving or cleared else None
             with self._state:
                 if failed is not None:  # these wait again
                     self._waiting, self._replaced = [*waiting, *self._waiting], [*leaving, *self._replaced]
@@ -442,15 +472,21 @@ class Writer:
     def _is_wanted(self) -> bool:
         return self._ended or self._asked > self._answered or bool(self._waiting and self._failed is None)
 
-    def _commit(self, waiting: Sequence[_Waiting], leaving: Sequence[int]) -> BaseException | None:
+    def _commit(
+        self, waiting: Sequence[_Waiting], leaving: Sequence[int], cleared: Cleared | None
+    ) -> BaseException | None:
         """Commit episodes, or return the error with which nothing was committed."""
+        if self._appender is None and not waiting:
+            return None  # nothing was ever committed
         try:
             if self._appender is None:
                 self._start(None)
             assert self._appender is not None
             chunk = lay_out(self._reader.schema, [w.episode for w in waiting])
             protected, opened = [w.protected for w in waiting], [w.of is not None for w in waiting]
-            _, numbers = self._appender.commit(chunk, protected=protected, opened=opened, leaving=leaving)
+            _, numbers = self._appender.commit(
+                chunk, protected=protected, opened=opened, leaving=leaving, cleared=cleared
+            )
         except BaseException as e:
             return e
         with self._state:

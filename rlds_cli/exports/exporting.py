@@ -35,7 +35,7 @@ from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
-from rlds_cli.store.workers import WorkerDied, work_through
+from rlds_cli.store.workers import WorkerDied, check_started, work_through
 
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.exports.minari", "Minari"),
@@ -297,6 +297,7 @@ def _marked(directory: Path) -> set[str] | None:
 @contextmanager
 def _workplace(target: Path) -> Iterator[Path]:
     """Hold the lock of the hidden directory beside the target; one without an export that was begun is removed."""
+    check_started()
     place = target.with_name(f".{target.name}.rlds-export")
     lock = FileLock(place / "lock")
     try:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from rlds_cli.ted import (
     Field,
 )
 
+Cleared = Literal["unprotected", "all"]
 _SYNCS = 8  # files at a time
 _BLOCK = 1 << 14  # records that are read together
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
@@ -151,7 +153,9 @@ class Appender:
         known = content.load(self.path, g.number)
         sound = known is not None and content.content(self.schema, known) == g.content
         s.sums = known if known is not None and sound else content.no_sums()
-        for a, e in self._blocks(first, g.episodes):
+        for a, e in chain(
+            self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
+        ):
             standing = s.standing.between(a, a + len(e))
             self._count_rows(s, e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
@@ -163,11 +167,11 @@ class Appender:
         self._learn(s.codes, 0, g.strings)
         return s
 
-    def _blocks(self, first: int, stop: int) -> Iterator[tuple[int, Records]]:
-        """Read the records of episodes [first, stop), a few at a time."""
+    def _blocks(self, first: int, stop: int, begin: tuple[int, int]) -> Iterator[tuple[int, Records]]:
+        """Read the records of episodes [first, stop), a few at a time; ``begin`` as `logs.check_episodes` has it."""
         for a in range(first, stop, _BLOCK):
             e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
-            logs.check_episodes(e, 0, generations.last(self.path).rows, 1 << 31, self.path)
+            begin = logs.check_episodes(e, begin, generations.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
@@ -211,7 +215,7 @@ class Appender:
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
-        for a, e in self._blocks(old.episodes, new.episodes):
+        for a, e in self._blocks(old.episodes, new.episodes, (old.rows, old.about)):
             self._count_rows(s, e)
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
@@ -229,6 +233,7 @@ class Appender:
         protected: Sequence[bool] = (),
         opened: Sequence[bool] = (),
         leaving: Iterable[int] = (),
+        cleared: Cleared | None = None,
         sources: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[Generation, list[int]]:
         """Append whole episodes, and let others leave; return the new generation and the episodes' numbers.
@@ -243,6 +248,8 @@ class Appender:
             Episodes that go on, and are replaced then: the policy does not count them yet. None by default.
         leaving : iterable of int
             Numbers of earlier episodes, which leave; those that have left already are passed over.
+        cleared : {"unprotected", "all"}, optional
+            Which other earlier episodes leave, those of other writers as well; none by default.
         sources : sequence of mapping
             Archive files that the episodes come from.
 
@@ -256,7 +263,8 @@ class Appender:
             self._follow()
             try:
                 marks = [list(given) or [False] * count for given in (protected, opened)]
-                done = self._commit(chunk, marks[0], marks[1], list(leaving), sources)
+                left = [*leaving, *(self._clearable(cleared) if cleared else ())]
+                done = self._commit(chunk, marks[0], marks[1], left, sources)
             except BaseException as e:  # codes of texts, and what the policy let go, are not committed
                 self._stale = True
                 self._give_back()
@@ -266,6 +274,15 @@ class Appender:
             with suppress(OSError, RldsError):  # the next commit tries again
                 self.free()
             return done
+
+    def _clearable(self, which: Cleared) -> list[int]:
+        """Return the numbers of the episodes that are kept, without the protected ones unless ``all`` are wanted."""
+        g, found = self._state.generation, list[int]()
+        for a, e in self._blocks(g.first_episode, g.episodes, (g.first_row, 0)):
+            chosen = self._state.standing.between(a, a + len(e)) == Standing.KEPT
+            chosen &= ~e["protected"] | (which == "all")
+            found += (np.flatnonzero(chosen) + a).tolist()
+        return found
 
     def _refused(self, e: OSError, count: int) -> RldsError:
         if disk.is_full(e):

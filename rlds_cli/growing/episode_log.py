@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing import logs
 from rlds_cli.store.generations import Generation
 from rlds_cli.ted import Array
@@ -21,6 +22,7 @@ _COLUMNS = (
     *("source", "end", "seed", "has_seed", "digest"),
 )
 _BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
+_MISSING, _MOST_MISSING = 32, 1 << 24  # episodes without a value: for each with one, and in any dataset
 About = Mapping[str, Any]
 
 
@@ -58,9 +60,23 @@ class Episodes:
             yield number - self.first, about
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have."""
-        found = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
-        return [name for name, part in found if part.start < part.stop]
+        """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have.
+
+        Raises
+        ------
+        DamagedDataset
+            They are so many that a value for each episode would take much more memory than those that there are.
+        """
+        parts = ((name, self._part(numbers)) for (of, name), numbers in list(self._named.items()) if of == kind)
+        found = {name: part.stop - part.start for name, part in parts if part.start < part.stop}
+        values = sum(found.values())
+        if len(found) * len(self) > max(_MOST_MISSING, _MISSING * values):
+            what = "columns" if kind == "extra" else "splits"
+            raise DamagedDataset(
+                f"{logs.ABOUT} names {len(found):,} {what} of {len(self):,} episodes for {values:,} values.",
+                hint="one name for the same quantity of all episodes",
+            )
+        return list(found)
 
     def split(self, name: str) -> Array:
         """Return which episodes are in a split."""
@@ -76,13 +92,14 @@ class EpisodeLog:
     that have room for more.
     """
 
-    def __init__(self, dataset: Path, *, check: bool) -> None:
-        self._dataset, self._check = dataset, check
+    def __init__(self, dataset: Path) -> None:
+        self._dataset = dataset
         self._lock = threading.Lock()
         self._forget(0)
 
     def _forget(self, first: int) -> None:
         self._first, self._count = first, 0
+        self._end = 0, 0  # row, and byte of the log of texts, behind the last episode that was read
         self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in _COLUMNS}
         self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
@@ -102,8 +119,9 @@ class EpisodeLog:
             first = self._first + self._count
             self._make_room(g.episodes - first, g.first_episode)
             for start in range(first, g.episodes, _BLOCK):
-                self._read_block(start, min(start + _BLOCK, g.episodes), g.rows, sources)
+                self._read_block(start, min(start + _BLOCK, g.episodes), g, sources)
             part = slice(g.first_episode - self._first, g.episodes - self._first)
+            self._check_within(part, g)
             columns = {name: _read_only(c[part]) for name, c in self._columns.items()}
             more = self._told, self._abouts, self._named
         if g.first_row:
@@ -121,10 +139,19 @@ class EpisodeLog:
         room = self._count + new + max(_BLOCK, (self._count + new) // 2)
         self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
 
-    def _read_block(self, first: int, stop: int, rows: int, sources: int) -> None:
+    def _check_within(self, part: slice, g: Generation) -> None:
+        """Refuse episodes that were read for another generation, and lie outside of the rows of this one."""
+        start, length = (self._columns[name][part] for name in ("start", "length"))
+        if len(start) and not g.first_row <= start[0] <= start[-1] + length[-1] < g.rows:
+            raise DamagedDataset(
+                f"{self._dataset / logs.EPISODES}: episodes lie outside of rows {g.first_row:,} to {g.rows:,}.",
+                hint=logs.HINT,
+            )
+
+    def _read_block(self, first: int, stop: int, g: Generation, sources: int) -> None:
         new = logs.read_episodes(self._dataset, first, stop)
-        if self._check:
-            logs.check_episodes(new, 0, rows, sources, self._dataset)
+        row, byte = self._end
+        self._end = logs.check_episodes(new, (max(g.first_row, row), byte), g.rows, sources, self._dataset)
         abouts = list(self._read_abouts(new, first))
         for name, column in self._columns.items():
             column[self._count : self._count + len(new)] = new[name]

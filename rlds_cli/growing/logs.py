@@ -131,11 +131,14 @@ def read_strings(dataset: Path, first: int, stop: int) -> list[tuple[str, str]]:
     return [(name, text) for name, text in found]
 
 
+_MEMBERS = {"group", "options", "splits", "extra"}
+
+
 def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
     """Read what is known of an episode: ``group``, ``options``, ``splits``, ``extra``; raises DamagedDataset."""
     try:
         found = documents.loads(line)
-        if not isinstance(found, dict) or not isinstance(found.get("extra", {}), dict):
+        if not isinstance(found, dict) or not isinstance(found.get("extra", {}), dict) or found.keys() - _MEMBERS:
             raise ValueError("no description of an episode")
         splits, extra = found.get("splits", []), found.get("extra", {})
         texts = [found.get("group", ""), found.get("options", ""), *(splits if isinstance(splits, list) else [None])]
@@ -149,17 +152,46 @@ def about_of(line: bytes, dataset: Path) -> Mapping[str, Any]:
     return found
 
 
-def check_episodes(e: npt.NDArray[np.void], first_row: int, rows: int, sources: int, where: Path) -> None:
-    """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other."""
+def check_episodes(
+    e: npt.NDArray[np.void], first: tuple[int, int], rows: int, sources: int, where: Path
+) -> tuple[int, int]:
+    """Refuse records of episodes that cannot be: outside of the rows, or with numbers that do not fit each other.
+
+    Episodes share neither rows nor bytes of `ABOUT`: else a short log would have much to say.
+
+    Parameters
+    ----------
+    e : records [episodes]
+    first : (int, int)
+        The row, and the byte of `ABOUT`, before which they have nothing.
+    rows, sources : int
+        Rows and archive files that there are.
+    where : Path
+        Of the dataset, for errors.
+
+    Returns
+    -------
+    (int, int)
+        ``first`` of the records that follow.
+
+    Raises
+    ------
+    DamagedDataset
+        Names the first such episode.
+    """
     start, length, end = e["start"], e["length"], e["end"]
     observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
-    wrong = (start < first_row) | (length < 1) | (length > rows) | (start + length + 1 > rows)
+    about, told = e["about"], e["about_bytes"]
+    wrong = (start < first[0]) | (length < 1) | (length > rows) | (start + length + 1 > rows)
     wrong |= (observed >> 1 != 0) | (transitions >> 1 != 0) | (end < TERMINATED) | (end > TERMINATED + 2)
     wrong |= start > rows  # sums of larger numbers would overflow
     wrong[1:] |= start[1:] < start[:-1] + length[:-1] + 1
+    wrong |= (about < first[1]) | (told < 0) | (about > 1 << 62)
+    wrong[1:] |= about[1:] < about[:-1] + told[:-1]
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)
+    return (int(start[-1] + length[-1] + 1), int(about[-1] + told[-1])) if len(e) else first
 
 
 def freed(dataset: Path) -> tuple[int, int]:

@@ -24,7 +24,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing.logs import sync
+from rlds_cli.growing.logs import HINT, sync
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field, IntArray
 
@@ -65,8 +65,10 @@ def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
     if not len(start):
         return set()
     first, last = start // segment_rows, (start + length) // segment_rows
-    if last.max() >= _MOST_SEGMENTS:
-        raise DamagedDataset(f"Row {int(last.max()) * segment_rows:,} is beyond what any dataset has.")
+    wrong = (first < 0) | (last < first) | (last >= _MOST_SEGMENTS)
+    if wrong.any():
+        row = int(start[np.argmax(wrong)])
+        raise DamagedDataset(f"An episode begins at row {row:,} or ends where no dataset has rows.", hint=HINT)
     marked = np.zeros(int(last.max()) + 1, bool)
     marked[first] = marked[last] = True
     for k in np.flatnonzero(last - first > 1).tolist():
@@ -120,7 +122,7 @@ class SegmentMap:
         self._lock = threading.Lock()
         self._size = self._capacity * segment_rows * self._width
         if self._size > _MOST_MAPPED:
-            raise DamagedDataset(f"{directory} would take {self._size:,} bytes of addresses.", hint="rlds verify ID")
+            raise DamagedDataset(f"{directory} would take {self._size:,} bytes of addresses.", hint=HINT)
         if self._size:
             self._at = _mapped(None, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
             raw = (ctypes.c_char * self._size).from_address(self._at)
@@ -162,6 +164,12 @@ class SegmentMap:
         return part
 
     def _map(self, number: int) -> None:
+        """Map a segment where its addresses are reserved: elsewhere other memory of the process would be gone."""
+        if not self._first <= number < self._first + self._capacity:
+            last = self._first + self._capacity - 1
+            raise DamagedDataset(
+                f"{self._directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
+            )
         size = self._segment_rows * self._width
         with self._opened(number, size) as descriptor:
             at = self._at + (number - self._first) * size

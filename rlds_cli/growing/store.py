@@ -24,6 +24,7 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray
 
+_MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which generations are held
 
 
@@ -39,7 +40,7 @@ class GrowingStore(Store):
     generation : int, optional
         The newest without it.
     check : bool
-        Check the sizes of files and the episode table.
+        Check the sizes of files; records of episodes are always checked.
     before : GrowingStore, optional
         Another generation of the same dataset, whose mapped segments are used as well.
 
@@ -66,7 +67,7 @@ class GrowingStore(Store):
         self.fields = {f.name: field_of(f) for f in head.fields}
         known = before if before is not None and before.generation.moved == self.generation.moved else None
         self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
-        self._log: EpisodeLog = EpisodeLog(path, check=check) if known is None else known._log
+        self._log: EpisodeLog = EpisodeLog(path) if known is None else known._log
         self._before = None if known is None else (known.generation, known._needed)  # segments that it needs
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
@@ -176,7 +177,10 @@ class GrowingStore(Store):
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archives that episodes come from."""
-        lines = logs.read_part(self.path / logs.SOURCES, 0, self.generation.sources).split(b"\n")
+        log = logs.read_part(self.path / logs.SOURCES, 0, self.generation.sources)
+        if log.count(b"\n") > _MOST_SOURCES:
+            raise DamagedDataset(f"{self.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT)
+        lines = log.split(b"\n")
         return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
 
     def table(self) -> EpisodeTable:

@@ -103,7 +103,7 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
         records = logs.read_episodes(path, g.first_episode, g.episodes)
-        logs.check_episodes(records, 0, g.rows, len(store.sources), path)
+        logs.check_episodes(records, (g.first_row, 0), g.rows, len(store.sources), path)
     except RldsError as e:
         yield Problem("episodes", _why(e))
 
@@ -111,6 +111,10 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
 def _arrays(store: GrowingStore) -> Iterator[Problem]:
     """Check the segments of each field, and the document that describes them to other readers."""
     segment_rows = int(store.head.growing["segment_rows"])
+    try:
+        needed = store.needed()
+    except RldsError:  # `_logs` has said why
+        needed = []
     for f in store.fields.values():
         directory = store.directory(f.name)
         dtype, shape = segments.stored_row(f)
@@ -121,7 +125,7 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
                     f.name, f"zarr.json says {found_dtype} {list(found_shape[1:])} of a row, not {dtype} {list(shape)}"
                 )
             size = segment_rows * arrays.row_bytes((0, *shape), dtype)
-            for number in store.needed() if size else ():
+            for number in needed if size else ():
                 arrays.check_size(segments.file_of(directory, number, 1 + len(shape)), size)
         except (RldsError, OSError, ValueError, KeyError) as e:
             yield Problem(f.name, _why(e))

@@ -14,6 +14,7 @@ from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
+from rlds_cli.store.workers import check_started
 
 _OTHER = "another home: --cache-dir DIR"
 _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -29,7 +30,10 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
         The home cannot be written, or a link stands where one of its directories should be.
     NameTaken
         A dataset is here whose id differs only in case.
+    RldsError
+        This process is a worker that starts: it would wait for the lock of the process that waits for it.
     """
+    check_started()
     with writing(home):
         check_directories(home, id)
         if twin := home.twin(id):

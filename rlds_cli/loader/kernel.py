@@ -472,6 +472,8 @@ def cast(stored: np.dtype[Any], wanted: str | None) -> tuple[Value, np.dtype[Any
 class WindowTable:
     """The episodes of windows, int64 [episodes] each; window ``number`` starts at step ``number * stride + offset``.
 
+    The columns are checked once, and must stay as they are: the kernel makes addresses of them.
+
     Attributes
     ----------
     rows : int

@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Protocol
 
 import numpy as np
@@ -530,12 +531,22 @@ class Agreement:
         """True on the rank that decides."""
         return self._rank == 0
 
-    def first(self, generations: Generations) -> Generations:
-        """Return the generations that all ranks begin with: those of the rank that decides."""
-        if self.leads:
-            self._store.set("first", " ".join(map(str, generations)))
-            return generations
-        return tuple(map(int, self._store.get("first").split()))
+    def lead(self, generations: Generations) -> None:
+        """Tell the others which generations all ranks begin with; none of them if this rank gave up."""
+        self._store.set("first", " ".join(map(str, generations)))
+
+    def first(self, wait: float) -> Generations:
+        """Return the generations that the rank that decides begins with, for which it may wait so many seconds.
+
+        Raises
+        ------
+        EmptyWindow
+            That rank has given up.
+        """
+        self._store.wait(["first"], timedelta(seconds=min(wait, _LONGEST) + _PATIENCE))
+        if found := tuple(map(int, self._store.get("first").split())):
+            return found
+        raise EmptyWindow("Rank 0 has nothing to draw from; its own error says why.")
 
     def begin(self) -> None:
         """Start a pass, as all ranks do."""
@@ -566,6 +577,7 @@ class Agreement:
         return tuple(generations), most
 
 
+_PATIENCE, _LONGEST = 300.0, 1e9  # seconds that ranks may be apart when they make a loader; and a time without end
 _TOGETHER = 64  # runs between two words of the others that they have come so far
 _AGREEMENTS = itertools.count()  # live loaders are made in the same order on all ranks
 

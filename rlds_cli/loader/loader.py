@@ -32,6 +32,7 @@ from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.stats import LoaderStats, Meter
 from rlds_cli.loader.storage.page_cache import prefetched
+from rlds_cli.loader.waiting import Wait
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
 from rlds_cli.settings import StrPath
 
@@ -95,6 +96,11 @@ class Loader:
         Take up new generations of a dataset that grows between batches: sample number i is a function of
         (seed, epoch, i) and of the generation that it is drawn from. The log of generations is part of `state_dict`; a
         state, or its ``"generations"``, instead of True draws from these generations again, sample for sample.
+    wait : float, optional
+        Of ``live=True``: wait so many seconds until there is something to draw, and ``min_steps``. Without it nothing
+        to draw is an error at once.
+    min_steps : int, optional
+        Of ``live=True``: steps that each dataset that grows must have before the first batch.
     warm_up : {"first_part"}, optional
         Of `Uniform`, see there: draw the first samples from a first part of a remote dataset, while the rest arrives.
     fill : bool
@@ -108,7 +114,8 @@ class Loader:
     Raises
     ------
     EmptyWindow
-        The window fits none of the episodes.
+        The window fits none of the episodes; or after ``wait`` seconds still none, or there are fewer steps than
+        ``min_steps``.
     BatchSize
         Not positive, not a multiple of the world size, or larger than an epoch whose last batch is dropped.
     UnknownField, NoReward
@@ -145,6 +152,8 @@ class Loader:
         anchors: Anchors = "transitions",
         memory: str | int | None = None,
         live: bool | Mapping[str, Any] | Sequence[tuple[int, ...]] = False,
+        wait: float | None = None,
+        min_steps: int | None = None,
         warm_up: WarmUp | None = None,
         fill: bool = True,
         prefetch: int | None = None,
@@ -169,34 +178,45 @@ class Loader:
         is_live = live is not False
         allowed = None if resident else memory
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
-        growing: LiveDataset | LiveMixture | None = None
+        patience = Wait.of(wait, min_steps, live)
         log: GenerationLog | None = None
         agreement: Agreement | None = None
         first: Generations | None = None
-        source: DatasetSource | MixtureSource
         if is_live:
-            now = tuple(grown(opened).values()) if isinstance(opened, Mixture) else (opened.generation or 0,)
-            log = None if live is True else GenerationLog.read(live, len(now))
+            width = len(grown(opened)) if isinstance(opened, Mixture) else 1
+            log = None if live is True else GenerationLog.read(live, width)
             agreement = Agreement.of(self.ranks, log)
-            first = log.at(0) if log is not None else agreement.first(now) if agreement is not None else None
-        if isinstance(opened, Mixture):
-            if resident:
-                raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
-            mixed = partial(
-                MixtureSource,
-                request=request,
-                transforms=transforms,
-                arrays=frameworks.make(backend, dtype, None),
-                batch_size=self.batch_size,
-                seed=self.seed,
-            )
-            growing = LiveMixture(opened, request, mixed, first) if is_live else None
-            source = mixed(opened) if growing is None else growing.source
-        elif is_live:
-            growing = LiveDataset(opened, request, transforms, made, first)
-            source = growing.source
-        else:
-            _, source = build.dataset_source(opened, request, transforms, made)
+            first = log.at(0) if log is not None else None
+            if agreement is not None and not agreement.leads:
+                first, patience = agreement.first(patience.seconds), Wait()
+        if resident and isinstance(opened, Mixture):
+            raise InvalidArgument('memory="device" is for one dataset, not for a Mixture.', hint="memory=None")
+        mixed = partial(
+            MixtureSource,
+            request=request,
+            transforms=transforms,
+            arrays=frameworks.make(backend, dtype, None),
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+
+        def sourced(data: Dataset | Mixture) -> tuple[LiveDataset | LiveMixture | None, DatasetSource | MixtureSource]:
+            if isinstance(data, Mixture):
+                mixture = LiveMixture(data, request, mixed, first) if is_live else None
+                return mixture, mixed(data) if mixture is None else mixture.source
+            if is_live:
+                dataset = LiveDataset(data, request, transforms, made, first)
+                return dataset, dataset.source
+            return None, build.dataset_source(data, request, transforms, made)[1]
+
+        try:
+            growing, source = patience.first(opened, sourced)
+        except BaseException:
+            if agreement is not None and agreement.leads:
+                agreement.lead(())
+            raise
+        if agreement is not None and agreement.leads and growing is not None:
+            agreement.lead(growing.generations)
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)

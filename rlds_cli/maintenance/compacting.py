@@ -1,4 +1,4 @@
-"""Compact a dataset that grows, and free the rows of its old generations."""
+"""Compact or clear a dataset that grows, and free the rows of its old generations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk
@@ -18,6 +20,7 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import generations, manifest
 from rlds_cli.store.arrays import row_bytes
 from rlds_cli.store.opening import field_of
+from rlds_cli.ted import lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,61 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     return Compacted(
         manifest.read(path).id, path, g.number, g.fingerprint, g.number != old.number, waiting, before, after
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A dataset of which ``left`` episodes left; the others are protected."""
+
+    id: str
+    path: Path
+    generation: int
+    left: int
+    kept: int
+    dry_run: bool = False
+
+
+def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache_dir: StrPath | None = None) -> Cleared:
+    """Let all episodes of a dataset that grows leave; its id, its fields and what it keeps stay.
+
+    Who reads an older generation reads on. The rows are freed when nobody does.
+
+    Parameters
+    ----------
+    ref : str or path
+    protected : bool
+        Protected episodes leave, too.
+    dry_run : bool
+        Only count them.
+    cache_dir : path, optional
+
+    Raises
+    ------
+    RldsError
+        The dataset does not grow.
+    NameTaken
+        A writer is at work; it can clear it itself.
+    NoSpace
+        The disk is full. The dataset is as it was.
+    """
+    path = locate.dataset(ref, cache_dir=cache_dir)
+    id = manifest.read(path).id
+    if not is_growing(path):
+        raise RldsError(f"{id} does not grow: its episodes cannot leave.", hint=f"rlds rm {id}")
+    if dry_run:
+        g = generations.last(path)
+        e = logs.read_episodes(path, g.first_episode, g.episodes)
+        there = np.ones(len(e), bool)
+        gone = logs.read_departed(path, g.departed, episodes=g.episodes) - g.first_episode
+        there[gone[gone >= 0]] = False
+        stays = 0 if protected else int((there & e["protected"]).sum())
+        return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
+    with _writing(path, shared=False) as opened:
+        before = opened.generation
+        if before.kept:
+            opened.commit(lay_out(opened.schema, []), cleared="all" if protected else "unprotected")
+        g = opened.generation
+    return Cleared(id, path, g.number, before.kept - g.kept, g.kept)
 
 
 def unfreed(path: Path) -> tuple[int, int]:

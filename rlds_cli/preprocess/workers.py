@@ -12,6 +12,7 @@ https://docs.ray.io/en/latest/ray-core/tasks.html
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import os
@@ -93,9 +94,18 @@ def why_not_portable(t: Task) -> str:
     script = functions.script()
     if script is None and hasattr(sys.modules.get("__main__"), "__file__"):
         return "a program from standard input cannot be run again by workers"
-    if script and script.suffix == ".py" and "__name__" not in script.read_text(errors="replace"):
+    if script and not _has_guard(script):
         return f'workers would run {script.name} again: put its main part under `if __name__ == "__main__":`'
     return ""
+
+
+def _has_guard(script: Path) -> bool:
+    """Return whether a script asks for its name at the top, as a guard does; True for what is no Python text."""
+    try:
+        tests = [node.test for node in ast.parse(script.read_bytes()).body if isinstance(node, ast.If)]
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
 
 
 def process_count(jobs: int | None, seconds: float) -> int:

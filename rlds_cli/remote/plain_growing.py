@@ -147,7 +147,8 @@ def _read(objects: Objects, name: str, size: int, stats: Stats) -> bytes:
 
 def _checked(directory: Path, g: Generation, fields: Sequence[Field]) -> tuple[Array, contents.Sums]:
     """Return the records of the episodes that are kept, and the sums of their digests, which the generation names."""
-    logs.check_episodes(logs.read_episodes(directory, g.first_episode, g.episodes), 0, g.rows, 1 << 31, directory)
+    found = logs.read_episodes(directory, g.first_episode, g.episodes)
+    logs.check_episodes(found, (g.first_row, 0), g.rows, 1 << 31, directory)
     kept = _kept(directory, g)
     sums = contents.changed(contents.no_sums(), (bytes(d) for d in kept["digest"]))
     if contents.content(fields, sums) != g.content:

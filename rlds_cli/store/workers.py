@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, current_process, get_context, parent_process
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rlds_cli.errors import RldsError
@@ -24,6 +26,26 @@ _SAFE = "PYTHONSAFEPATH"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _KEPT = 64 << 20
 _FROM_HEAP = 32 << 20  # the most that glibc allows
+
+
+GUARD = 'put what it does into `def main():`, and end it with `if __name__ == "__main__":` and, below that, `main()`'
+
+
+def program() -> str:
+    """Return the name of the script that runs, for messages."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).name if file else "the program"
+
+
+def check_started() -> None:
+    """Refuse work in a worker process that has not begun: it runs the program again, which wants the same work done.
+
+    Raises
+    ------
+    RldsError
+    """
+    if getattr(current_process(), "_inheriting", False):  # by which multiprocessing refuses to start processes then
+        raise RldsError("A worker process that starts runs the program again, which wants this work again.", hint=GUARD)
 
 
 class WorkerDied(Exception):
@@ -115,15 +137,26 @@ class _Worker(Generic[R]):
         with _without_this_directory():  # its queues start a process that tracks them
             self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
         self._process: BaseProcess | None = None
+        self._began: Future[None] | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
         if self._process is not None:
             return self._pool.submit(call, *arguments)
         known = {p.pid for p in active_children()}
         with _without_interrupts(), _without_this_directory():  # the new process inherits both
+            self._began = self._pool.submit(_nothing)
             future = self._pool.submit(call, *arguments)
         self._process = next((p for p in active_children() if p.pid not in known), None)
         return future
+
+    def check_began(self) -> None:
+        """Raise RldsError if the process, which has ended, left by itself before its first item."""
+        code = None if self._process is None else self._process.exitcode
+        if code and code > 0 and self._began is not None and self._began.exception() is not None:
+            raise RldsError(
+                f"A worker process left with exit code {code} while it ran {program()} again, before any work.",
+                hint=GUARD,
+            )
 
     def how_it_died(self) -> str:
         """Describe the exit code, which is known once the pool has stopped."""
@@ -164,9 +197,13 @@ def work_through(
     ------
     WorkerDied
         The process of the second attempt died as well.
+    RldsError
+        This process is itself a worker that starts; or a process left before it had begun, as it does where the
+        program has no guard.
     Exception
         The first error that ``call`` raised, once the items in work have been finished and yielded.
     """
+    check_started()
     waiting = deque(items)
     attempts = dict.fromkeys(items, 0)
     idle: list[_Worker[R]] = [_Worker() for _ in range(min(workers, len(items)))]
@@ -185,6 +222,7 @@ def work_through(
                 except BrokenProcessPool:
                     idle.remove(worker)
                     worker.stop()
+                    worker.check_began()
                     how = worker.how_it_died()
                     attempts[number] += 1
                     if attempts[number] == _ATTEMPTS or failed:
@@ -206,6 +244,10 @@ def work_through(
     finally:
         for worker in (*idle, *(w for _, w in busy.values())):
             worker.stop()
+
+
+def _nothing() -> None:
+    """Show that the process has begun."""
 
 
 def keep_freed_memory() -> None:

@@ -22,6 +22,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import archives
 import datasets
+import growing
 import homes
 import locks
 import scene
@@ -29,7 +30,7 @@ import servers
 
 ATTACKS = {
     f"{module.__name__}.{name}": attack
-    for module in (datasets, locks, homes, archives, servers)
+    for module in (datasets, growing, locks, homes, archives, servers)
     for name, attack in module.ATTACKS.items()
 }
 QUICK = [name for name, attack in ATTACKS.items() if getattr(attack, "quick", False)]

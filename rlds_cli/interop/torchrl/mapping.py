@@ -21,6 +21,7 @@ from torchrl.data.utils import CloudpickleWrapper
 from rlds_cli.errors import InvalidArgument, PreprocessError
 from rlds_cli.interop.torchrl.trajectories import Trajectories
 from rlds_cli.interop.torchrl.transitions import Transitions
+from rlds_cli.store.workers import check_started
 
 CHUNK_ROWS, CHUNK_BYTES = 65_536, 64 << 20
 
@@ -158,6 +159,7 @@ def _runner(job: Job, staged: Path, workers: Workers) -> Iterator[Callable[[Chun
         out = TensorDict.load_memmap(staged)
         yield lambda chunks: map(partial(_fill, job, out), chunks)
     else:
+        check_started()
         context = torch.multiprocessing.get_context(workers.start_method)
         with context.Pool(workers.number, _begin, (sent, workers.threads), workers.tasks_each) as pool:
             yield lambda chunks: pool.imap_unordered(_next, chunks)

@@ -100,7 +100,12 @@ class MemberPlan:
             if isinstance(before, StatefulDraw):
                 self.draw = before.take_up(self.pool)
             elif self.pool.prefix.total or WEIGHT in sampler.gives:
-                self.draw = sampler.over(self.pool)
+                try:
+                    self.draw = sampler.over(self.pool)
+                except EmptyWindow:  # no window weighs anything
+                    if not self.grows:
+                        raise
+                    self.pool = self.pool.without_any()
             if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
                 raise InvalidArgument(f"{sampler}: a mixture draws no batches ahead.", hint="lag=0")
 
@@ -179,11 +184,10 @@ class MemberSource:
     # -- their columns
 
     def probe(self, longest: int) -> Gathered:
-        """Read one sample, or none if there is none, to learn the member's columns."""
-        if self.pool.prefix.total:
-            return self.gather(self.locate(Order(0), range(1), longest))
-        none, window = np.zeros(0, np.int64), self.source.locator.window
-        drawn = SampledWindows(Order(0), range(0), none, none, lambda: np.zeros(0), np.zeros(0))
+        """Read the first window, or none if there is none, to learn the member's columns; nothing is drawn."""
+        count, window = min(1, self.pool.prefix.total), self.source.locator.window
+        first, ones = np.zeros(count, np.int64), np.ones(count)
+        drawn = SampledWindows(Order(0), range(count), first, first, lambda: ones, ones)
         return self.gather(Located(self.pool.table, drawn, window.extent(longest)))
 
     def gather(self, samples: Located) -> Gathered:
@@ -284,6 +288,7 @@ class MixtureSource:
         _check_windows(mixture, [d.pool for d in drawings])
         for d in drawings:
             d.begin()
+        _check_windows(mixture, [d.pool for d in drawings])
         _check_names(request, drawings)
         names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
         self._member = partial(MemberSource, names=names, request=request, transforms=transforms, arrays=arrays)
@@ -319,10 +324,14 @@ class MixtureSource:
             same = member.dataset is self.mixture.parts[name].dataset and i not in self.learners
             if self.members[i].grows and not same:
                 changed[i] = self._plan(name, member)
+        learners = self.learners
+        for plan in (plan for i, plan in changed.items() if i not in learners):
+            plan.begin()
         _check_windows(mixture, [changed[i].pool if i in changed else m.pool for i, m in self._numbered])
+        for i in changed.keys() & learners.keys():  # each goes on from what it learned, and cannot go back
+            changed[i].begin(learners[i])
         made.members = list(self.members)
         for i, plan in changed.items():
-            plan.begin(self.members[i].source.locator.draw)
             made.members[i] = self._member(plan)
         return made
 

@@ -125,6 +125,7 @@ class PrioritizedDraw(StatefulDraw):
 
     def __init__(self, sampler: Prioritized, pool: WindowIndex) -> None:
         self.ahead = sampler.lag
+        self._begun = False  # something was drawn, or a state was loaded
         self._sampler, self._pool, total = sampler, pool, pool.prefix.total
         self._drawn: deque[_Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
         self._places = Places() if pool.live else None
@@ -157,6 +158,7 @@ class PrioritizedDraw(StatefulDraw):
 
     def _draw(self, order: Order, positions: SampleNumbers) -> tuple[IntArray, FloatArray, FloatArray]:
         """Draw windows by `WindowIndex.name`, with their chances and importance weights [K]."""
+        self._begun = True
         places = self.priorities.find(order.uniform(WINDOW, positions))
         windows = places if self._places is None else self._places.names(places)
         return windows, *self.priorities.weigh(places)
@@ -171,8 +173,16 @@ class PrioritizedDraw(StatefulDraw):
         return max([sample, *(d.positions.stop for d in self._drawn if d.epoch == epoch)])
 
     def take_up(self, pool: WindowIndex) -> PrioritizedDraw:
-        """Give new windows the highest priority so far, and those that left none, see `StatefulDraw`."""
+        """Give new windows the highest priority so far, and those that left none, see `StatefulDraw`.
+
+        Before the first draw it begins anew: the places of windows, and with them the order of additions in the sums,
+        follow from the generations that samples were drawn from.
+        """
         assert self._places is not None
+        if not self._begun:
+            fresh = PrioritizedDraw(self._sampler, pool)
+            fresh.ahead = self.ahead
+            return fresh
         self._come(self._places, pool)
         return self.over(pool)
 
@@ -230,6 +240,7 @@ class PrioritizedDraw(StatefulDraw):
             A priority is negative or not finite; nothing is changed.
         """
         self.priorities.update(*self._placed(report))
+        self._begun = True
         if beta is not None:
             self.priorities.beta = beta
 
@@ -274,6 +285,7 @@ class PrioritizedDraw(StatefulDraw):
             self.priorities.load(held)
         self.forget()
         self._drawn.extend(drawn)
+        self._begun = True
 
     def _loaded(self, drawn: Mapping[str, Any], epoch: int) -> _Drawn:
         windows = np.asarray(host(drawn["windows"]), np.int64)

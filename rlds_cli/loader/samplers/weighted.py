@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.errors import EmptyWindow, InvalidArgument, LoaderError, UnknownField
 from rlds_cli.loader import kernel
 from rlds_cli.loader.index import PROBABILITY, FloatArray, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
@@ -56,6 +56,9 @@ class Weighted(Endless):
                 f"{self} over a Mixture: an array is of the episodes of one dataset.", hint="an episode column by name"
             )
         given = of(pool, self.weight, "Weighted", "weights")
+        if pool.live and not np.any(given.values):
+            what = f"Weighted, {given.what}: all {len(given.values):,} weights are zero: nothing can be drawn."
+            raise _weightless(pool, what)
         hint = None
         if isinstance(self.weight, str):
             hint = f'an array of weights made of it: Weighted(np.exp(ds.episodes["{self.weight}"] / scale))'
@@ -70,9 +73,10 @@ def _by_episode(pool: WindowIndex, weight: DatasetWeights) -> Draw:
     counts = pool.prefix.counts
     usable = weight.values.take(pool.table.number)
     if not usable.any():
-        raise InvalidArgument(
+        raise _weightless(
+            pool,
             f"Weighted, {weight.what}: the {len(usable):,} episodes that have a window all weigh zero: nothing can be"
-            " drawn."
+            " drawn.",
         )
     cumulative = Cumulative(usable)
 
@@ -91,8 +95,9 @@ def _by_episode(pool: WindowIndex, weight: DatasetWeights) -> Draw:
 def _by_step(pool: WindowIndex, weight: DatasetWeights) -> Draw:
     of_windows = weight.of_windows(pool, without=0.0)
     if not of_windows.any():
-        raise InvalidArgument(
-            f"Weighted, {weight.what}: no window has its anchor at a step that weighs anything: nothing can be drawn."
+        raise _weightless(
+            pool,
+            f"Weighted, {weight.what}: no window has its anchor at a step that weighs anything: nothing can be drawn.",
         )
     cumulative = Cumulative(of_windows)
 
@@ -101,6 +106,11 @@ def _by_step(pool: WindowIndex, weight: DatasetWeights) -> Draw:
         return SampledWindows(order, positions, *pool.prefix.find(windows), partial(cumulative.probability, windows))
 
     return draw
+
+
+def _weightless(pool: WindowIndex, why: str) -> LoaderError:
+    """Return the error of weights that are all zero: of a dataset that grows, later episodes may weigh something."""
+    return EmptyWindow(why) if pool.live else InvalidArgument(why)
 
 
 def _checked(weight: Any, what: str, hint: str | None = None) -> FloatArray:

@@ -1,0 +1,51 @@
+"""``rlds clear``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.text import plural
+
+if TYPE_CHECKING:
+    from rlds_cli.maintenance.compacting import Cleared
+
+
+@app.command("clear")
+def clear(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset that grows.", autocompletion=options.complete_here)
+    ],
+    protected: Annotated[bool, typer.Option("--protected", help="Protected episodes leave, too.")] = False,
+    yes: options.Yes = False,
+    dry_run: options.DryRun = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Let all episodes of a dataset that grows leave; its id and its fields stay.
+
+    Readers go on with the generation that they hold. Protected episodes stay without --protected.
+
+    Example: rlds clear local/run7 --yes
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.maintenance import compacting
+
+    planned = compacting.clear(id, protected=protected, dry_run=True, cache_dir=cache_dir)
+    if dry_run:
+        return out.result(planned, _cleared(planned))
+    if not yes and planned.left:
+        out.confirm(_cleared(planned))
+    done = compacting.clear(id, protected=protected, cache_dir=cache_dir)
+    return out.result(done, _cleared(done))
+
+
+def _cleared(done: Cleared) -> str:
+    stay = f"; {plural(done.kept, 'protected episode')} stay" if done.kept else ""
+    will = "would leave" if done.dry_run else "left"
+    return f"{done.id}  generation {done.generation:,}  {plural(done.left, 'episode')} {will}{stay}"
