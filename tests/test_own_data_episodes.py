@@ -146,7 +146,7 @@ def test_a_group_per_episode(tmp_path: Path, prefix: str) -> None:
     rows = Rows("plain", path)
     check(rows, made)
     assert rows.episodes.group == [f"{prefix}{k}" for k in range(12)]
-    assert rows.episodes.extra == {"task": ["pull", "push"] * 6}
+    assert rows.episodes.extra == {"robot": ["arm"] * 12, "task": ["pull", "push"] * 6}
 
 
 def test_patterns_name_what_names_do_not_tell(tmp_path: Path) -> None:

@@ -143,12 +143,12 @@ def create(
     (3, ['terminated'])
     """
     id = ids.parse(ref)
-    env = ({"id": env_id} if env_id else {}) | _rate(fps)
+    env = ({"id": env_id} if env_id else {}) | rate(fps)
     given = {"observation": observation_space, "action": action_space}
     told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
     if frames not in ("encoded", "raw"):
         raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
-    facts = _texts(license=license, description=description, citation=citation)
+    facts = texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
     check_free(id, where, force)
@@ -175,7 +175,7 @@ def create(
     return open_dataset(str(id), cache_dir=cache_dir)
 
 
-def _texts(**given: str | None) -> dict[str, str]:
+def texts(**given: str | None) -> dict[str, str]:
     """Return the texts about a dataset for the manifest."""
     for name, text in given.items():
         if text is not None and not isinstance(text, str):
@@ -197,7 +197,7 @@ def _spaces(
     return known | dict(told), (Note("no-space", why),) if why else ()
 
 
-def _rate(fps: float | None) -> dict[str, float]:
+def rate(fps: float | None) -> dict[str, float]:
     """Return the steps per second for the manifest."""
     if fps is None:
         return {}

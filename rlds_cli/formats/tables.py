@@ -6,6 +6,7 @@ columns are in no file, and are computed from others::
     not:masks           whether a column is 0; masks are 0 at terminated steps
     ends:episode_ends   the number of the episode of a row, from a list of the ends or the lengths of episodes
     missing:action      whether a row has no value: null in the file, or NaN in every component
+    first:step_type     whether a step type of dm_env is FIRST (0); last:step_type, whether it is LAST (2)
     done without late   whether ``done`` is set and ``late`` is not
     [x, y, theta]       several columns as one, components side by side
 
@@ -38,6 +39,8 @@ from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_tables import is_csv, is_json_lines, open_text
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
+FIRST, LAST = "first:", "last:"
+STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
 EPISODE_NUMBER = "#episode"  # the number of the run of rows that a row belongs to, in a view
 MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
@@ -144,8 +147,9 @@ class Table:
 
     def may_miss(self, key: str) -> bool:
         """Return whether rows of a column may have no value, and would read as 0."""
-        c = self.columns[key]
-        return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
+        if not isinstance(self.source, ArrowFile) or key in self._derivations or key not in self.columns:
+            return False  # derived columns have a value in every row
+        return self.columns[key].dtype.kind in "biu"
 
     def derive(self, keys: Collection[str]) -> None:
         """Add the derived columns among ``keys``.
@@ -160,9 +164,13 @@ class Table:
                 self._add(key, *found)
 
     def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
+        self.derive(inputs)
         for name in inputs:
             if name not in self.columns:
-                raise UnknownLayout(f'{self.path.name} has no "{name}".', hint=f"it holds {', '.join(self.columns)}")
+                raise UnknownLayout(
+                    f'{self.path.name} has no "{name}".{text.did_you_mean(name, self.own)}',
+                    hint=f"it holds {', '.join(self.own)}",
+                )
         first = self.columns[inputs[0]]
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
@@ -180,6 +188,8 @@ class Table:
             self._derivations[key] = self._missing(inputs[0])
         elif kind == NOT:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: seen[inputs[0]] == 0)
+        elif kind in STEP_TYPES:
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _is_step_type(seen[inputs[0]], kind))
         else:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
         shape = first.shape[:1] if kind == MISSING else first.shape
@@ -275,7 +285,7 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         a, _, b = key.partition(WITHOUT)
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"
-    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING) else None
+    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING, FIRST, LAST) else None
 
 
 def _stacked(columns: Sequence[TableColumn], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -297,6 +307,14 @@ def _without(a: Array, b: Array) -> Array:
         return np.asarray((v != 0) & (v == v))
 
     return is_set(a) & ~is_set(b).reshape(a.shape)
+
+
+def _is_step_type(values: Array, kind: str) -> Array:
+    number, name = STEP_TYPES[kind]
+    if values.dtype.kind != "O":
+        return np.asarray(values == number)
+    known = [text.decode() if isinstance(text, bytes) else str(text) for text in values.reshape(-1)]
+    return np.array([text.upper().endswith(name) for text in known], bool).reshape(values.shape)
 
 
 def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array:
