@@ -37,6 +37,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
+from rlds_cli.formats.tables import is_empty, no_rows
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home, locate
@@ -347,6 +348,9 @@ def _reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_ba
     found = _recognised(files, skip_bad)
     if found:
         return found
+    empty = next((f for f in files if is_empty(f)), None)
+    if empty is not None and not skip_bad:
+        raise no_rows(empty.name)
     if mapped:
         return "plain", "columns of rows, by --map"
     _blame_one(files)

@@ -29,19 +29,21 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
-from rlds_cli.errors import NoSpace, UnknownLayout
+from rlds_cli.errors import NoSpace, RldsError, UnknownLayout
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
-from rlds_cli.formats.text_tables import is_csv, is_json_lines, open_text
+from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
 STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
+TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".h5", ".hdf5", ".hdf")
+EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
 EPISODE_NUMBER = "#episode"  # the number of the run of rows that a row belongs to, in a view
 MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
 COPY_BYTES = 8 << 20
@@ -351,6 +353,37 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
 def is_flat(path: Path) -> bool:
     """Return whether ``open_flat`` knows the format of a file."""
     return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file has the name or the content of a table and no rows; False for a file that is damaged."""
+    try:
+        start, size = _head(path), path.stat().st_size
+    except OSError:
+        return False
+    if path.suffix.lower() not in TABLES:
+        return False
+    if not start.strip() and size == len(start):
+        return True
+    if path.suffix.lower() in CSV:  # a header of one name, or a last line without its end, are a header, too
+        return size == len(start) and len(start.split()) > 0 and len(start.strip().splitlines()) == 1
+    if path.suffix.lower() == ".npz" and start.startswith(EMPTY_ZIP):
+        return True
+    try:
+        with open_flat(path) as table:
+            return not any(not c.shape or c.shape[0] for c in table.columns.values())
+    except (RldsError, OSError, ValueError):
+        return False
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as f:
+        return f.read(1 << 16)
+
+
+def no_rows(name: str) -> UnknownLayout:
+    """Return the error for a file without rows."""
+    return UnknownLayout(f"{name} has no rows.", hint="--skip-bad leaves it out of several; or remove the file")
 
 
 def is_text(path: Path) -> bool:

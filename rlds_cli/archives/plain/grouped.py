@@ -48,7 +48,7 @@ from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, open_flat
+from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, no_rows, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -364,6 +364,8 @@ def plan(archive: Archive) -> Plan:
             found.entries = [u for u in found.entries if u.file != index]
             found.notes.append(skipped_file(archive.name_of(index), e))
     if not found.entries:
+        if len(archive.files) == 1:
+            raise no_rows(archive.name_of(0))
         raise UnknownLayout(f"None of {len(archive.files):,} files holds an episode with steps.")
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
     good = sorted({u.file for u in found.entries})

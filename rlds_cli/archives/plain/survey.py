@@ -39,7 +39,7 @@ from rlds_cli.archives.plain.boundaries import (
 )
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, TableView, open_flat
+from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, TableView, no_rows, open_flat
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -94,6 +94,8 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
         observed = [key for name, key in what.fields.items() if is_observation(name) and table[key].shape]
         observations = max((table[key].shape[0] for key in observed), default=rows)
+        if not rows and not observations:
+            raise no_rows(path.name)
         for key in observed:  # for the layout, which wants as many rows of all
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
         found = layouts.of(table, path.name, flags_of(what)[0])
@@ -115,7 +117,7 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False)
         It has no observations or no actions.
     """
     if not table.columns:
-        raise UnknownLayout(f"{table.path.name} has no rows.", hint="--skip-bad leaves it out; or remove the file")
+        raise no_rows(table.path.name)
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
