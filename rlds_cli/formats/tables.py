@@ -36,6 +36,7 @@ from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plai
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
+from rlds_cli.formats.text_numbers import Mixed
 from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
@@ -146,6 +147,11 @@ class Table:
     def made_of(self, key: str) -> tuple[str, ...]:
         """The inputs of a derived column; none for a column of the file."""
         return self._derivations[key].inputs if key in self._derivations else ()
+
+    @property
+    def mixed(self) -> Mapping[str, Mixed]:
+        """Columns of text that hold numbers, too."""
+        return self.source.mixed if isinstance(self.source, ArrowFile) else {}
 
     def may_miss(self, key: str) -> bool:
         """Return whether rows of a column may have no value, and would read as 0."""

@@ -58,7 +58,7 @@ from rlds_cli.archives.names import differences, meaning, says_more
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import is_hdf5, open_file, reading
 from rlds_cli.formats.hdf5_rows import components, nan_count
-from rlds_cli.formats.tables import MISSING, Readable, Table, hdf5_table, open_flat
+from rlds_cli.formats.tables import MISSING, Readable, Table, hdf5_table, no_rows, open_flat
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -140,6 +140,8 @@ def plan(archive: Archive) -> Plan:
         seen.append(found)
         limits.append(by.limits)
         notes += [*found.notes, *([] if found.rows else [Note("empty-file", "has no rows", 1, archive.name_of(index))])]
+    if not any(s.rows for s in seen):
+        raise no_rows(archive.name_of(0))
     mode = None if not any(s.next_columns for s in seen) else FINAL if all(map(_can_cut, seen)) else OWN
     schema = _schema(archive, seen, mode, archive.episodes_by or DEFAULT)
     facts = {"next_observations": mode, "flags": dtypes, **({"jumps": limits} if any(limits) else {})}

@@ -111,7 +111,7 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True, arr
         A flag does not have one value per row.
     """
     fields, done = flags_of(meaning)
-    table.derive([*fields.values(), *(k for k in (meaning.starts, meaning.lasts) if k is not None)])
+    table.derive([*fields.values(), *_marks(meaning)])
     actions = tuple(key for name, key in fields.items() if name.partition("/")[0] == "action")
     rows = max((table[a].shape[0] for a in actions if table[a].shape), default=0)
     table.derive([MISSING + a for a in actions])
@@ -143,6 +143,11 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True, arr
                 hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
     return found
+
+
+def _marks(meaning: Meaning) -> tuple[str, ...]:
+    """Return the columns that mark episodes by themselves; they may be derived."""
+    return tuple(k for k in (meaning.ids, meaning.steps, meaning.starts, meaning.lasts) if k is not None)
 
 
 def _check_list(table: Table, key: str, told: int, rows: int) -> None:

@@ -33,6 +33,7 @@ from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
     Meaning,
+    check_key,
     check_numbers,
     differences,
     episode_column,
@@ -196,6 +197,9 @@ def _episode(
     check_numbers(table, fields)
     table.hidden.update(what.ignored, [done] if done else [])
     following = {n: k for n, k in fields.items() if is_below(n, NEXT_OBSERVATION)}
+    for name_of_column, key in chosen.items():
+        if name_of_column.startswith(EPISODE_PREFIX):
+            check_key(table.columns, key, name)
     rows = _length(table, fields, name)
     trimmed = _is_trimmed(table, fields, rows, rewards)
     found = _GroupEpisode(

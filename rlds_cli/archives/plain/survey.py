@@ -465,7 +465,7 @@ def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
     shapes = {name: table[key].shape for name, key in fields.items()}
     rows = max((s[0] for n, s in shapes.items() if n.partition("/")[0] == "action" and s), default=0)
     observed = {s[0] for n, s in shapes.items() if is_observation(n) and s}
-    if what.ids is not None and table[what.ids].shape[:1] == (rows,):
+    if what.ids is not None and (ids := table.get(what.ids)) is not None and ids.shape[:1] == (rows,):
         return False
     once = any(name in FLAGS and shape == () for name, shape in shapes.items())
     if once or (observed == {rows + 1} and not _inside(table, fields, rows)):
