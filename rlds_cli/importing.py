@@ -20,14 +20,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import Archive, Plan, reader, recognise, recognise_most, without_bad_files
+from rlds_cli.archives import (
+    ARRIVE,
+    REWARDS,
+    Archive,
+    Plan,
+    reader,
+    recognise,
+    recognise_most,
+    without_bad_files,
+)
 from rlds_cli.convert.archive import Conversion, convert, identities
+from rlds_cli.convert.create import rate, texts
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import ArchiveError, InvalidId, NameTaken, RldsError, UnknownLayout
+from rlds_cli.errors import ArchiveError, InvalidArgument, InvalidId, NameTaken, RldsError, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
+from rlds_cli.formats.tables import is_empty, no_rows
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home, locate
@@ -45,7 +56,7 @@ _NOT_DATA = (".lock", "~")
 # Texts about the data in a directory; imported only if they are named explicitly.
 _ABOUT = (".md", ".rst")
 _ABOUT_NAMES = ("readme", "license", "licence", "citation", "notice")
-KEYS = ("fields", "episodes_by")
+KEYS = ("fields", "episodes_by", "rewards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ def plan_import(
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
+    rewards: str | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import. Reads no bulk data and writes nothing.
 
@@ -103,9 +115,15 @@ def plan_import(
         Leave out files that cannot be read; the notes name them.
     last_step : {"action", "observation"}, optional
         Content of the last step of an RLDS episode; by default it is inferred.
+    rewards : {"action", "arrive"}, optional
+        The step that the reward and the flags of a row of a table belong to: the action of that row, or, as in dm_env,
+        the action of the row before. By default the action of that row; a last row with a reward and no action is
+        then refused.
 
     Raises
     ------
+    InvalidArgument
+        ``rewards`` is neither of these, or the files are not tables.
     UnknownLayout
         No reader recognises the files; the hint is a command to try.
     ArchiveError
@@ -120,8 +138,10 @@ def plan_import(
             _refuse_address(str(path), str(id))
         _refuse_dataset(settings.expanded(path).absolute())
     files = expand(given)
-    name, what = reader_for(files, format, bool(fields), skip_bad)
-    archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step)
+    if rewards not in (None, *REWARDS):
+        raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
+    name, what = reader_for(files, format, bool(fields), skip_bad, rewards)
+    archive = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step, rewards=rewards)
     archive = without_bad_files(name, archive) if skip_bad else archive
     plan = reader(name).plan(archive)
     known = [p.rows for p in plan.parts]
@@ -152,6 +172,10 @@ def import_archive(
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
+    rewards: str | None = None,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
     store: Literal["memmap", "zarr"] = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
@@ -161,24 +185,29 @@ def import_archive(
 ) -> Dataset:
     """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
 
-    Repeating the same import returns at once. For the parameters see ``plan_import`` and ``rlds_cli.download``.
+    Repeating the same import returns at once. For the parameters see ``plan_import`` and ``rlds_cli.download``;
+    ``fps``, ``license`` and ``description`` are those of ``rlds_cli.create``, and come before what the files say.
 
     Raises
     ------
+    InvalidArgument
+        ``fps`` is not a positive number, or a text is not a string.
     NameTaken
         The id exists, and was made of other files or with other options.
     """
     tell = shown(progress)
     ids.frames_variant(frames)
-    planned = plan_import(
-        paths, ref, format=format, fields=fields, episodes_by=episodes_by, skip_bad=skip_bad, last_step=last_step
-    )
+    about = stated(fps=fps, license=license, description=description)
+    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad}
+    how |= {"last_step": last_step, "rewards": rewards}
+    planned = plan_import(paths, ref, **how)
     where = settings.read(cache_dir)
     place, id = Home(where.home), ids.parse(planned.id)
     options: dict[str, Any] = {"fields": dict(fields or {}), "episodes_by": episodes_by}
     options |= {"store": store, "frames": frames}
     options |= {"skip_bad": True} if skip_bad else {}
-    options |= {"last_step": last_step} if last_step else {}
+    given = {"last_step": last_step, "rewards": rewards, "fps": fps, "license": license, "description": description}
+    options |= {n: v for n, v in given.items() if v}
     seen = identities(planned.plan.archive.files)
     sources = _describe_files(planned, tell)
     if not force and _is_done(id, where, options, sources):
@@ -191,6 +220,7 @@ def import_archive(
         frames=frames,
         sources=sources,
         options=options,
+        stated=about,
         seen=seen,
     )
     del planned  # it is large for millions of episodes, and the conversion makes its own
@@ -213,6 +243,19 @@ def _refuse_address(url: str, id: str) -> None:
         f'"{url}" is an address; only files on this machine can be imported.',
         hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does{lerobot}",
     )
+
+
+def stated(
+    *, fps: float | None = None, license: str | None = None, description: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return what a user states about a dataset, for ``env`` and ``facts`` of its manifest.
+
+    Raises
+    ------
+    InvalidArgument
+        ``fps`` is not a positive number, or a text is not a string.
+    """
+    return {"env": rate(fps), "facts": texts(license=license, description=description)}
 
 
 def _refuse_dataset(path: Path) -> None:
@@ -311,7 +354,9 @@ def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([f.parent for f in files]))
 
 
-def reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool) -> tuple[str, str]:
+def reader_for(
+    files: Sequence[Path], format: str | None, mapped: bool, skip_bad: bool, rewards: str | None = None
+) -> tuple[str, str]:
     """Return the reader of files, and in words how they were recognised.
 
     Parameters
@@ -322,18 +367,34 @@ def reader_for(files: Sequence[Path], format: str | None, mapped: bool, skip_bad
         Whether keys are assigned to fields: the plain reader then takes files that none recognises.
     skip_bad : bool
         Whether some files may be unreadable.
+    rewards : {"action", "arrive"}, optional
+        ``arrive`` is for tables, whose reader reads other files of columns, too.
 
     Raises
     ------
     UnknownLayout, ArchiveError
         No reader recognises the files, or all but one.
+    InvalidArgument
+        ``rewards`` is ``arrive``, and the files say themselves what their rewards belong to.
     """
+    if rewards == ARRIVE:
+        name, what = reader_for(files, format, mapped, skip_bad)
+        if name in ("plain", "d4rl", "vd4rl"):
+            return "plain", what
+        raise InvalidArgument(
+            f"--rewards arrive is for tables and files of episodes; {files[0].name} is read as {name}, "
+            "which says what its rewards belong to.",
+            hint="leave out --rewards",
+        )
     if format is not None:
         reader(format)
         return format, f"read as {format}, as requested"
     found = _recognised(files, skip_bad)
     if found:
         return found
+    empty = next((f for f in files if is_empty(f)), None)
+    if empty is not None and not skip_bad:
+        raise no_rows(empty.name)
     if mapped:
         return "plain", "columns of rows, by --map"
     _blame_one(files)
@@ -392,10 +453,11 @@ def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """The content of a mapping file: keys by field, and the rule for episode ends if it has one."""
+    """The content of a mapping file: keys by field, the rule for episode ends, and the step of a row's reward."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     episodes_by: str | None = None
+    rewards: str | None = None
 
 
 def read(path: StrPath) -> FieldMapping:
@@ -409,7 +471,7 @@ def read(path: StrPath) -> FieldMapping:
     Examples
     --------
     >>> read("press.json")  # doctest: +SKIP
-    FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial')
+    FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial', rewards=None)
     """
     file = Path(path)
     try:
@@ -420,14 +482,14 @@ def read(path: StrPath) -> FieldMapping:
     if not isinstance(said, dict):
         raise RldsError(f"{file} holds no mapping.", hint='as in {"observation": "state/q", "action": "cmd"}')
     fields = said.get("fields", {k: v for k, v in said.items() if k not in KEYS})
-    rule = said.get("episodes_by")
+    rule, rewards = said.get("episodes_by"), said.get("rewards")
     odd = sorted(set(said) - set(KEYS)) if "fields" in said else []
-    if odd or not isinstance(fields, dict) or not isinstance(rule, str | None):
+    if odd or not isinstance(fields, dict) or not isinstance(rule, str | None) or not isinstance(rewards, str | None):
         raise RldsError(
-            f"{file}: {', '.join(odd) or 'fields or episodes_by'} is not a valid entry.",
+            f"{file}: {', '.join(odd) or ', '.join(KEYS)} is not a valid entry.",
             hint=f"valid entries: {', '.join(KEYS)}",
         )
     wrong = [k for k, v in fields.items() if not isinstance(v, str)]
     if wrong:
         raise RldsError(f"{file}: {wrong[0]} is {fields[wrong[0]]!r}; the name of a key is expected.")
-    return FieldMapping(fields, rule)
+    return FieldMapping(fields, rule, rewards)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.convert import appending, merging
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField, UnknownLayout
 from rlds_cli.maintenance import gc
 from rlds_cli.maintenance.verification import trace, verify
 from rlds_cli.report.diff import compare
@@ -385,3 +385,42 @@ def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):
         for name in one.schema:
             assert np.array_equal(ds.episode(k)[name], one.episode(number)[name]), name
     assert verify("local/both", cache_dir=tmp_path).ok
+
+
+def test_the_second_day_is_read_as_the_first_one(tmp_path):
+    for day in (1, 2, 3):
+        key = "cmd" if day < 3 else "command"
+        columns = {"q": np.arange(4.0) * day, key: np.ones(4), "gain": np.full(4, day), "run": [1, 1, 2, 2]}
+        own_files.write(tmp_path / f"day{day}.parquet", columns)
+    how = {"fields": {"observation": "q", "action": "cmd", "reward": "gain"}, "episodes_by": "field:run"}
+    about = {"fps": 20, "license": "CC-BY-4.0", "description": "A robot presses."}
+    rlds_cli.append("local/all", tmp_path / "day1.parquet", cache_dir=tmp_path, **how, **about)
+    assert rlds_cli.append("local/all", tmp_path / "day2.parquet", cache_dir=tmp_path, fps=20.0).episodes == 2
+    with pytest.raises(UnknownLayout, match='no "cmd"') as e:
+        rlds_cli.append("local/all", tmp_path / "day3.parquet", cache_dir=tmp_path)
+    assert "first append" in str(e.value.hint)
+    rlds_cli.append("local/all", tmp_path / "day3.parquet", cache_dir=tmp_path, fields={"action": "command"})
+    ds = rlds_cli.open_dataset("local/all", cache_dir=tmp_path)
+    assert firsts_flat(ds) == [[0, 1], [2, 3], [0, 2], [4, 6], [0, 3], [6, 9]]
+    assert ds.manifest.env["fps"] == 20 and ds.manifest.facts["licence"] == "CC-BY-4.0"
+    assert ds.manifest.facts["description"] == "A robot presses." and trace(ds, 20).ok
+    with pytest.raises(InvalidArgument, match="fps of local/all cannot become 10"):
+        rlds_cli.append("local/all", tmp_path / "day1.parquet", cache_dir=tmp_path, fps=10, again=True)
+    assert ds.num_episodes == rlds_cli.open_dataset("local/all", cache_dir=tmp_path).num_episodes
+
+
+def firsts_flat(ds) -> list[list[float]]:
+    return [np.ravel(ds.episode(k)["observation"]).tolist() for k in range(ds.num_episodes)]
+
+
+def test_commands_import_and_append_take_what_a_dataset_is(tmp_path, files, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    about = ["--fps", "12.5", "--license", "MIT", "--description", "Two runs."]
+    for command in (["import", "files/a.hdf5", "--as", "local/i"], ["append", "local/a", "files/a.hdf5"]):
+        result = CliRunner().invoke(app, [*command, *about])
+        assert result.exit_code == 0, result.output
+        ds = rlds_cli.open_dataset(f"local/{command[0][0]}")
+        assert ds.manifest.env["fps"] == 12.5
+        assert (ds.manifest.facts["licence"], ds.manifest.facts["description"]) == ("MIT", "Two runs.")
+        wrong = CliRunner().invoke(app, [*command[:-1], command[-1], "--fps", "-3", "--dry-run"])
+        assert wrong.exit_code and isinstance(wrong.exception, InvalidArgument)

@@ -146,7 +146,7 @@ def test_a_group_per_episode(tmp_path: Path, prefix: str) -> None:
     rows = Rows("plain", path)
     check(rows, made)
     assert rows.episodes.group == [f"{prefix}{k}" for k in range(12)]
-    assert rows.episodes.extra == {"task": ["pull", "push"] * 6}
+    assert rows.episodes.extra == {"robot": ["arm"] * 12, "task": ["pull", "push"] * 6}
 
 
 def test_patterns_name_what_names_do_not_tell(tmp_path: Path) -> None:
@@ -302,3 +302,63 @@ def test_traces_lead_back_to_the_episodes(tmp_path: Path, kind: str) -> None:
     ds = import_archive(tmp_path / "d" if kind == "files" else grouped(tmp_path / "a.h5", made), "local/x")
     found = trace(ds, 40)
     assert found.ok and found.values > 150
+
+
+# -- values that a file holds once
+
+
+@pytest.mark.parametrize("layout", ["D4RL", "rows", "a file per episode", "groups"])
+def test_attributes_of_files_and_groups_are_columns_of_the_episode_table(tmp_path: Path, layout: str) -> None:
+    ends = [False, True, False, True]
+    names = ("observations", "actions", "rewards", "terminals") if layout == "D4RL" else ("obs", "act", "rew", "done")
+    values = (np.arange(8.0).reshape(4, 2), np.ones((4, 1)), np.arange(4.0), ends)
+    for k in range(2):
+        with h5py.File(tmp_path / f"run{k}.h5", "w") as f:
+            parts = [("", slice(0, 4))]
+            if layout == "a file per episode":
+                parts = [("", slice(2, 4))]
+            elif layout == "groups":
+                parts = [(f"demo_{i}/", slice(2 * i, 2 * i + 2)) for i in range(2)]
+            for prefix, rows in parts:
+                for name, column in zip(names, values, strict=True):
+                    f[prefix + name] = column[rows]
+            if layout == "groups":
+                f["demo_1"].attrs["operator"] = "eve"  # comes before the file's
+            f.attrs.update({"task": "push", "success": bool(k), "operator": "ann", "score": 0.5 + k})
+            f.attrs["limits"] = np.zeros(3)
+            if k:
+                f.attrs["shift"] = 2
+    ds = import_archive(tmp_path, "local/x")
+    episodes = ds.num_episodes
+    assert episodes == (2 if layout == "a file per episode" else 4)
+    half = [0] * (episodes // 2) + [1] * (episodes // 2)
+    assert ds.episodes["task"].tolist() == ["push"] * episodes
+    assert ds.episodes["success"].tolist() == [bool(k) for k in half]
+    assert ds.episodes["score"].tolist() == [0.5 + k for k in half]
+    assert ds.episodes["operator"].tolist() == (["ann", "eve"] * 2 if layout == "groups" else ["ann"] * episodes)
+    assert ds.select(where="success and task == 'push'").num_episodes == episodes // 2
+    assert ds.select(where="shift == 2").num_episodes == episodes // 2
+    assert "limits" not in ds.episodes
+
+
+def test_scalars_of_npz_files_are_columns_of_the_episode_table(tmp_path: Path) -> None:
+    for k in range(2):
+        rows = {"obs": np.arange(4.0), "action": np.ones(4), "done": [False, True, False, True]}
+        np.savez(tmp_path / f"run{k}.npz", task=["push", "pull"][k], operator=np.array("ann"), seed_no=k, **rows)
+    ds = import_archive(tmp_path, "local/x")
+    assert ds.episodes["task"].tolist() == ["push", "push", "pull", "pull"]
+    assert ds.episodes["operator"].tolist() == ["ann"] * 4 and ds.episodes["seed_no"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_key_that_is_not_there_is_named_with_its_neighbours(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", obs=np.zeros(3), action=np.zeros(3), done=[0, 0, 1])
+    np.savez(tmp_path / "b.npz", obs=np.zeros(3), actions=np.zeros(3), done=[0, 0, 1])
+    for fields in ({"action": "actoin"}, {"action": "[actoin]"}, {"terminated": "not:actoin"}, {"episode": "actoin"}):
+        with pytest.raises(UnknownLayout, match=r'a\.npz has no "actoin"\. Did you mean "action"') as e:
+            plan_import(tmp_path / "a.npz", "local/x", fields=fields)
+        assert "obs" in str(e.value.hint)
+    for fields in ({"step": "actoin"}, {"starts": "actoin"}, {"episode/task": "actoin"}):
+        with pytest.raises(UnknownLayout, match=r'a\.npz has no "actoin"'):
+            plan_import(tmp_path / "a.npz", "local/x", fields=fields)
+    with pytest.raises(UnknownLayout, match=r'b\.npz has no "action"\. Did you mean "actions"'):
+        plan_import([tmp_path / "a.npz", tmp_path / "b.npz"], "local/x", fields={"action": "action"})

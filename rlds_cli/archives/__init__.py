@@ -53,6 +53,7 @@ READERS = (
 )
 # Readers that stop at the first damaged file.
 STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
+REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 
 
@@ -209,6 +210,9 @@ class Archive:
         Files were left out on purpose: a described file that is missing is no error.
     left_out : tuple of Note
         Notes on files that were left out before a reader saw them.
+    rewards : str or None
+        The step that the reward of a row belongs to: ``action``, the action of the row; ``arrive``, the action of the
+        row before. None is ``action``, unless the last row of an episode has a reward and no action.
     """
 
     root: Path
@@ -219,6 +223,12 @@ class Archive:
     last_step: str | None = None
     partial: bool = False
     left_out: tuple[Note, ...] = ()
+    rewards: str | None = None
+
+    @property
+    def arrive(self) -> bool:
+        """True if rewards, flags and discounts stand in the row after their action, as in dm_env."""
+        return self.rewards == ARRIVE
 
     def name_of(self, index: int) -> str:
         """Return file number ``index`` as the manifest names it."""

@@ -132,7 +132,9 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     fields: dict[str, str] = {}
     notes: list[Note] = []
     for name, key in said.items():
-        if name not in ROLES and not name.startswith(EPISODE_PREFIX):
+        if name in ROLES or name.startswith(EPISODE_PREFIX):
+            check_key(columns, key, file)
+        else:
             named, listed = _chosen(columns, name, key, file)
             fields.update(named)
             notes += listed
@@ -286,6 +288,12 @@ def _matching(columns: Mapping[str, Shaped], pattern: str, file: str) -> list[st
     return names
 
 
+def check_key(columns: Mapping[str, Shaped], key: str, file: str) -> None:
+    """Refuse a key of the user's that is not there, unless it is computed from others; raises UnknownLayout."""
+    if key not in columns and ":" not in key and WITHOUT not in key and not key.startswith("["):
+        raise _missing(columns, key, file)
+
+
 def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayout:
     shown = ", ".join(f"{n} {list(c.shape or ())}" for n, c in list(columns.items())[:12])
     return UnknownLayout(f'{file} has no "{key}".{did_you_mean(key, columns)}', hint=f"it holds {shown or 'nothing'}")
@@ -322,6 +330,10 @@ def check_numbers(table: Table, fields: Mapping[str, str]) -> None:
                 or (0, "")
             )
             says = "is no number"
+        elif name.partition("/")[0] in ("observation", "action") and (
+            (mixed := table.mixed.get(key)) is not None and 2 * mixed.numbers >= mixed.values
+        ):
+            at, value, says = mixed.row, mixed.text, f"holds {mixed.numbers:,} numbers, and a text"
         elif name.partition("/")[0] in ("observation", "action") and (
             found := _first_text(table, key, lambda v: str(v).startswith(("[", "(")))
         ):

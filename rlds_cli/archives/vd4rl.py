@@ -378,8 +378,8 @@ def _recognise_shard(paths: Sequence[Path]) -> str | None:
     """Describe V-D4RL's shards in one line; None for other files."""
     with open_file(paths[0]) as f:
         found = datasets(f)
-        if not {*SHARD_NEEDED} <= set(found) or not found["observation"].shape:
-            return None
+        if not {*SHARD_NEEDED} <= set(found) or len(found["observation"].shape) != 4:
+            return None  # other logs of dm_env hold no frames, and their actions stand in other rows
         count = found["observation"].shape[0]
     files = f"{len(paths)} shards, the first with " if len(paths) > 1 else ""
     return f"V-D4RL layout: {files}{count:,} rows"

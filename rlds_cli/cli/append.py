@@ -43,6 +43,10 @@ def append(
         str | None,
         typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
     ] = None,
+    rewards: options.Rewards = None,
+    fps: options.Fps = None,
+    license: options.License = None,
+    description: options.Description = None,
     protected: Annotated[
         bool, typer.Option("--protected", help="Episodes that never leave, such as demonstrations.")
     ] = False,
@@ -57,7 +61,8 @@ def append(
 ) -> None:
     """Append the episodes of your own files to a dataset that grows.
 
-    All of them are committed together. A file that was appended before is left out.
+    All of them are committed together. A file that was appended before is left out. Options that say how files are read
+    are those of the append that made the dataset, unless they are given.
 
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """
@@ -68,7 +73,8 @@ def append(
     file = importing.read(map_file) if map_file else importing.FieldMapping()
     fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule, "skip_bad": skip_bad}
-    what |= {"last_step": last_step, "again": again, "cache_dir": cache_dir}
+    what |= {"last_step": last_step, "rewards": rewards or file.rewards, "again": again, "cache_dir": cache_dir}
+    what |= {"fps": fps, "license": license, "description": description}
     if dry_run:
         planned = appending.plan_append(id, path, **what)
         out.page(_plan(planned), planned.summary())
@@ -95,6 +101,8 @@ def _appended(done: Appended) -> str:
 def _plan(p: AppendPlan) -> str:
     lines = [f"{p.id} {'will be made' if p.new else 'is here'}"]
     lines += [f"appended before, left out: {f}" for f in p.skipped]
+    if p.remembered:
+        lines.append(f"read as in the first append: {', '.join(f'{k} {v}' for k, v in p.remembered.items())}")
     lines += plan_lines(p.reader) if p.reader else ["nothing to append"]
     if p.reader and any(f.kind == "frames" for f in p.reader.fields):
         lines.append("frames are decoded")

@@ -59,6 +59,7 @@ def download(
         str | None,
         typer.Option("--last-step", metavar="action|observation", help="Of a URL: content of the last step."),
     ] = None,
+    rewards: options.Rewards = None,
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Of an ADDRESS: go on with the blocks that reading it has brought here.")
     ] = False,
@@ -119,7 +120,7 @@ def download(
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
 
-    reading = _reading(download.reading, format, map or [], map_file, episodes_by, last_step)
+    reading = _reading(download.reading, format, map or [], map_file, episodes_by, last_step, rewards)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
@@ -153,15 +154,17 @@ def _reading(
     file: Path | None,
     episodes_by: str | None,
     last_step: str | None,
+    rewards: str | None,
 ) -> dict[str, Any]:
     """Return how the archive at a URL is read, with the mapping of ``--map`` and ``--map-file``."""
     if not (pairs or file):
-        return make(format, None, episodes_by, last_step)
+        return make(format, None, episodes_by, last_step, rewards)
     from rlds_cli import importing
     from rlds_cli.cli.import_ import mapping
 
     known = importing.read(file) if file else importing.FieldMapping()
-    return make(format, {**known.fields, **mapping(pairs)}, episodes_by or known.episodes_by, last_step)
+    rule = episodes_by or known.episodes_by
+    return make(format, {**known.fields, **mapping(pairs)}, rule, last_step, rewards or known.rewards)
 
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:

@@ -48,6 +48,10 @@ def import_(
         str | None,
         typer.Option("--last-step", metavar="action|observation", help="Content of the last step of an RLDS episode."),
     ] = None,
+    rewards: options.Rewards = None,
+    fps: options.Fps = None,
+    license: options.License = None,
+    description: options.Description = None,
     store: options.StoreAs = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
@@ -69,12 +73,14 @@ def import_(
     file = importing.read(map_file) if map_file else importing.FieldMapping()
     fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
     what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
-    what |= {"skip_bad": skip_bad, "last_step": last_step}
+    what |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards or file.rewards}
     how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
+    about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
+    importing.stated(**about)  # before anything is read
     try:
         planned = importing.plan_import(path, as_, **what)
     except UnknownLayout as e:
-        if format or fields or rule:  # the error is about these options
+        if format or fields or rule or _is_known(path):  # the error is about these options, or says what to add
             raise
         raise _unknown_layout(path[0], as_, e) from e
     if dry_run:
@@ -82,8 +88,18 @@ def import_(
         return
     del planned  # with millions of episodes it is large
     with out.progress() as progress:
-        ds = importing.import_archive(path, as_, **what, **how, cache_dir=cache_dir, progress=progress)
+        ds = importing.import_archive(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
     out.new_dataset(ds)
+
+
+def _is_known(paths: list[str]) -> bool:
+    """Tell whether a reader recognises the files, although it cannot plan to read them."""
+    from rlds_cli import archives, importing
+
+    try:
+        return archives.recognise(importing.expand(paths)) is not None
+    except RldsError:
+        return False
 
 
 def mapping(pairs: list[str]) -> dict[str, str]:
@@ -113,7 +129,7 @@ def plan_lines(p: ImportPlan) -> list[str]:
         lines.append(f"{p.rows:,} rows")
     if p.episodes is not None:
         lines += _episodes(p.episodes)
-    if columns := p.facts.get("per_episode"):
+    if columns := {**p.facts.get("per_episode", {}), **p.facts.get("per_file", {})}:
         lines.append(f"columns per episode: {', '.join(columns)}")
     lines += [f"note: {n}" for n in p.notes]
     return lines

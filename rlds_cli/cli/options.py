@@ -57,6 +57,18 @@ Frames = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
 Force = Annotated[bool, typer.Option("--force", help="Make the dataset again and replace the existing one.")]
+Rewards = Annotated[
+    str | None,
+    typer.Option(
+        "--rewards",
+        metavar="action|arrive",
+        help="The reward and flags of a row belong to its action, or arrive a row after it (dm_env).",
+        show_default=False,
+    ),
+]
+Fps = Annotated[float | None, typer.Option("--fps", help="Steps per second.", show_default=False)]
+License = Annotated[str | None, typer.Option("--license", help="The licence of the data.", show_default=False)]
+Description = Annotated[str | None, typer.Option("--description", help="A sentence on the data.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]
 Generation = Annotated[
     int | None,

@@ -16,7 +16,7 @@ from rlds_cli import home, ids, importing, settings
 from rlds_cli.convert.archive import decoded_field
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
-from rlds_cli.errors import InvalidEpisode, NameTaken
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
@@ -30,6 +30,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.importing import ImportPlan
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Array, BoolArray, Chunk, Column, Field
 
 
@@ -50,6 +51,10 @@ class AppendPlan:
         Of the dataset.
     reader : ImportPlan or None
         How the files will be read; None if there is no file to append.
+    remembered : mapping
+        Options of the append that made the dataset which hold for this one, too.
+    options : mapping
+        All options by which the files are read, with the remembered ones.
     """
 
     id: str
@@ -58,11 +63,14 @@ class AppendPlan:
     skipped: tuple[Path, ...]
     fields: tuple[Field, ...]
     reader: ImportPlan | None = field(repr=False)
+    remembered: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         reader = None if self.reader is None else self.reader.summary()
-        return {**{n: getattr(self, n) for n in self.__slots__ if n != "reader"}, "reader": reader}
+        members = [n for n in self.__slots__ if n not in ("reader", "options")]
+        return {**{n: getattr(self, n) for n in members}, "reader": reader}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +96,61 @@ def plan_append(
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
+    rewards: str | None = None,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
     again: bool = False,
     cache_dir: StrPath | None = None,
 ) -> AppendPlan:
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
-    how = {"format": format, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad, "last_step": last_step}
+    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by}
+    how |= {"last_step": last_step, "rewards": rewards}
+    about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
+    remembered: dict[str, Any] = {}
+    if there is not None:
+        _check_stated(there.manifest, about)
+        how, remembered = _as_before(there.manifest.options, how)
+    how["skip_bad"] = skip_bad
     given = importing.expand([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
     known = () if there is None or again else _known(there, given)
     files = tuple(f for f in given if f not in known)
     schema = () if there is None else tuple(there.fields.values())
     if not files:
         return AppendPlan(str(id), there is None, (), known, schema, None)
-    planned = importing.plan_import(files, ref, **how)  # type: ignore[arg-type]
+    try:
+        planned = importing.plan_import(files, ref, **how)
+    except UnknownLayout as e:
+        if not remembered:
+            raise
+        said = "; the options of the first append hold for this one, too, unless others are given"
+        raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
     found = tuple(decoded_field(f, "raw") if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found)
-    return AppendPlan(str(id), there is None, files, known, schema or found, planned)
+    return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
+
+
+def _as_before(before: Mapping[str, Any], how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Complete options of reading by those of the first append; also return the ones that come from there."""
+    fields = {**before.get("fields", {}), **(how["fields"] or {})}
+    kept = {n: before[n] for n in how if n != "fields" and before.get(n) is not None and how[n] is None}
+    mapped = {n: key for n, key in before.get("fields", {}).items() if n not in (how["fields"] or {})}
+    return {**how, **kept, "fields": fields}, {**({"fields": mapped} if mapped else {}), **kept}
+
+
+def _check_stated(there: Manifest, about: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse facts that differ from those that the dataset was made with."""
+    for name, value in {**about["env"], **about["facts"]}.items():
+        before = there.env.get(name) if name in about["env"] else there.facts.get(name)
+        if before != value:
+            was = "none was given" if before is None else f"it has {before!r}"
+            raise InvalidArgument(
+                f"{name} of {there.id} cannot become {value!r}: {was} when it was made. Nothing is appended.",
+                hint=f"leave out --{'license' if name == 'licence' else name}",
+            )
 
 
 def append(
@@ -117,6 +162,10 @@ def append(
     episodes_by: str | None = None,
     skip_bad: bool = False,
     last_step: str | None = None,
+    rewards: str | None = None,
+    fps: float | None = None,
+    license: str | None = None,
+    description: str | None = None,
     keep: Keep | None = None,
     protected: bool = False,
     again: bool = False,
@@ -127,7 +176,9 @@ def append(
     """Append the episodes of a user's own files to a dataset that grows; it is made if it is not there.
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
-    or none. Encoded frames and videos are decoded. A file that was appended before is left out, by its sha256.
+    or none. Encoded frames and videos are decoded. A file that was appended before is left out, by its sha256. Options
+    of reading that are not given are those of the append that made the dataset: ``format``, ``episodes_by``,
+    ``last_step``, ``rewards``, and each of ``fields``.
 
     Parameters
     ----------
@@ -135,8 +186,10 @@ def append(
         Id of the dataset, ``local/NAME``.
     paths : path or paths
         Files, directories or glob patterns.
-    format, fields, episodes_by, skip_bad, last_step, jobs
+    format, fields, episodes_by, skip_bad, last_step, rewards, jobs
         As in ``importing.import_archive``.
+    fps, license, description : optional
+        As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
     keep : Fifo, Reservoir or Top, optional
         What a new dataset keeps; everything without it.
     protected : bool
@@ -150,23 +203,27 @@ def append(
         The dataset does not grow, or a writer that does not share is at work.
     InvalidEpisode
         The fields of the files are not those of the dataset; the message lists the differences. Nothing is appended.
+    InvalidArgument
+        ``fps``, ``license`` or ``description`` is not what the dataset was made with.
     UnknownLayout, ArchiveError
         The files cannot be read.
     """
     tell, id = shown(progress), ids.parse(ref)
     how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by}
-    how |= {"skip_bad": skip_bad, "last_step": last_step}
+    how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards}
+    about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
     where = settings.read(cache_dir)
     place = Home(where.home)
     with exclusive(place, id, tell):
-        planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how)
+        planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how, **about)
         if planned.reader is None:
             return _nothing(planned, cache_dir)
         encoded = any(f.kind == "frames" for f in planned.reader.fields)
+        how = {**planned.options, **(about if planned.new else {})}
         with _converted(place, id, planned.files, "raw" if encoded else "encoded", how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
                 _check_fields(str(id), planned.fields, tuple(made.schema.values()))
-            path = _new(place, id, made, keep) if planned.new else home.find(id, where)
+            path = _new(place, id, made, keep, how) if planned.new else home.find(id, where)
             assert path is not None
             writer_of = Appender(path, shared=True)
             try:
@@ -274,10 +331,12 @@ def _converted(
         trees.discard(work)
 
 
-def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None) -> Path:
-    """Make a dataset that grows with the fields and spaces of another, and return its directory."""
+def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapping[str, Any]) -> Path:
+    """Make a growing dataset with the fields, spaces and facts of another, and return its directory."""
     target, work = place.dataset(id), place.partial(id, f"writer-{secrets.token_hex(4)}")
-    about = {"spaces": made.manifest.spaces, "env": made.manifest.env}
+    facts = {n: made.manifest.facts[n] for n in ("licence", "description") if n in made.manifest.facts}
+    about = {"spaces": made.manifest.spaces, "env": made.manifest.env, "facts": facts}
+    about["options"] = {n: how[n] for n in ("format", "fields", "episodes_by", "last_step", "rewards") if how.get(n)}
     safe_files.work_directory(work, place.root)
     try:
         making.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)

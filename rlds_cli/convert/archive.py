@@ -109,6 +109,7 @@ class Conversion:
     facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the registry, for the manifest
     env: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts and env by the user, for the manifest
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
@@ -261,9 +262,9 @@ def _finish(c: Conversion, plan: Plan, built: Built, *, threads: int) -> None:
         reader=plan.reader,
         reader_version=module.VERSION,
         episodes_by=plan.episodes_by,
-        facts={**c.facts, **plan.facts},
+        facts={**c.facts, **plan.facts, **c.stated.get("facts", {})},
         spaces=plan.spaces,
-        env={**c.env, **plan.env},
+        env={**c.env, **plan.env, **c.stated.get("env", {})},
         options=c.options,
         sources=c.sources,
     )
@@ -290,6 +291,7 @@ def _key(c: Conversion, plan: Plan) -> str:
         **({"portion": c.portion.facts} if c.portion.cuts else {}),
         **({"skip_bad": True} if plan.archive.skip_bad else {}),
         **({"last_step": plan.archive.last_step} if plan.archive.last_step else {}),
+        **({"rewards": plan.archive.rewards} if plan.archive.rewards else {}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode()).hexdigest()
 

@@ -148,13 +148,13 @@ def create(
     (3, ['terminated'])
     """
     id = ids.parse(ref)
-    env = ({"id": env_id} if env_id else {}) | _rate(fps)
+    env = ({"id": env_id} if env_id else {}) | rate(fps)
     given = {"observation": observation_space, "action": action_space}
     told = {n: spaces.described(space, f"{n}_space") for n, space in given.items() if space is not None}
     if frames not in ("encoded", "raw"):
         raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
     _check_several(ref, episodes)
-    facts = _texts(license=license, description=description, citation=citation)
+    facts = texts(license=license, description=description, citation=citation)
     where = settings.read(cache_dir)
     place = Home(where.home)
     check_free(id, where, force)
@@ -201,7 +201,7 @@ def _check_several(ref: str, episodes: Any) -> None:
         )
 
 
-def _texts(**given: str | None) -> dict[str, str]:
+def texts(**given: str | None) -> dict[str, str]:
     """Return the texts about a dataset for the manifest."""
     for name, text in given.items():
         if text is not None and not isinstance(text, str):
@@ -223,7 +223,7 @@ def _spaces(
     return known | dict(told), (Note("no-space", why),) if why else ()
 
 
-def _rate(fps: float | None) -> dict[str, float]:
+def rate(fps: float | None) -> dict[str, float]:
     """Return the steps per second for the manifest."""
     if fps is None:
         return {}

@@ -226,7 +226,7 @@ def _conversion(
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     format = entry.format
     if not format:
-        format, _ = reader_for([f.path for f in came], None, bool(entry.fields), request.skip_bad)
+        format, _ = reader_for([f.path for f in came], None, bool(entry.fields), request.skip_bad, entry.rewards)
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
     return Conversion(
@@ -240,6 +240,7 @@ def _conversion(
             skip_bad=request.skip_bad,
             last_step=entry.last_step,
             partial=transfer.plan.listed is not None,
+            rewards=entry.rewards,
         ),
         encoding=request.store,
         frames=request.frames,
@@ -249,6 +250,7 @@ def _conversion(
         options={"episodes_by": entry.episodes_by, "frames": request.frames}
         | ({"skip_bad": True} if request.skip_bad else {})
         | ({"last_step": entry.last_step} if entry.last_step else {})
+        | ({"rewards": entry.rewards} if entry.rewards else {})
         | ({"entry": {**without_secrets(entry.line), "format": format}} if entry.line else {})
         | ({"portion": request.portion.facts | {"files": transfer.counts}} if request.portion else {}),
         portion=transfer.portion,

@@ -103,6 +103,7 @@ def download(
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     last_step: str | None = None,
+    rewards: str | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -147,7 +148,7 @@ def download(
         Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
     sha256 : str, optional
         The hash that the archive at a URL must have. Without it, the hash of what arrives is recorded.
-    format, fields, episodes_by, last_step : optional
+    format, fields, episodes_by, last_step, rewards : optional
         How the archive at a URL is read, as in `importing.plan_import`.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
@@ -187,7 +188,7 @@ def download(
         as_=as_,
         blocks=blocks,
         sha256=sha256,
-        reading=reading(format, fields, episodes_by, last_step),
+        reading=reading(format, fields, episodes_by, last_step, rewards),
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -237,10 +238,15 @@ def deliver(
 
 
 def reading(
-    format: str | None, fields: Mapping[str, str] | None, episodes_by: str | None, last_step: str | None
+    format: str | None,
+    fields: Mapping[str, str] | None,
+    episodes_by: str | None,
+    last_step: str | None,
+    rewards: str | None,
 ) -> dict[str, Any]:
     """Return the options for reading an archive at a URL that are given, with the names of a registry's line."""
-    given = {"format": format, "fields": dict(fields or {}), "episodes_by": episodes_by, "last_step": last_step}
+    given = {"format": format, "fields": dict(fields or {}), "episodes_by": episodes_by}
+    given |= {"last_step": last_step, "rewards": rewards}
     return {name: value for name, value in given.items() if value}
 
 
@@ -307,7 +313,7 @@ def _check_options(request: DownloadRequest) -> None:
         ("skip_bad", "--skip-bad"),
         ("portion", "--include, --exclude, --split or --episodes"),
         ("sha256", "--sha256"),
-        ("reading", "--format, --map, --episodes-by or --last-step"),
+        ("reading", "--format, --map, --episodes-by, --last-step or --rewards"),
     ):
         if getattr(request, name) != getattr(plain, name):
             raise InvalidArgument(

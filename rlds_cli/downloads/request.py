@@ -55,7 +55,7 @@ class DownloadRequest:
     as_: str | None = None  # id for a dataset that was pushed to the address ``ref``
     blocks: bool = False  # go on with the blocks of a remote dataset
     sha256: str | None = None  # of the archive at the URL ``ref``
-    # How the archive at a URL is read: format, fields, episodes_by, last_step.
+    # How the archive at a URL is read: format, fields, episodes_by, last_step, rewards.
     reading: Mapping[str, Any] = field(default_factory=dict)
     line: Mapping[str, Any] | None = None  # the line of a registry that describes ``ref``, instead of the registry
     url: str | None = None  # what was given instead of an id

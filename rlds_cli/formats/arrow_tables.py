@@ -23,6 +23,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.formats.text_numbers import Mixed
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
@@ -59,11 +60,12 @@ class ArrowFile:
         self.path, self.num_rows, self.batches, self.fill = path, num_rows, batches, fill
         self.columns: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self.left_out: dict[str, str] = {}
+        self.mixed: Mapping[str, Mixed] = {}  # texts of a column that holds numbers, too
         self.tops: dict[str, str] = {}  # top-level column of each column
         if not num_rows:
             return
-        kinds = {name: kind for field in schema for name, kind in _leaves(field)}
-        self.tops.update({name: field.name for field in schema for name, _ in _leaves(field)})
+        kinds = {name: kind for field in schema for name, kind in leaves(field)}
+        self.tops.update({name: field.name for field in schema for name, _ in leaves(field)})
         for name, column in self._examples(kinds).items():
             if column is None or not _is_known(column.type):
                 self.left_out[name] = str(kinds[name])
@@ -246,7 +248,7 @@ def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]
         yield from _flat(member, values, f"{name}/")
 
 
-def _leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Names and types of a column, or of the members of a struct."""
     import pyarrow as pa
 
@@ -254,7 +256,7 @@ def _leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{above}{field.name}", field.type
         return
     for member in field.type:
-        yield from _leaves(member, f"{above}{field.name}/")
+        yield from leaves(member, f"{above}{field.name}/")
 
 
 def _is_known(kind: Any) -> bool:

@@ -6,6 +6,7 @@ columns are in no file, and are computed from others::
     not:masks           whether a column is 0; masks are 0 at terminated steps
     ends:episode_ends   the number of the episode of a row, from a list of the ends or the lengths of episodes
     missing:action      whether a row has no value: null in the file, or NaN in every component
+    first:step_type     whether a step type of dm_env is FIRST (0); last:step_type, whether it is LAST (2)
     done without late   whether ``done`` is set and ``late`` is not
     [x, y, theta]       several columns as one, components side by side
 
@@ -28,17 +29,22 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
-from rlds_cli.errors import NoSpace, UnknownLayout
+from rlds_cli.errors import NoSpace, RldsError, UnknownLayout
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
-from rlds_cli.formats.text_tables import is_csv, is_json_lines, open_text
+from rlds_cli.formats.text_numbers import Mixed
+from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
 
 NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
+FIRST, LAST = "first:", "last:"
+STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
+TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".h5", ".hdf5", ".hdf")
+EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
 EPISODE_NUMBER = "#episode"  # the number of the run of rows that a row belongs to, in a view
 MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
 COPY_BYTES = 8 << 20
@@ -142,10 +148,16 @@ class Table:
         """The inputs of a derived column; none for a column of the file."""
         return self._derivations[key].inputs if key in self._derivations else ()
 
+    @property
+    def mixed(self) -> Mapping[str, Mixed]:
+        """Columns of text that hold numbers, too."""
+        return self.source.mixed if isinstance(self.source, ArrowFile) else {}
+
     def may_miss(self, key: str) -> bool:
         """Return whether rows of a column may have no value, and would read as 0."""
-        c = self.columns[key]
-        return isinstance(self.source, ArrowFile) and key not in self._derivations and c.dtype.kind in "biu"
+        if not isinstance(self.source, ArrowFile) or key in self._derivations or key not in self.columns:
+            return False  # derived columns have a value in every row
+        return self.columns[key].dtype.kind in "biu"
 
     def derive(self, keys: Collection[str]) -> None:
         """Add the derived columns among ``keys``.
@@ -160,9 +172,13 @@ class Table:
                 self._add(key, *found)
 
     def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
+        self.derive(inputs)
         for name in inputs:
             if name not in self.columns:
-                raise UnknownLayout(f'{self.path.name} has no "{name}".', hint=f"it holds {', '.join(self.columns)}")
+                raise UnknownLayout(
+                    f'{self.path.name} has no "{name}".{text.did_you_mean(name, self.own)}',
+                    hint=f"it holds {', '.join(self.own)}",
+                )
         first = self.columns[inputs[0]]
         if kind == ENDS:
             stops = _stops(self.source.array(inputs[0], most=MAX_METADATA), inputs[0], self.path.name)
@@ -180,6 +196,8 @@ class Table:
             self._derivations[key] = self._missing(inputs[0])
         elif kind == NOT:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: seen[inputs[0]] == 0)
+        elif kind in STEP_TYPES:
+            self._derivations[key] = _Derivation(inputs, lambda seen, _: _is_step_type(seen[inputs[0]], kind))
         else:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
         shape = first.shape[:1] if kind == MISSING else first.shape
@@ -275,7 +293,7 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         a, _, b = key.partition(WITHOUT)
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"
-    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING) else None
+    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING, FIRST, LAST) else None
 
 
 def _stacked(columns: Sequence[TableColumn], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -297,6 +315,14 @@ def _without(a: Array, b: Array) -> Array:
         return np.asarray((v != 0) & (v == v))
 
     return is_set(a) & ~is_set(b).reshape(a.shape)
+
+
+def _is_step_type(values: Array, kind: str) -> Array:
+    number, name = STEP_TYPES[kind]
+    if values.dtype.kind != "O":
+        return np.asarray(values == number)
+    known = [text.decode() if isinstance(text, bytes) else str(text) for text in values.reshape(-1)]
+    return np.array([text.upper().endswith(name) for text in known], bool).reshape(values.shape)
 
 
 def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array:
@@ -333,6 +359,37 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
 def is_flat(path: Path) -> bool:
     """Return whether ``open_flat`` knows the format of a file."""
     return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file has the name or the content of a table and no rows; False for a file that is damaged."""
+    try:
+        start, size = _head(path), path.stat().st_size
+    except OSError:
+        return False
+    if path.suffix.lower() not in TABLES:
+        return False
+    if not start.strip() and size == len(start):
+        return True
+    if path.suffix.lower() in CSV:  # a header of one name, or a last line without its end, are a header, too
+        return size == len(start) and len(start.split()) > 0 and len(start.strip().splitlines()) == 1
+    if path.suffix.lower() == ".npz" and start.startswith(EMPTY_ZIP):
+        return True
+    try:
+        with open_flat(path) as table:
+            return not any(not c.shape or c.shape[0] for c in table.columns.values())
+    except (RldsError, OSError, ValueError):
+        return False
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as f:
+        return f.read(1 << 16)
+
+
+def no_rows(name: str) -> UnknownLayout:
+    """Return the error for a file without rows."""
+    return UnknownLayout(f"{name} has no rows.", hint="--skip-bad leaves it out of several; or remove the file")
 
 
 def is_text(path: Path) -> bool:

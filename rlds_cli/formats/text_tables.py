@@ -2,7 +2,7 @@
 
 A first pass over a CSV file finds the type that fits all values of a column: whole numbers, else flags, else numbers,
 else JSON lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. The types of JSON lines are unified over all
-blocks of the file.
+blocks of the file. Whole numbers that would be rounded are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,8 @@ import numpy as np
 
 from rlds_cli.array_types import IntArray
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
-from rlds_cli.formats.arrow_tables import ArrowFile, from_row, pyarrow, reading
+from rlds_cli.formats import text_numbers
+from rlds_cli.formats.arrow_tables import ArrowFile, from_row, leaves, pyarrow, reading
 
 CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 BLOCK_BYTES = 8 << 20
@@ -85,7 +86,7 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
         twice = next(n for n in names if names.count(n) > 1)
         raise UnknownLayout(f'{path.name} has two columns named "{twice}".', hint="rename one of them in the header")
     names = [n for n in names if n]  # pandas writes its index under no name
-    kinds, rows = _csv_kinds(path, names, delimiter)
+    kinds, rows, mixed = _csv_kinds(path, names, delimiter)
     schema = pa.schema([(n, kinds[n]) for n in names])
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
@@ -93,7 +94,9 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
             columns = [_listed(path, c, kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
             yield pa.record_batch(columns, names=batch.schema.names)
 
-    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    found = ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    found.mixed = mixed
+    return found
 
 
 def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimiter: str) -> Iterator[Any]:
@@ -109,18 +112,32 @@ def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimi
     )
 
 
-def _csv_kinds(path: Path, names: Sequence[str], delimiter: str) -> tuple[dict[str, Any], int]:
-    """The type of every column, which fits all of its values, and the number of rows."""
+def _csv_kinds(
+    path: Path, names: Sequence[str], delimiter: str
+) -> tuple[dict[str, Any], int, dict[str, text_numbers.Mixed]]:
+    """The type of every column, which fits all of its values, the number of rows, and texts among numbers."""
     pa = pyarrow()
-    candidates = {n: [pa.int64(), pa.bool_(), pa.float64(), _LISTS] for n in names}
+    candidates = {n: [pa.int64(), pa.uint64(), pa.bool_(), pa.float64(), _LISTS] for n in names}
+    cells = {n: text_numbers.Cells() for n in names}
     lists: dict[str, Any] = {}
     rows = 0
     for batch in _csv_batches(path, names, {}, delimiter):
-        rows += len(batch)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            values = column.filter(pa.compute.invert(pa.compute.is_in(column, value_set=_nulls())))
+            present = pa.compute.invert(pa.compute.is_in(column, value_set=_nulls()))
+            values = column.filter(present)
             candidates[name] = [c for c in candidates[name] if _can_be(path, values, c, name, lists)]
-    return {n: _chosen(c, lists.get(n)) for n, c in candidates.items()}, rows
+            cells[name].add(column, present, rows, numeric=pa.float64() in candidates[name])
+        rows += len(batch)
+    kinds = {n: _chosen(c, lists.get(n)) for n, c in candidates.items()}
+    for name, kind in kinds.items():
+        if _is_float(kind) and (wrong := cells[name].rounded) is not None:
+            raise text_numbers.rounded(path, name, *wrong)
+    texts = {n: cells[n].mixed() for n, kind in kinds.items() if kind == pa.string()}
+    return kinds, rows, {n: found for n, found in texts.items() if found is not None}
+
+
+def _is_float(kind: Any) -> bool:
+    return kind is not _LISTS and bool(pyarrow().types.is_floating(kind))
 
 
 def _chosen(candidates: Sequence[Any], listed: Any) -> Any:
@@ -216,10 +233,11 @@ def _first_line(path: Path) -> str:
 
 def _json_lines(path: Path, fill: bool) -> ArrowFile:
     pa = pyarrow()
-    schema, rows = pa.schema([]), 0
+    schema, rows, long = pa.schema([]), 0, text_numbers.LongIntegers()
     for block in _pieces(path, None):
         try:
             found = _json(block, None)
+            long.add(block, rows)
             rows += len(found)
             schema = pa.unify_schemas([schema, found.schema], promote_options="permissive")
             if (count := sum(map(_width, schema.types))) > MAX_COLUMNS:
@@ -229,6 +247,7 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
                 raise
             raise UnknownLayout(f"{path.name} has a column with values of several kinds: {e}") from e
     schema = pa.schema([pa.field(f.name, _without_times(f.type)) for f in schema])
+    schema = _exact(path, schema, long.found)
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
         chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
@@ -236,6 +255,30 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
             yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
 
     return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+
+
+def _exact(path: Path, schema: Any, long: Mapping[str, tuple[int, str]]) -> Any:
+    """Give columns of unsigned integers their type; refuse floats that would round one of the integers ``long``."""
+    pa = pyarrow()
+    kinds = {name: kind for f in schema for name, kind in leaves(f)}
+    wrong = {name for name in long if name in kinds and pa.types.is_floating(_element(kinds[name]))}
+    if not wrong:
+        return schema
+    whole = text_numbers.unsigned(_blocks(path), {n for n in wrong if "/" not in n and not _is_nested(kinds[n])})
+    for name in sorted(wrong - whole):
+        raise text_numbers.rounded(path, name, *long[name])
+    return pa.schema([pa.field(f.name, pa.uint64()) if f.name in whole else f for f in schema])
+
+
+def _is_nested(kind: Any) -> bool:
+    return bool(pyarrow().types.is_nested(kind))
+
+
+def _element(kind: Any) -> Any:
+    """The type of the numbers in lists."""
+    while pyarrow().types.is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _json(block: bytes, schema: Any) -> Any:

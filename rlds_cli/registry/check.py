@@ -155,6 +155,8 @@ def rules(line: Mapping[str, Any], readers: Sequence[str] | None) -> Iterator[st
         yield f"episodes_by {line['episodes_by']!r} is no rule: flags, timeouts, jumps, file, or field:KEY"
     if line.get("last_step", "action") not in ("action", "observation"):
         yield f"last_step {line['last_step']!r} is neither action nor observation"
+    if line.get("rewards", "action") not in ("action", "arrive"):
+        yield f"rewards {line['rewards']!r} is neither action nor arrive"
     if readers is not None and line.get("format", readers[0]) not in readers:
         yield f"format {line['format']!r} is none of {', '.join(readers)}"
 

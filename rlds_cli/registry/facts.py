@@ -18,6 +18,7 @@ ENTRY_KEYS = (
         "fields",
         "episodes_by",
         "last_step",
+        "rewards",
         "status",
         "replaced_by",
         "defects",
@@ -116,6 +117,8 @@ class Entry:
         The environment, its time limit in steps, and the returns that scores 0 and 1 stand for.
     last_step : {"action", "observation"} or None
         The content of the last step of an RLDS episode; None leaves it to the reader.
+    rewards : {"action", "arrive"} or None
+        What the reward of a row belongs to: its action, or the action of the row before.
     num_steps, num_episodes, observation, action, algorithm, author
         As the source describes it.
     status : {"open", "deprecated", "closed"}
@@ -146,6 +149,7 @@ class Entry:
     author: str | None = None
     episodes_by: str | None = None
     last_step: str | None = None
+    rewards: str | None = None
     status: Status = "open"
     replaced_by: str | None = None
     aliases: tuple[str, ...] = ()

@@ -49,6 +49,7 @@ from rlds_cli.archives import (
     Plan,
     Replan,
     every_file,
+    once,
 )
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.archives.d4rl import ends as layouts
@@ -57,7 +58,7 @@ from rlds_cli.archives.names import differences, meaning, says_more
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import is_hdf5, open_file, reading
 from rlds_cli.formats.hdf5_rows import components, nan_count
-from rlds_cli.formats.tables import Readable, Table, hdf5_table, open_flat
+from rlds_cli.formats.tables import MISSING, Readable, Table, hdf5_table, no_rows, open_flat
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -72,6 +73,7 @@ from rlds_cli.ted import (
     IntArray,
     Note,
 )
+from rlds_cli.text import is_below
 
 VERSION = 1
 choose = every_file
@@ -96,11 +98,22 @@ def recognise(paths: Sequence[Path]) -> str | None:
             found = layouts.of(table, paths[0].name, {})
         except UnknownLayout:  # observations of a row more, for one
             return None
+        if _ends_without_action(table, found) or once.has_attributes(table):
+            return None  # a final observation, or what arrived with it; columns of the episode table
     extras = [
         name for name, there in (("timeouts", found.timeouts), ("next_observations", found.next_columns)) if there
     ]
     files = f"{len(paths)} files, the first with " if len(paths) > 1 else ""
     return f"D4RL layout: {files}{found.rows:,} rows; " + ", ".join([f.name for f in found.fields] + extras)
+
+
+def _ends_without_action(table: Table, found: FlatLayout) -> bool:
+    """Tell whether the action of the last row is NaN."""
+    missing = [MISSING + key for name, key in found.columns.items() if is_below(name, "action")]
+    table.derive(missing)
+    with table.rows(missing) as rows:
+        seen = rows.read(found.rows - 1, found.rows) if found.rows else {}
+    return bool(seen) and all(values.all() for values in seen.values())
 
 
 def plan(archive: Archive) -> Plan:
@@ -127,6 +140,8 @@ def plan(archive: Archive) -> Plan:
         seen.append(found)
         limits.append(by.limits)
         notes += [*found.notes, *([] if found.rows else [Note("empty-file", "has no rows", 1, archive.name_of(index))])]
+    if not any(s.rows for s in seen):
+        raise no_rows(archive.name_of(0))
     mode = None if not any(s.next_columns for s in seen) else FINAL if all(map(_can_cut, seen)) else OWN
     schema = _schema(archive, seen, mode, archive.episodes_by or DEFAULT)
     facts = {"next_observations": mode, "flags": dtypes, **({"jumps": limits} if any(limits) else {})}

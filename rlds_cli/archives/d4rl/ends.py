@@ -113,6 +113,11 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout
     if table.left_out:
         text = f"columns of values that no field can hold were left out: {', '.join(table.left_out)}"
         notes.append(Note("left-out", text, len(table.left_out), name))
+    notes += [
+        Note("mixed", f"numbers are kept as texts: {key} holds {m.text[:40]!r} in row {m.row:,}", m.numbers, name)
+        for key, m in table.mixed.items()
+        if key in table.own and 2 * m.numbers >= m.values
+    ]
     terminals, timeouts = (claimed.pop(flag, None) for flag in FLAGS)
     for flag in (terminals, timeouts):
         _check_flag(found, name, flag)

@@ -40,12 +40,13 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import grouped
+from rlds_cli.archives.plain import arriving, grouped
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import (
     FileSurvey,
     JoinedFiles,
     are_longer,
+    check_final_rows,
     columns_per_episode,
     ended,
     groups_of,
@@ -181,6 +182,11 @@ def _first_readable(archive: Archive) -> Iterator[Table]:
 
 
 def _by_jumps(archive: Archive) -> Plan:
+    if archive.arrive:
+        raise UnknownLayout(
+            "--episodes-by jumps finds the ends between rows of steps; with --rewards arrive some rows are none.",
+            hint="--episodes-by field:KEY, steps:KEY, starts:KEY or flags",
+        )
     with open_flat(archive.files[0]) as table:
         fields = flags_of(understood(table, archive.fields))[0]
     made = d4rl.plan(replace(archive, fields=fields))
@@ -234,9 +240,15 @@ def _plan_flat(archive: Archive) -> Plan:
     first = seen[0]
     longer = are_longer(archive, seen, joined)
     by_episode = longer or bool(joined.finals.any())
+    if longer and archive.arrive:
+        raise UnknownLayout(
+            f"{archive.name_of(0)} has more observations than rewards, and with --rewards arrive each has its own.",
+            hint="rewards with a row for each action are read without --rewards arrive",
+        )
     recorded = all(s.layout.comparable or not s.layout.next_columns for s in seen)
     mode = None if not any(s.layout.next_columns for s in seen) or by_episode else FINAL if recorded else OWN
     per_episode = columns_per_episode(seen, joined)
+    per_file = {name: name for s in seen for name in s.once if name not in per_episode}
     facts: dict[str, Any] = {
         "next_observations": mode,
         "fields": dict(first.meaning.fields),
@@ -246,6 +258,8 @@ def _plan_flat(archive: Archive) -> Plan:
         "ordered": joined.view.order is not None,
         "late": joined.late,
         "per_episode": per_episode,
+        **({"per_file": per_file} if per_file else {}),
+        **({"rewards": archive.rewards} if archive.rewards else {}),
     }
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
@@ -263,7 +277,7 @@ def _plan_flat(archive: Archive) -> Plan:
         tuple(_parts(joined, first.layout, mode, by_episode=by_episode)),
         archive.episodes_by or joined.rule,
         facts=facts,
-        notes=(*dict.fromkeys(notes), *joined.notes, *bad),
+        notes=(*dict.fromkeys(notes), *joined.notes, *check_final_rows(archive, first, joined), *bad),
         episode_summary=_summary(joined),
     )
 
@@ -392,7 +406,18 @@ def _extra(plan: Plan, part: Part, view: TableView) -> dict[str, list[Scalar]]:
         else:
             values = np.concatenate([v.reshape(-1) for v in lists if v is not None])[first : first + count]
             found[name] = [scalar(v) for v in values]
-    return found
+    return found | _of_files(plan, part, view)
+
+
+def _of_files(plan: Plan, part: Part, view: TableView) -> dict[str, list[Scalar]]:
+    """Read the values that files hold once, for the episodes of a part; None where a file has none."""
+    names = plan.facts.get("per_file", {})
+    if not names:
+        return {}
+    begins = np.concatenate([[int(part.args["start"])], part.args["stops"][:-1]]).astype(np.int64)
+    of = view.places(begins)[0].tolist()
+    values = {file: survey(plan.archive, plan.archive.files[file]).once for file in dict.fromkeys(of)}
+    return {name: [values[file].get(name) for file in of] for name in names}
 
 
 def _constant(part: Part, view: TableView, name: str, key: str) -> list[Scalar]:
@@ -516,32 +541,36 @@ def _episode(
     file, at = view.place(start)
     place = f"the episode at row {at:,} of {plan.archive.name_of(file)}"
     schema = {f.name: f for f in plan.schema}
+    arrive = plan.archive.arrive
+    late = {k: int(arrive and arriving.is_late(n)) for n, k in first.keys.items()}  # rows between action and result
     for key, values in steps.items():
-        if key.startswith(MISSING) and values[:length].any():
-            row = int(np.argmax(values))
-            raise UnknownLayout(f"{place} has no {key.removeprefix(MISSING)} at step {row:,}.")
+        own = key.removeprefix(MISSING)
+        if key.startswith(MISSING) and (none := values[late[own] : length + late[own]]).any():
+            raise UnknownLayout(f"{place} has no {own} at step {int(np.argmax(none)):,}.")
     columns: dict[str, Any] = {}
     for name, key in first.keys.items():
         if name in FLAGS or name not in schema:
             continue
         f = schema[name]
-        values = observations[name] if name in observations else steps[key][:length]
+        values = observations[name] if name in observations else steps[key][late[key] : length + late[key]]
         columns[name] = shaped(values, f)
     _join_next(columns, first, steps, length, place)
-    terminated, truncated = (_flag(steps, k, length) for k in (first.layout.terminals, first.layout.timeouts))
-    late = first.layout.timeouts_field
-    if plan.facts["late"] and late and first.layout.timeouts:
-        columns[late.name] = steps[first.layout.timeouts][:length].reshape(length, *late.shape).astype(late.dtype)
+    terminated, truncated = (_flag(steps, k, length, arrive) for k in (first.layout.terminals, first.layout.timeouts))
+    inside = first.layout.timeouts_field
+    if plan.facts["late"] and inside and first.layout.timeouts:
+        columns[inside.name] = shaped(steps[first.layout.timeouts][arrive : length + arrive], inside)
     columns[FLAGS[0]] = terminated
     columns[FLAGS[1]], end = ended(terminated, truncated)
     return EpisodeData(columns, length, end, source=file, row=at)
 
 
-def _flag(steps: Mapping[str, Array], key: str | None, length: int) -> BoolArray:
+def _flag(steps: Mapping[str, Array], key: str | None, length: int, arrive: bool) -> BoolArray:
     """Read a flag of the steps [T]; a flag in the row of the final observation counts for the last step."""
     if key is None:
         return np.zeros(length, bool)
     whole_column = is_set(steps, key, len(steps[key]))
+    if arrive:
+        return whole_column[1 : length + 1]
     flag = whole_column[:length].copy()
     flag[-1] |= bool(whole_column[length:].any())
     return flag
@@ -562,7 +591,7 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
 
 def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next; steps in another file are left out."""
-    archive = Archive(place.root, (place.file,), fields=place.fields)
+    archive = Archive(place.root, (place.file,), fields=place.fields, rewards=place.facts.get("rewards"))
     found = survey(archive, place.file)
     with open_flat(place.file, check=False, fill=True) as table:
         table.derive([*found.keys.values(), *found.by.keys])
@@ -570,9 +599,15 @@ def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
         if row is None:
             return
         keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
-        seen = _read_rows(table, set(keys.values()), row, after)
+        actions = {MISSING + k for k in found.by.actions}
+        seen = _read_rows(table, {*keys.values(), *actions}, row, after)
+    is_final = place.is_last and bool(actions) and all(seen[k][-1] for k in actions)
     for name, key in keys.items():
-        yield ArchivedValue(name, f"{key}[{row}]", bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
+        late = int(archive.arrive and arriving.is_late(name))
+        late += not late and is_final and name in FLAGS and not is_set(seen, key, 1)[0]  # or it stands in the final row
+        if late < len(seen[key]):
+            value = seen[key][late]
+            yield ArchivedValue(name, f"{key}[{after if late else row}]", bool(value) if name == FLAGS[0] else value)
         if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
             yield ArchivedValue(f"next/{name}", f"{key}[{after}]", seen[key][1])
 

@@ -57,6 +57,7 @@ class BoundaryColumns:
     actions: tuple[str, ...]
     masked: bool = False  # terminals mark ends of trajectories, and masks which of them are terminated
     explicit: str | None = None
+    arrive: bool = False  # flags stand in the row after their action, and the last row of every episode is no step
 
     @property
     def keys(self) -> set[str]:
@@ -84,6 +85,8 @@ class Boundaries:
         The numbers of episodes that are terminated, truncated and cut.
     late : bool
         True if truncated is set inside an episode, which only a rule of the user's allows.
+    closed : bool
+        True if the last row has no action, and so ends its episode.
     """
 
     stops: IntArray
@@ -93,9 +96,10 @@ class Boundaries:
     late: bool = False
     ends: IntArray = field(default_factory=lambda: np.zeros(3, np.int64))
     notes: list[str] = field(default_factory=list)
+    closed: bool = False
 
 
-def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> BoundaryColumns:
+def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True, arrive: bool = False) -> BoundaryColumns:
     """Find the columns of a table that mark episodes; derived ones are added to the table.
 
     Columns that cannot tell episodes apart are an error with ``strict``. Without it, under a rule of the user's, they
@@ -107,7 +111,7 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
         A flag does not have one value per row.
     """
     fields, done = flags_of(meaning)
-    table.derive([*fields.values()])
+    table.derive([*fields.values(), *_marks(meaning)])
     actions = tuple(key for name, key in fields.items() if name.partition("/")[0] == "action")
     rows = max((table[a].shape[0] for a in actions if table[a].shape), default=0)
     table.derive([MISSING + a for a in actions])
@@ -129,6 +133,7 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
         done=done,
         actions=actions,
         masked=meaning.masked,
+        arrive=arrive,
     )
     for key in (found.terminated, found.truncated, found.done):
         if key is not None and _per_row(table, key, rows, "biuf") is None:
@@ -138,6 +143,11 @@ def boundary_columns(meaning: Meaning, table: Table, *, strict: bool = True) -> 
                 hint="name another column: --map terminated=KEY or --map truncated=KEY",
             )
     return found
+
+
+def _marks(meaning: Meaning) -> tuple[str, ...]:
+    """Return the columns that mark episodes by themselves; they may be derived."""
+    return tuple(k for k in (meaning.ids, meaning.steps, meaning.starts, meaning.lasts) if k is not None)
 
 
 def _check_list(table: Table, key: str, told: int, rows: int) -> None:
@@ -197,25 +207,28 @@ def find(table: Readable, by: BoundaryColumns, rows: int, stored: int, place: Ca
     at = place if order is None else _Reordered(place, order)
     missing = _without_action(seen, by, rows)
     ends, rule = _ends(seen, by, rows, missing, at)
+    if by.arrive and rows:
+        _check_arriving(seen, by, ends, missing if rule == "flags" else None, at)
     if (count := int(np.count_nonzero(ends))) > FREE_EPISODES + stored:
         raise UnsafeArchive(f"{place(0)} is the first of {count:,} episodes, and the files have {stored:,} bytes.")
     stops = np.flatnonzero(ends).astype(np.int64, copy=False)
     stops += 1
-    finals = np.asarray(missing[ends])
+    finals = np.ones(count, bool) if by.arrive else np.asarray(missing[ends])
     _check_missing(missing, ends, at)
-    last = ends | np.append(missing[1:] & ends[1:], False)[:rows]
+    last = ends if by.arrive else ends | np.append(missing[1:] & ends[1:], False)[:rows]
     if not by.explicit:
         _check_flags(seen, by, last, missing, at)
     late = bool((is_set(seen, by.truncated, rows) & ~last).any())
     found = Boundaries(stops, finals, order, rule, late, _count_ends(seen, by, stops, finals))
+    found.closed = bool(missing[-1:].any())
     if order is not None:
         found.notes.append(f"rows are out of order: they are sorted by {by.ids} and {by.steps}")
-    if rows > 1 and rule == "flags" and not (by.explicit or finals.any() or _has_flags(by)):
+    if rows > 1 and rule == "flags" and not (by.explicit or missing.any() or _has_flags(by)):
         found.notes.append(
             "no column marks the ends of episodes, so each file is one episode; --map episode=KEY or --episodes-by "
             "changes that"
         )
-    if finals.any():
+    if missing.any():
         found.notes.append("rows without an action hold the final observations of their episodes")
     return found
 
@@ -227,7 +240,7 @@ def _without_action(seen: Mapping[str, Array], by: BoundaryColumns, rows: int) -
 
 
 def _has_flags(by: BoundaryColumns) -> bool:
-    return any((by.terminated, by.truncated, by.done))
+    return bool(_flags_of(by))
 
 
 def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, finals: BoolArray) -> IntArray:
@@ -239,7 +252,7 @@ def _count_ends(seen: dict[str, Array], by: BoundaryColumns, stops: IntArray, fi
         those, final = stops[a : a + SCAN_ROWS], finals[a : a + SCAN_ROWS]
         some = np.diff(those, prepend=stops[a - 1] if a else 0) > final
         at = those[some] - 1
-        last = at - final[some]  # a flag may stand in the row of the final observation
+        last = at if by.arrive else at - final[some]  # a flag may stand in the row of the final observation
         terminated, truncated = (found[at] | found[last] for found in flags)
         counts += terminated.sum(), (truncated & ~terminated).sum(), (~truncated & ~terminated).sum()
     return counts
@@ -323,13 +336,44 @@ def signed(values: Array) -> Array:
 def _check_values(seen: dict[str, Array], by: BoundaryColumns, place: Callable[[int], str]) -> None:
     """Refuse rows without an id, and rows with an action but without a step or flag."""
     action = ~_without_action(seen, by, 1)
-    for key in sorted(k for k in by.keys if MISSING + k in seen and k not in by.actions):
+    flags = _flags_of(by) if by.arrive else ()  # the first row of an episode has none; see `_check_arriving`
+    for key in sorted(k for k in by.keys if MISSING + k in seen and k not in (*by.actions, *flags)):
         wrong = np.flatnonzero(seen[MISSING + key] & (action | (key == by.ids)))
         if len(wrong):
             raise UnknownLayout(
                 f"{place(int(wrong[0]))} has no {key}.",
                 hint="every row needs its id, and every row of a step its number and flags; " + DECIDE,
             )
+
+
+def _flags_of(by: BoundaryColumns) -> tuple[str, ...]:
+    return tuple(key for key in (by.terminated, by.truncated, by.done) if key is not None)
+
+
+def _check_arriving(
+    seen: Mapping[str, Array],
+    by: BoundaryColumns,
+    ends: BoolArray,
+    missing: BoolArray | None,
+    place: Callable[[int], str],
+) -> None:
+    """Refuse rows without a flag, except first rows; with ``missing``, also final rows behind a flag."""
+    first = np.append(True, ends[:-1])
+    for key in _flags_of(by):
+        wrong = np.flatnonzero(seen[MISSING + key] & ~first)
+        if len(wrong):
+            raise UnknownLayout(
+                f"{place(int(wrong[0]))} has no {key}.",
+                hint="only the first row of an episode may lack its flags; " + DECIDE,
+            )
+    if missing is None or not _has_flags(by):
+        return
+    alone = np.flatnonzero(first & missing & ends)
+    if len(alone):
+        raise UnknownLayout(
+            f"{place(int(alone[0]))} has no action, and the row before it has a flag that ends its episode.",
+            hint="flags and rewards in the row of their action are read without --rewards arrive",
+        )
 
 
 # -- order
@@ -430,6 +474,8 @@ def _ends(
         rule = "timeouts"
     else:
         ends |= _flagged(seen, by, rows)
+        if by.arrive:
+            return ends | missing, "flags"
         ends[:-1] = (ends[:-1] | missing[:-1]) & ~missing[1:]  # the row after a flag may hold the final observation
         return ends, "flags"
     if by.steps is not None and not by.explicit:

@@ -1,8 +1,9 @@
 """Read files or HDF5 groups that hold one episode each.
 
 An episode has as many steps as actions; observations have as many rows, or one more. A scalar, or an attribute of a
-group, becomes a column of the episode table. Groups are read in natural order: ``demo_2`` before ``demo_10``. Groups
-without numbers in their names are given by a pattern: ``--map action='data/*/act'``.
+group, of the groups above it or of the file, becomes a column of the episode table. Groups are read in natural order:
+``demo_2`` before ``demo_10``. Groups without numbers in their names are given by a pattern:
+``--map action='data/*/act'``.
 """
 
 from __future__ import annotations
@@ -12,17 +13,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, EpisodeSummary, Part, Plan, skipped_file
+from rlds_cli.archives import (
+    ARRIVE,
+    Archive,
+    ArchivedStep,
+    ArchivedValue,
+    EpisodeSummary,
+    Part,
+    Plan,
+    once,
+    skipped_file,
+)
 from rlds_cli.archives.d4rl.ends import differs, is_set
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
     Meaning,
+    check_key,
     check_numbers,
     differences,
     episode_column,
@@ -34,11 +45,11 @@ from rlds_cli.archives.names import (
     row_field,
     scalar,
 )
+from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, reading
-from rlds_cli.formats.tables import Hdf5, Table, TableRows, TableSource, open_flat
+from rlds_cli.formats.tables import MISSING, Table, TableRows, TableSource, no_rows, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -50,11 +61,11 @@ from rlds_cli.ted import (
     Note,
     Scalar,
     chunks,
+    merge_notes,
 )
 from rlds_cli.text import is_below
 
 PART_BYTES = 64 << 20
-MAX_TEXT = 4096  # characters of a text in the episode table; longer ones are metadata
 MAX_METADATA = 64 << 20
 
 
@@ -94,7 +105,8 @@ class _GroupEpisode:
     """One episode of a file, as its headers describe it.
 
     ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
-    ``others`` are columns that are kept as metadata.
+    ``others`` are columns that are kept as metadata. ``trimmed``: the last row of the actions is no step, but the row
+    of the final observation. ``rewards`` is as in `Archive`.
     """
 
     group: str
@@ -107,6 +119,18 @@ class _GroupEpisode:
     done: str | None = None
     others: tuple[str, ...] = ()
     attributes: dict[str, Scalar] = field(default_factory=dict)
+    trimmed: bool = False
+    rewards: str | None = None
+
+    def late(self, name: str) -> int:
+        """Return the rows between an action and its result in a column."""
+        return int(self.rewards == ARRIVE and arriving.is_late(name))
+
+    def steps(self, name: str) -> slice:
+        """Return the rows of a column that belong to steps; all rows of a field that is known at both ends."""
+        if name.startswith("next/") or is_below(name, "action"):
+            return slice(self.late(name), self.length + self.late(name))
+        return slice(None)
 
     @property
     def where(self) -> str:
@@ -121,22 +145,24 @@ class _GroupEpisode:
                 continue
             c = self.table[key]
             f = row_field(name, c, scalar=name == REWARD)
-            longer = c.shape[0] == self.length + 1 and f.placement == "root"
+            longer = c.shape[0] == self.length + 1 and f.placement == "root" and not is_below(name, "action")
             made[name] = replace(f, placement="both") if longer else f
         return made
 
 
 @contextmanager
-def _open(path: Path, chosen: Mapping[str, str]) -> Iterator[Iterator[_GroupEpisode]]:
+def _open(path: Path, chosen: Mapping[str, str], rewards: str | None) -> Iterator[Iterator[_GroupEpisode]]:
     """Open a file and iterate over its episodes."""
     with open_flat(path, fill=True) as table:
         found = groups_of(table, chosen)
         if found is None:
-            yield iter([_episode(table, "", chosen, _attributes(table, ""))])
+            yield iter([_episode(table, "", chosen, rewards, once.of_attributes(table))])
             return
         level, groups = found
         local = {k: _local(v, level) for k, v in chosen.items()}
-        yield (_episode(_sub(table, names), g, local, _attributes(table, g)) for g, names in groups.items())
+        yield (
+            _episode(_sub(table, names), g, local, rewards, once.of_attributes(table, g)) for g, names in groups.items()
+        )
 
 
 def _local(key: str, level: str) -> str:
@@ -146,22 +172,13 @@ def _local(key: str, level: str) -> str:
     return "/".join(parts[1:]) if is_pattern(key) else key
 
 
-def _attributes(table: Table, group: str) -> dict[str, Array | str]:
-    """Read the attributes of an HDF5 group."""
-    if not isinstance(table.source, Hdf5):
-        return {}
-    with reading(table.path, f"attributes of {group or 'the file'}"):
-        item = table.source.file[group] if group else table.source.file
-        return {name.removeprefix("attributes/"): value for name, value in attributes(item)}
-
-
 def _sub(table: Table, names: Mapping[str, str]) -> Table:
     columns = {local: replace(table[name], name=local) for local, name in names.items()}
     return Table(table.path, _GroupSource(table.source, names), columns)
 
 
 def _episode(
-    table: Table, group: str, chosen: Mapping[str, str], said: Mapping[str, Array | str] = MappingProxyType({})
+    table: Table, group: str, chosen: Mapping[str, str], rewards: str | None, said: Mapping[str, Scalar]
 ) -> _GroupEpisode:
     name = f"{group} of {table.path.name}" if group else table.path.name
     what = meaning(table.columns, {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}, name)
@@ -173,26 +190,32 @@ def _episode(
             if group
             else f"name the column: --map {missing}=KEY",
         )
+    if rewards == ARRIVE:
+        what = arriving.with_time_steps(what, table)
     fields, done = flags_of(what)
-    table.derive(list(fields.values()))
+    table.derive([*fields.values(), *(k for k in (what.starts, what.lasts) if k is not None)])
     check_numbers(table, fields)
     table.hidden.update(what.ignored, [done] if done else [])
     following = {n: k for n, k in fields.items() if is_below(n, NEXT_OBSERVATION)}
+    for name_of_column, key in chosen.items():
+        if name_of_column.startswith(EPISODE_PREFIX):
+            check_key(table.columns, key, name)
+    rows = _length(table, fields, name)
+    trimmed = _is_trimmed(table, fields, rows, rewards)
     found = _GroupEpisode(
         group=group,
         table=table,
         meaning=what,
-        length=_length(table, fields, name),
+        length=rows - trimmed,
         keys={n: k for n, k in fields.items() if n not in following},
         next_keys=following,
         once={k.removeprefix(EPISODE_PREFIX): v for k, v in chosen.items() if k.startswith(EPISODE_PREFIX)},
         done=done,
+        trimmed=trimmed,
+        rewards=rewards,
     )
     _sort_others(found, {*fields.values(), *what.fields.values()})
-    for key, value in said.items():
-        single = isinstance(value, str) or (value.size == 1 and value.dtype.kind in "biuf")
-        if single and len(str(value)) <= MAX_TEXT and episode_column(key) not in found.once:
-            found.attributes[episode_column(key)] = value if isinstance(value, str) else scalar(value)
+    found.attributes |= {name: value for name, value in said.items() if name not in found.once}
     _check_rows(found)
     return found
 
@@ -202,6 +225,20 @@ def _length(table: Table, fields: Mapping[str, str], name: str) -> int:
     if len({s[:1] for s in shapes.values()}) != 1 or () in shapes.values():
         raise UnknownLayout(f"{name}: actions have different numbers of rows, or none: {shapes}.")
     return next(iter(shapes.values()))[0]
+
+
+def _is_trimmed(table: Table, fields: Mapping[str, str], rows: int, rewards: str | None) -> bool:
+    """Tell whether the last row of the actions is that of the final observation: it has no action, or no reward."""
+    observed = {table[k].shape[:1] for n, k in fields.items() if is_observation(n)}
+    if observed != {(rows,)} or not rows:
+        return False
+    actions = [k for n, k in fields.items() if is_below(n, "action")]
+    if rewards == ARRIVE or any(table[k].dtype.kind not in "fc" for k in actions):
+        return rewards == ARRIVE
+    missing = [MISSING + k for k in actions]
+    table.derive(missing)
+    with table.rows(missing) as reader:
+        return all(values.all() for values in reader.read(rows - 1, rows).values())
 
 
 def _sort_others(e: _GroupEpisode, claimed: set[str]) -> None:
@@ -223,13 +260,33 @@ def _sort_others(e: _GroupEpisode, claimed: set[str]) -> None:
 def _check_rows(e: _GroupEpisode) -> None:
     for name, key in e.keys.items():
         rows = e.table[key].shape[0] if e.table[key].shape else None
-        both = not name.startswith("next/") and name.partition("/")[0] != "action"
-        allowed = {e.length, e.length + 1} if both else {e.length, None} if name in FLAGS else {e.length}
+        both = not name.startswith("next/") and not is_below(name, "action")
+        allowed: set[int | None] = {e.length + 1} if e.late(name) else {e.length}
+        allowed |= {e.length, e.length + 1} if both else {e.length + 1} if e.trimmed else set()
+        allowed |= {None} if name in FLAGS else set()
         if rows not in allowed:
             raise UnknownLayout(
                 f"{e.where}: {key} has {'no' if rows is None else f'{rows:,}'} rows; there are {e.length:,} actions.",
-                hint="an episode of T actions has T or T+1 observations, and T rewards and flags",
+                hint="--rewards arrive is for rewards and flags that stand in the rows of the T+1 observations"
+                if e.late(name)
+                else "an episode of T actions has T or T+1 observations, and T rewards and flags; if it has T+1 of "
+                "these, which came with the observations: --rewards arrive",
             )
+
+
+def _check_final(e: _GroupEpisode) -> list[Note]:
+    """Refuse a reward in the row of the final observation that would be dropped; note other values that are."""
+    columns = {
+        n: k
+        for n, k in e.keys.items()
+        if (n.startswith("next/") or is_below(n, "action")) and e.table[k].shape[:1] == (e.length + 1,)
+    }
+    if not e.length or not columns:
+        return []
+    e.table.derive([MISSING + k for k in columns.values()])
+    ends = np.array([0]), np.array([e.length])
+    rows = arriving.read_final_rows(e.table, *ends, columns.values())
+    return arriving.judge(rows, columns, e.rewards, lambda row: f"row {row:,} of {e.where}")
 
 
 # -- plan
@@ -264,13 +321,14 @@ class _Contents:
     def add_file(self, archive: Archive, index: int) -> None:
         """Add the episodes of a file; with ``skip_bad`` every row of them is read, too."""
         strict = archive.episodes_by != "file"
-        with _open(archive.files[index], archive.fields) as found:
+        with _open(archive.files[index], archive.fields, archive.rewards) as found:
             for number, e in enumerate(found):
                 self.level = "group" if e.group else self.level
                 fields = e.fields()
                 if not e.length:
                     self.notes.append(Note("empty-episodes", "episodes without steps were left out", 1, e.where))
                     continue
+                self.notes += _check_final(e)
                 _, _, end = _ends(e, strict=strict)
                 if archive.skip_bad:
                     _read(e, fields, index, strict=strict)
@@ -310,6 +368,8 @@ def plan(archive: Archive) -> Plan:
             found.entries = [u for u in found.entries if u.file != index]
             found.notes.append(skipped_file(archive.name_of(index), e))
     if not found.entries:
+        if len(archive.files) == 1:
+            raise no_rows(archive.name_of(0))
         raise UnknownLayout(f"None of {len(archive.files):,} files holds an episode with steps.")
     flags = {name: Field(name, "bool", (), "next") for name in FLAGS}
     good = sorted({u.file for u in found.entries})
@@ -320,8 +380,14 @@ def plan(archive: Archive) -> Plan:
         tuple(sorted({**found.schema, **flags}.values(), key=lambda f: f.name)),
         tuple(_parts(entries)),
         "file",
-        facts={"read": "grouped", "episode": found.level, "fields": found.keys, "per_episode": found.once},
-        notes=tuple(found.notes),
+        facts={
+            "read": "grouped",
+            "episode": found.level,
+            "fields": found.keys,
+            "per_episode": found.once,
+            **({"rewards": archive.rewards} if archive.rewards else {}),
+        },
+        notes=merge_notes(found.notes),
         episode_summary=EpisodeSummary(
             np.array([u.length for u in entries], np.int64),
             {name: sum(u.end == i for u in entries) for i, name in enumerate(END_NAMES)},
@@ -371,7 +437,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     for index, path in enumerate(plan.archive.files):
         with open_flat(path, fill=True) as table:
             yield from _beside(table, plan.archive.fields, f"{plan.archive.name_of(index)}/" if several else "")
-        with _open(path, plan.archive.fields) as found:
+        with _open(path, plan.archive.fields, plan.archive.rewards) as found:
             for e in found:
                 above = "/".join(part for part in (plan.archive.name_of(index) if several else "", e.group) if part)
                 for key in e.others:
@@ -411,7 +477,7 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
     schema = {f.name: f for f in plan.schema}
     for file, units in groupby(part.args["units"], key=lambda u: int(u[0])):
         wanted = {int(number) for _, number in units}
-        with _open(plan.archive.files[file], plan.archive.fields) as found:
+        with _open(plan.archive.files[file], plan.archive.fields, plan.archive.rewards) as found:
             for number, e in enumerate(found):
                 if number in wanted:
                     yield _read(e, schema, file, strict=plan.archive.episodes_by != "file")
@@ -426,7 +492,7 @@ def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, *, strict: b
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
     for name, key in columns_of.items():
-        columns[name] = shaped(seen[key], schema[name])
+        columns[name] = shaped(seen[key][e.steps(name)], schema[name])
     _join_next(e, columns, seen)
     columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
@@ -481,7 +547,7 @@ def _check_done(e: _GroupEpisode, done: Array, either: Array) -> None:
     """Refuse a done that differs from terminated or truncated, if there are all three."""
     if {e.keys.get(n) is None or " without " in e.keys[n] for n in FLAGS} != {False} or len(np.atleast_1d(done)) == 1:
         return
-    wrong = np.flatnonzero((done.reshape(-1)[: e.length] != 0) != either)
+    wrong = np.flatnonzero((done.reshape(-1)[e.steps(FLAGS[0])] != 0) != either)
     if len(wrong):
         raise UnknownLayout(
             f"{e.where}: {e.done} is not what {e.keys[FLAGS[0]]} or {e.keys[FLAGS[1]]} is, at row {int(wrong[0]):,}.",
@@ -495,10 +561,12 @@ def _flag(e: _GroupEpisode, name: str, seen: Mapping[str, Array], *, strict: boo
         return flag
     values = np.atleast_1d(seen[key])
     found = is_set({key: values}, key, len(values))
-    if len(found) == 1 and e.length > 1:
+    if len(found) == 1 and (e.length > 1 or e.late(name)):
         flag[-1] = found[0]
         return flag
-    flag[:] = found[: e.length]
+    flag[:] = found[e.steps(name)]
+    if e.trimmed and not e.late(name):  # a flag may stand in the row of the final observation
+        flag[-1] |= found[e.length :].any()
     wrong = np.flatnonzero(flag[:-1])
     if len(wrong) and (strict or name == FLAGS[1]):
         raise UnknownLayout(
@@ -519,14 +587,18 @@ def _join_next(e: _GroupEpisode, columns: dict[str, Any], seen: Mapping[str, Arr
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next observation."""
-    with _open(place.file, place.fields) as found:
+    with _open(place.file, place.fields, place.facts.get("rewards")) as found:
         e = next(e for e in found if e.group == place.group)
         with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:
             seen = rows.read(place.step, place.step + 2)
         for name, key in e.keys.items():
-            if key not in seen or (name in FLAGS and len(seen[key]) == 1 and not place.is_last):
+            if key not in seen or (name in FLAGS and e.table[key].shape == (1,) and not place.is_last):
                 continue
-            at = f"{e.group}/{key}[{place.step}]" if e.group else f"{key}[{place.step}]"
-            yield ArchivedValue(name, at, bool(seen[key][0]) if name == FLAGS[0] else seen[key][0])
-            if is_observation(name) and len(seen[key]) > 1:
-                yield ArchivedValue(f"next/{name}", at.replace(f"[{place.step}]", f"[{place.step + 1}]"), seen[key][1])
+            late = e.late(name) if e.table[key].shape != (1,) else 0
+            if e.trimmed and place.is_last and name in FLAGS and len(seen[key]) > 1 and seen[key][1]:
+                late = 1  # the flag may stand in the row of the final observation
+            above, values = f"{e.group}/{key}" if e.group else key, seen[key][late:]
+            at = place.step + late
+            yield ArchivedValue(name, f"{above}[{at}]", bool(values[0]) if name == FLAGS[0] else values[0])
+            if is_observation(name) and len(values) > 1:
+                yield ArchivedValue(f"next/{name}", f"{above}[{at + 1}]", values[1])

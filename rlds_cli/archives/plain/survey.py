@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives import Archive
+from rlds_cli.archives import Archive, once
 from rlds_cli.archives.d4rl import ends as layouts
 from rlds_cli.archives.d4rl.ends import FlatLayout, differs, is_set
 from rlds_cli.archives.names import (
+    NEXT_OBSERVATION,
     Meaning,
     check_numbers,
     episode_column,
@@ -27,6 +28,7 @@ from rlds_cli.archives.names import (
     is_observation,
     meaning,
 )
+from rlds_cli.archives.plain import arriving
 from rlds_cli.archives.plain.boundaries import (
     SCAN_ROWS,
     Boundaries,
@@ -37,9 +39,22 @@ from rlds_cli.archives.plain.boundaries import (
 )
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.tables import Table, TableColumn, TableView, open_flat
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note, Text
-from rlds_cli.text import natural
+from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, TableView, no_rows, open_flat
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    Field,
+    IntArray,
+    Note,
+    Scalar,
+    Text,
+)
+from rlds_cli.text import is_below, natural
 
 GROUP_DEPTH = 3
 
@@ -49,7 +64,7 @@ class FileSurvey:
     """The meaning of the columns of one file.
 
     ``by`` are the columns that mark episodes, ``rows`` counts the actions and ``observations`` the observations;
-    ``lists`` are columns that may have one value per episode, with their shapes.
+    ``lists`` are columns that may have one value per episode, with their shapes, and ``once`` values of the whole file.
     """
 
     path: Path
@@ -59,6 +74,7 @@ class FileSurvey:
     layout: FlatLayout
     observations: int
     lists: Mapping[str, tuple[int, ...]]
+    once: Mapping[str, Scalar]
 
     @property
     def keys(self) -> dict[str, str]:
@@ -71,18 +87,20 @@ class FileSurvey:
 def survey(archive: Archive, path: Path) -> FileSurvey:
     """Look at the names, shapes and dtypes of the columns of one file; reads no rows."""
     with open_flat(path, fill=True) as table:
-        what = understood(table, archive.fields)
-        by = boundary_columns(what, table, strict=not archive.episodes_by)
+        what = understood(table, archive.fields, arrive=archive.arrive)
+        by = boundary_columns(what, table, strict=not archive.episodes_by, arrive=archive.arrive)
         if archive.episodes_by:
             by = by_rule(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
         observed = [key for name, key in what.fields.items() if is_observation(name) and table[key].shape]
         observations = max((table[key].shape[0] for key in observed), default=rows)
+        if not rows and not observations:
+            raise no_rows(path.name)
         for key in observed:  # for the layout, which wants as many rows of all
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
         found = layouts.of(table, path.name, flags_of(what)[0])
         lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
-        return FileSurvey(path, what, by, rows, found, observations, lists)
+        return FileSurvey(path, what, by, rows, found, observations, lists, once.of_file(table))
 
 
 def _is_list(c: TableColumn) -> bool:
@@ -90,7 +108,7 @@ def _is_list(c: TableColumn) -> bool:
     return len(c.shape) in (1, 2) and c.shape[1:] in ((), (1,)) and c.dtype.kind in "biufOS"
 
 
-def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
+def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False) -> Meaning:
     """Find the meaning of a table's columns; hide those that become no fields.
 
     Raises
@@ -99,7 +117,7 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
         It has no observations or no actions.
     """
     if not table.columns:
-        raise UnknownLayout(f"{table.path.name} has no rows.", hint="--skip-bad leaves it out; or remove the file")
+        raise no_rows(table.path.name)
     what = meaning(table.columns, chosen, table.path.name)
     if not has_essentials(what):
         missing = "action" if any(map(is_observation, what.fields)) else "observation"
@@ -107,6 +125,8 @@ def understood(table: Table, chosen: Mapping[str, str]) -> Meaning:
             f'{table.path.name} has no "{missing}" under a known name. It holds {_held(table)}.',
             hint=f"name the column: --map {missing}=KEY",
         )
+    if arrive:
+        what = arriving.with_time_steps(what, table)
     fields, done = flags_of(what)
     table.derive([*what.fields.values(), *fields.values()])
     check_numbers(table, fields)
@@ -242,7 +262,7 @@ def _edges(s: FileSurvey, found: Boundaries, view: TableView) -> _FileEdges | No
                 seen[k].append(v.reshape(-1))
     columns = {k: np.concatenate(v) for k, v in seen.items()}
     ids, steps = columns[s.by.ids].tolist(), columns[s.by.steps].tolist() if s.by.steps else [None] * s.rows
-    ended = bool(found.finals[-1:].any()) or any(is_set(columns, k, s.rows)[-1] for k in flags)
+    ended = found.closed or any(is_set(columns, k, s.rows)[-1] for k in flags)
     return _FileEdges((ids[0], steps[0]), (ids[-1], steps[-1]), frozenset(ids), ended, s.by.steps is not None)
 
 
@@ -310,6 +330,32 @@ def columns_per_episode(seen: Sequence[FileSurvey], joined: JoinedFiles) -> dict
         if tuple(counts) == joined.episodes and counts != [s.rows for s in seen] and key not in named:
             found[episode_column(key)] = key
     return found
+
+
+def check_final_rows(archive: Archive, first: FileSurvey, joined: JoinedFiles) -> list[Note]:
+    """Refuse a reward that would be lost with the final row of an episode; note all other values that are.
+
+    Raises
+    ------
+    UnknownLayout
+        The last row of an episode has a reward and no action, and the user does not say what it belongs to.
+    """
+    if not joined.finals.any():
+        return []
+    marks = {mark.removeprefix(FIRST).removeprefix(LAST) for mark in first.by.keys}
+    width = {f.name: f.row_bytes for f in first.layout.fields}
+    steps = {n: k for n, k in first.keys.items() if not (is_observation(n) or is_below(n, NEXT_OBSERVATION))}
+    wide = [k for n, k in steps.items() if width.get(n, 0) > arriving.WIDE]
+    narrow = {n: k for n, k in steps.items() if k not in wide and (n in FLAGS or k not in marks)}
+    view = replace(joined.view, derived=(*joined.view.derived, *(MISSING + k for k in narrow.values())))
+    begins = np.concatenate([[0], view.stops[:-1]]).astype(np.int64)
+    rows = arriving.read_final_rows(view, begins[joined.finals], view.stops[joined.finals] - 1, narrow.values())
+
+    def place(row: int) -> str:
+        file, at = view.place(row)
+        return f"row {at:,} of {archive.name_of(file)}"
+
+    return arriving.judge(rows, narrow, archive.rewards, place, unread=wide)
 
 
 # -- groups that are episodes
@@ -419,7 +465,7 @@ def is_one_episode(table: Table, chosen: Mapping[str, str], files: int) -> bool:
     shapes = {name: table[key].shape for name, key in fields.items()}
     rows = max((s[0] for n, s in shapes.items() if n.partition("/")[0] == "action" and s), default=0)
     observed = {s[0] for n, s in shapes.items() if is_observation(n) and s}
-    if what.ids is not None and table[what.ids].shape[:1] == (rows,):
+    if what.ids is not None and (ids := table.get(what.ids)) is not None and ids.shape[:1] == (rows,):
         return False
     once = any(name in FLAGS and shape == () for name, shape in shapes.items())
     if once or (observed == {rows + 1} and not _inside(table, fields, rows)):
