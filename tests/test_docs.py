@@ -201,11 +201,13 @@ def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
     rows = {
         "conversion of a v2 file": ["rate / baseline's rate", "rate / TorchRL's rate"],
         "size on disk": ["size / TorchRL's memmap directory"],
-        "batches of 256 transitions": ["torchrl: memmap", "cpprb: ReplayBuffer", "rlox: OfflineDatasetBuffer", "limit: packed take"],
+        "batches of 256 transitions": [
+            *("torchrl: memmap", "cpprb: ReplayBuffer", "rlox: OfflineDatasetBuffer", "limit: packed take")
+        ],
         "batches of 32 slices": ["torchrl: SliceSampler, cached", "rlox: sample_trajectories"],
         "windows of 24 KiB": ["pread: windows, 16 threads", "pread: windows, 64 threads"],
         "small rows": ["pread: small rows, 16 threads"],
-    }  # fmt: skip
+    }
     cells = [[cell.strip() for cell in line.split("|")] for line in text_of("docs/performance.md").splitlines()]
     for name, peers in rows.items():
         (row,) = (line for line in text_of("README.md").splitlines() if line.startswith("| ") and name in line)

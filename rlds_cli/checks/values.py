@@ -104,17 +104,16 @@ def frames(s: Subject) -> Iterator[Finding]:
     """Find steps, and final observations, without a frame: loading them is an error."""
     encoded = [f for f in s.ds.schema.values() if f.kind == "frames"]
     for f in encoded if s.thorough else ():
-        count, places = 0, list[Place]()
+        seen = Sightings(s)
         for a in range(0, s.ds.num_rows, _ROWS_AT_ONCE):
             rows = np.arange(a, min(a + _ROWS_AT_ONCE, s.ds.num_rows))
             absent = rows[s.at(f.name, rows) == 0]
             if f.placement != "both":  # last rows are fillers
                 absent = absent[~np.isin(absent, s.start + s.length)]
-            count += len(absent)
-            places += s.places(absent[: MOST_PLACES - len(places)])
-        if count:
-            text = f"{f.name} has no frame at {plural(count, 'step')}: they cannot be loaded"
-            yield finding("no-frame", "error", text, count, f.name, tuple(places))
+            seen.add(absent)
+        if seen.count:
+            text = f"{f.name} has no frame at {plural(seen.count, 'step')}: they cannot be loaded"
+            yield finding("no-frame", "error", text, seen.count, f.name, seen.seen)
 
 
 # -- fields, or elements of them, that never change: sensors that were off, rewards that are never given
