@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -963,3 +964,116 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     assert files == tree(ds.path)
     assert hashlib.sha256(files["zarr.json"]).hexdigest() == index["manifest"]
     assert indexes.parse((store / "rlds.json").read_bytes(), "x").to_bytes() == (store / "rlds.json").read_bytes()
+
+
+# -- other datasets at the same address
+
+
+def test_another_dataset_at_an_address_is_replaced_on_demand_only(store: Path, other: Path) -> None:
+    first = large(400)
+    large(500, ref="local/second", seed=1)
+    push("local/large", store)
+    for dry_run in (True, False):
+        with pytest.raises(NameTaken, match=r"holds local/large .*not local/second") as caught:
+            push("local/second", store, dry_run=dry_run)
+        assert "--force" in str(caught.value.hint)
+    said = run_rlds("push", "local/second", str(store))
+    assert said.returncode == 1 and "holds local/large" in said.stderr.decode()
+    assert bring(f"{store}#{first.fingerprint}", other).fingerprint == first.fingerprint
+    assert run_rlds("push", "local/second", str(store), "--force").returncode == 0
+    assert bring(store, other).id == "local/second"
+
+
+def test_new_content_of_a_dataset_replaces_the_old_one(store: Path, other: Path) -> None:
+    large(400)
+    push("local/large", store)
+    made = large(400, seed=1)
+    push("local/large", store)
+    assert bring(store, other).fingerprint == made.fingerprint
+
+
+def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:
+    large(400)
+    large(500, ref="local/second", seed=1)
+    push("local/large", "s3://lab/a")
+    before = dict(bucket.buckets["lab"])
+    with pytest.raises(NameTaken, match="local/large"):
+        push("local/second", "s3://lab/a")
+    with pytest.raises(NameTaken, match="local/large"):
+        preprocess.run("local/large", "scale_reward", args={"scale": 2}, push="s3://lab/a")
+    assert bucket.buckets["lab"] == before
+
+
+@pytest.mark.parametrize("id", ["local/large", "sample/pendulum-d4rl", "sample/pendulum-d4rl@half"])
+def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path) -> None:
+    if id == "local/large":
+        large(400)
+    else:
+        rlds_cli.download("sample/pendulum-d4rl")
+    if id.endswith("@half"):
+        preprocess.run("sample/pendulum-d4rl", "scale_reward", "half", args={"scale": 0.5})
+    said = run_rlds("push", id, str(store))
+    command = next(line for line in said.stdout.decode().splitlines() if line.startswith("rlds download "))
+    done = run_rlds(*shlex.split(command)[1:], "--cache-dir", str(other))
+    assert done.returncode == 0, done.stderr
+    came = next(word for word in (*shlex.split(command)[::-1], "local/large") if word.startswith("local/"))
+    assert rlds_cli.open_dataset(came, cache_dir=other).fingerprint == rlds_cli.open_dataset(id).fingerprint
+
+
+# -- objects beside an address
+
+
+def beside(kind: str, store: Path, bucket: ObjectStore) -> tuple[str, str]:
+    return (f"{store}/a", f"{store}/b") if kind == "directory" else ("s3://lab/a", "s3://lab/b")
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("damage", ["object", "hashes", "index"])
+def test_a_wrong_object_beside_an_address_is_not_taken_over(
+    kind: str, damage: str, store: Path, bucket: ObjectStore, other: Path
+) -> None:
+    source = large()
+    first, second = beside(kind, store, bucket)
+    push("local/large", first)
+    made = preprocess.run("local/large", "scale_reward", "made", args={"scale": 2})
+    stored = Files(Path(first) if kind == "directory" else bucket)
+    name = next(n for n in stored.names() if f"/{'blocks' if damage == 'hashes' else 'objects'}/" in f"/{n}")
+    if damage == "index":  # says that other bytes of the object are those of a file
+        index = json.loads(stored.read("rlds.json"))
+        pieces = next(f[2] for f in index["files"] if f[0].startswith("observation/c/"))
+        pieces[0][2] += 1 << 16
+        index["sha256"] = None
+        stored.write("rlds.json", json.dumps(index).encode())
+    else:
+        data = bytearray(stored.read(name))
+        data[len(data) // 2] ^= 255
+        stored.write(name, bytes(data))
+    done = push("local/large@made", second)
+    assert done.sent >= source.num_steps * 64 or damage == "hashes"
+    assert bring(second, other).fingerprint == made.fingerprint
+
+
+class Files:
+    """The files below one address, to be damaged."""
+
+    def __init__(self, place: Path | ObjectStore) -> None:
+        self._place = place
+
+    def names(self) -> list[str]:
+        if isinstance(self._place, Path):
+            return sorted(tree(self._place))
+        return sorted(k.removeprefix("a/") for k in self._place.buckets["lab"] if k.startswith("a/"))
+
+    def read(self, name: str) -> bytes:
+        return (self._place / name).read_bytes() if isinstance(self._place, Path) else self._stored()[f"a/{name}"]
+
+    def write(self, name: str, data: bytes) -> None:
+        if isinstance(self._place, Path):
+            (self._place / name).unlink()
+            (self._place / name).write_bytes(data)
+        else:
+            self._stored()[f"a/{name}"] = data
+
+    def _stored(self) -> dict[str, bytes]:
+        assert isinstance(self._place, ObjectStore)
+        return self._place.buckets["lab"]
