@@ -35,8 +35,8 @@ def rewards(ds: Dataset) -> list[float]:
     return np.asarray(ds.column("next/reward")[:]).reshape(-1).tolist()
 
 
-def pushed(at: Path, *, steps: int = 6, **how: str) -> Dataset:
-    ds = create([episode(k, steps) for k in range(3)], **how)
+def pushed(at: Path, **how: str) -> Dataset:
+    ds = create([episode(k, 6) for k in range(3)], **how)
     rlds_cli.push(ds.id, at, pages=False)
     return ds
 
@@ -61,9 +61,12 @@ def test_blocks_of_a_forged_address_are_not_used_for_the_genuine_one(tmp_path: P
     assert 999.0 in rewards(again)  # and the other way round: what each address says
 
 
-def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(tmp_path: Path, far: Path) -> None:
+def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(
+    tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     genuine, other = tmp_path / "genuine", tmp_path / "forged"
-    here = pushed(genuine, steps=700)
+    here = pushed(genuine)
+    monkeypatch.setattr("rlds_cli.loader.storage.blocks.LEAST_BYTES", 1)
     forge_rewards(genuine, other)
 
     def batches(at: Path, *, whole: bool) -> tuple[bool, set[float]]:
@@ -72,7 +75,7 @@ def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(tmp_
         if whole:
             blocks = ds.store.blocks
             blocks.hold([(n, np.arange(f.blocks)) for n, f in enumerate(blocks.files) if f.blocks]).release()
-        loader = Loader(rlds_cli.open_dataset(at, cache_dir=far), 6, backend="numpy", steps=400)
+        loader = Loader(rlds_cli.open_dataset(at, cache_dir=far), 16, backend="numpy", steps=40)
         found = {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()}
         return "packed rows" in loader.describe(), found
 
@@ -81,7 +84,7 @@ def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(tmp_
     packed, found = batches(genuine, whole=True)
     assert packed and found <= wanted
     rlds_cli.download(genuine, cache_dir=far)
-    loader = Loader(rlds_cli.open_dataset("local/known", cache_dir=far), 6, backend="numpy", steps=400)
+    loader = Loader(rlds_cli.open_dataset("local/known", cache_dir=far), 16, backend="numpy", steps=40)
     assert {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()} <= wanted
 
 
