@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from lerobot_archives import Content, write_v3
 from loader_data import create, episode
 from object_store import KEY, SECRET, Fault, ObjectStore
+from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -964,6 +965,30 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     assert files == tree(ds.path)
     assert hashlib.sha256(files["zarr.json"]).hexdigest() == index["manifest"]
     assert indexes.parse((store / "rlds.json").read_bytes(), "x").to_bytes() == (store / "rlds.json").read_bytes()
+
+
+def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, tmp_path: Path) -> None:
+    ds = large(300)
+    push("local/large", store)
+    with Server() as server:
+        for name, data in tree(store).items():
+            server.add(f"/{name}", data)
+        entry = {"id": "local/large", "fingerprint": ds.fingerprint, "fields": {}, "files": [], "options": {}}
+        lock = tmp_path / "rlds.lock"
+        lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{server.url}/"}]}))
+        host = server.host
+        assert pinning.hosts(lock, cache_dir=other) == (host,)
+        for allowed in ((), ("example.org",), ("127.0.0",)):
+            with pytest.raises(RldsError, match=f"would send requests to {host}") as caught:
+                pinning.sync(lock, allow_address=allowed, cache_dir=other)
+            assert f"--allow-address {host}" in str(caught.value.hint)
+        said = run_rlds("sync", lock, "--cache-dir", other)
+        assert said.returncode == 1 and b"--allow-address" in said.stderr
+        assert not server.asked
+        done = run_rlds("sync", lock, "--cache-dir", other, "--allow-address", host.partition(":")[0])
+        assert done.returncode == 0, done.stderr
+        assert pinning.sync(lock, cache_dir=other)[0].how == "here"  # nothing is asked for
+    assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == ds.fingerprint
 
 
 # -- other datasets at the same address
