@@ -654,7 +654,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
     def between(*given: object, **how: object) -> object:
         planned = sending(*given, **how)  # type: ignore[arg-type]
         monkeypatch.setattr(packing, "plan", sending)
-        push(second.id, "s3://lab/one")  # somebody else is faster
+        push(second.id, "s3://lab/one", force=True)  # somebody else is faster
         return planned
 
     monkeypatch.setattr(packing, "plan", between)
@@ -663,7 +663,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
         push(third.id, "s3://lab/one")
     assert "same command again" in str(e.value.hint)
     assert bring("s3://lab/one", other).fingerprint == second.fingerprint
-    push(third.id, "s3://lab/one")
+    push(third.id, "s3://lab/one", force=True)
     assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
 
 
@@ -676,7 +676,7 @@ def test_the_index_is_of_one_push(place: str, bucket: ObjectStore, store: Path, 
 
     def send(ds: Dataset) -> None:
         try:
-            push(ds.id, address)
+            push(ds.id, address, force=True)
         except UploadFailed as e:
             failed.append(e)
 
@@ -821,9 +821,9 @@ def test_an_address_means_what_was_pushed_there_last(store: Path) -> None:
     large(100, ref="local/a")
     push("local/a", store)
     large(100, ref="local/b", seed=1)
-    push("local/b", store)
+    push("local/b", store, force=True)
     assert rlds_cli.open_dataset(str(store)).id == "local/b"
-    push("local/a", store)
+    push("local/a", store, force=True)
     assert rlds_cli.open_dataset(str(store)).id == "local/a"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from rlds_cli.errors import RldsError
@@ -46,6 +47,14 @@ def check(known: Known, o: Object, index: Index) -> bytes | None:
     sha256, blocks = hasher.result()
     found = hashes_of_groups(blocks) if o.listed else groups.result()
     return blocks if sha256 == o.sha256 and found == expected and pieces.are_right() else None
+
+
+def is_list(known: Known, o: Object, blocks: bytes) -> bool:
+    """Return whether the list of an object's blocks beside the address is what it should be."""
+    name, size = o.list or ("", 0)
+    with suppress(RldsError):
+        return known.objects.read_range(name, 0, size) == blocks
+    return False
 
 
 class _Groups:
