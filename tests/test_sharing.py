@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from lerobot_archives import Content, write_v3
 from loader_data import create, episode
 from object_store import KEY, SECRET, Fault, ObjectStore
+from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
@@ -653,7 +655,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
     def between(*given: object, **how: object) -> object:
         planned = sending(*given, **how)  # type: ignore[arg-type]
         monkeypatch.setattr(packing, "plan", sending)
-        push(second.id, "s3://lab/one")  # somebody else is faster
+        push(second.id, "s3://lab/one", force=True)  # somebody else is faster
         return planned
 
     monkeypatch.setattr(packing, "plan", between)
@@ -662,7 +664,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
         push(third.id, "s3://lab/one")
     assert "same command again" in str(e.value.hint)
     assert bring("s3://lab/one", other).fingerprint == second.fingerprint
-    push(third.id, "s3://lab/one")
+    push(third.id, "s3://lab/one", force=True)
     assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
 
 
@@ -675,7 +677,7 @@ def test_the_index_is_of_one_push(place: str, bucket: ObjectStore, store: Path, 
 
     def send(ds: Dataset) -> None:
         try:
-            push(ds.id, address)
+            push(ds.id, address, force=True)
         except UploadFailed as e:
             failed.append(e)
 
@@ -820,9 +822,9 @@ def test_an_address_means_what_was_pushed_there_last(store: Path) -> None:
     large(100, ref="local/a")
     push("local/a", store)
     large(100, ref="local/b", seed=1)
-    push("local/b", store)
+    push("local/b", store, force=True)
     assert rlds_cli.open_dataset(str(store)).id == "local/b"
-    push("local/a", store)
+    push("local/a", store, force=True)
     assert rlds_cli.open_dataset(str(store)).id == "local/a"
 
 
@@ -964,3 +966,140 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     assert files == tree(ds.path)
     assert hashlib.sha256(files["zarr.json"]).hexdigest() == index["manifest"]
     assert indexes.parse((store / "rlds.json").read_bytes(), "x").to_bytes() == (store / "rlds.json").read_bytes()
+
+
+def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, tmp_path: Path) -> None:
+    ds = large(300)
+    push("local/large", store)
+    with Server() as server:
+        for name, data in tree(store).items():
+            server.add(f"/{name}", data)
+        entry = {"id": "local/large", "fingerprint": ds.fingerprint, "fields": {}, "files": [], "options": {}}
+        lock = tmp_path / "rlds.lock"
+        lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{server.url}/"}]}))
+        host = server.host
+        assert pinning.hosts(lock, cache_dir=other) == (host,)
+        for allowed in ((), ("example.org",), ("127.0.0",)):
+            with pytest.raises(RldsError, match=f"would send requests to {host}") as caught:
+                pinning.sync(lock, allow_address=allowed, cache_dir=other)
+            assert f"--allow-address {host}" in str(caught.value.hint)
+        said = run_rlds("sync", lock, "--cache-dir", other)
+        assert said.returncode == 1 and b"--allow-address" in said.stderr
+        assert not server.asked
+        done = run_rlds("sync", lock, "--cache-dir", other, "--allow-address", host.partition(":")[0])
+        assert done.returncode == 0, done.stderr
+        assert pinning.sync(lock, cache_dir=other)[0].how == "here"  # nothing is asked for
+    assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == ds.fingerprint
+
+
+# -- other datasets at the same address
+
+
+def test_another_dataset_at_an_address_is_replaced_on_demand_only(store: Path, other: Path) -> None:
+    first = large(400)
+    large(500, ref="local/second", seed=1)
+    push("local/large", store)
+    for dry_run in (True, False):
+        with pytest.raises(NameTaken, match=r"holds local/large .*not local/second") as caught:
+            push("local/second", store, dry_run=dry_run)
+        assert "--force" in str(caught.value.hint)
+    said = run_rlds("push", "local/second", str(store))
+    assert said.returncode == 1 and "holds local/large" in said.stderr.decode()
+    assert bring(f"{store}#{first.fingerprint}", other).fingerprint == first.fingerprint
+    assert run_rlds("push", "local/second", str(store), "--force").returncode == 0
+    assert bring(store, other).id == "local/second"
+
+
+def test_new_content_of_a_dataset_replaces_the_old_one(store: Path, other: Path) -> None:
+    large(400)
+    push("local/large", store)
+    made = large(400, seed=1)
+    push("local/large", store)
+    assert bring(store, other).fingerprint == made.fingerprint
+
+
+def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:
+    large(400)
+    large(500, ref="local/second", seed=1)
+    push("local/large", "s3://lab/a")
+    before = dict(bucket.buckets["lab"])
+    with pytest.raises(NameTaken, match="local/large"):
+        push("local/second", "s3://lab/a")
+    with pytest.raises(NameTaken, match="local/large"):
+        preprocess.run("local/large", "scale_reward", args={"scale": 2}, push="s3://lab/a")
+    assert bucket.buckets["lab"] == before
+
+
+@pytest.mark.parametrize("id", ["local/large", "sample/pendulum-d4rl", "sample/pendulum-d4rl@half"])
+def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path) -> None:
+    if id == "local/large":
+        large(400)
+    else:
+        rlds_cli.download("sample/pendulum-d4rl")
+    if id.endswith("@half"):
+        preprocess.run("sample/pendulum-d4rl", "scale_reward", "half", args={"scale": 0.5})
+    said = run_rlds("push", id, str(store))
+    command = next(line for line in said.stdout.decode().splitlines() if line.startswith("rlds download "))
+    done = run_rlds(*shlex.split(command)[1:], "--cache-dir", str(other))
+    assert done.returncode == 0, done.stderr
+    came = next(word for word in (*shlex.split(command)[::-1], "local/large") if word.startswith("local/"))
+    assert rlds_cli.open_dataset(came, cache_dir=other).fingerprint == rlds_cli.open_dataset(id).fingerprint
+
+
+# -- objects beside an address
+
+
+def beside(kind: str, store: Path, bucket: ObjectStore) -> tuple[str, str]:
+    return (f"{store}/a", f"{store}/b") if kind == "directory" else ("s3://lab/a", "s3://lab/b")
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("damage", ["object", "hashes", "index"])
+def test_a_wrong_object_beside_an_address_is_not_taken_over(
+    kind: str, damage: str, store: Path, bucket: ObjectStore, other: Path
+) -> None:
+    source = large()
+    first, second = beside(kind, store, bucket)
+    push("local/large", first)
+    made = preprocess.run("local/large", "scale_reward", "made", args={"scale": 2})
+    stored = Files(Path(first) if kind == "directory" else bucket)
+    name = next(n for n in stored.names() if f"/{'blocks' if damage == 'hashes' else 'objects'}/" in f"/{n}")
+    if damage == "index":  # says that other bytes of the object are those of a file
+        index = json.loads(stored.read("rlds.json"))
+        pieces = next(f[2] for f in index["files"] if f[0].startswith("observation/c/"))
+        pieces[0][2] += 1 << 16
+        index["sha256"] = None
+        stored.write("rlds.json", json.dumps(index).encode())
+    else:
+        data = bytearray(stored.read(name))
+        data[len(data) // 2] ^= 255
+        stored.write(name, bytes(data))
+    done = push("local/large@made", second)
+    assert done.sent >= source.num_steps * 64 or damage == "hashes"
+    assert bring(second, other).fingerprint == made.fingerprint
+
+
+class Files:
+    """The files below one address, to be damaged."""
+
+    def __init__(self, place: Path | ObjectStore) -> None:
+        self._place = place
+
+    def names(self) -> list[str]:
+        if isinstance(self._place, Path):
+            return sorted(tree(self._place))
+        return sorted(k.removeprefix("a/") for k in self._place.buckets["lab"] if k.startswith("a/"))
+
+    def read(self, name: str) -> bytes:
+        return (self._place / name).read_bytes() if isinstance(self._place, Path) else self._stored()[f"a/{name}"]
+
+    def write(self, name: str, data: bytes) -> None:
+        if isinstance(self._place, Path):
+            (self._place / name).unlink()
+            (self._place / name).write_bytes(data)
+        else:
+            self._stored()[f"a/{name}"] = data
+
+    def _stored(self) -> dict[str, bytes]:
+        assert isinstance(self._place, ObjectStore)
+        return self._place.buckets["lab"]

@@ -24,7 +24,15 @@ from object_store import Fault
 
 import rlds_cli
 from rlds_cli import settings
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, DownloadFailed, RldsError, UploadFailed, WrongHash
+from rlds_cli.errors import (
+    DamagedDataset,
+    DatasetNotFound,
+    DownloadFailed,
+    NameTaken,
+    RldsError,
+    UploadFailed,
+    WrongHash,
+)
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
 from rlds_cli.progress import silent
@@ -60,6 +68,7 @@ def arm(name: str = "arm", *, episodes: int = 4, seed: int = 0, scale: float = 1
 
 def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:
     taken = snapshot.take(ds.path)
+    options = {"force": True, **options}  # the datasets of these tests have names of their own
     return pushing.send(taken, addresses.parse(to), settings.read(), progress=silent, policy=HASTY, **options)
 
 
@@ -531,3 +540,10 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     assert {"rlds.json", "x/a", "x/b"} <= listed.keys()
     local = api.hf_hub_download("lab/arm", "rlds.json", repo_type="dataset", local_dir=tmp_path / "got")
     assert json.loads(Path(local).read_text())["fingerprint"] == ds.fingerprint
+
+
+def test_another_dataset_is_refused(hub: Hub) -> None:
+    push(arm("arm"))
+    with pytest.raises(NameTaken, match="holds local/arm"):
+        push(arm("other"), force=False)
+    assert push(arm("arm", scale=2.0), force=False).id == "local/arm"

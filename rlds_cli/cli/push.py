@@ -44,6 +44,9 @@ def push(
             "--catalogue", metavar="STORE", help="Write a page of all datasets below this address.", show_default=False
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a dataset with another id that the address holds.")
+    ] = False,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -64,7 +67,7 @@ def push(
 
         common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
         with out.progress() as progress, resumable():
-            done = pushing.push(id, to, prune=prune, pages=pages, progress=progress, **common)
+            done = pushing.push(id, to, prune=prune, pages=pages, force=force, progress=progress, **common)
         found["push"] = done
         lines.append(_told(done))
     if catalogue is not None:
@@ -85,6 +88,8 @@ def _listed(page: Catalogued, *, dry_run: bool) -> str:
 
 def _told(done: Pushed) -> str:
     """The address, and the bytes that were sent or would be."""
+    from rlds_cli.report.card import local_name
+
     would = "would be sent" if done.dry_run else "sent"
     sizes = f"{text.size_of(done.sent)} {would}, {text.size_of(done.skipped)} there already"
     generation = "" if done.generation is None else f", generation {done.generation:,}"
@@ -96,5 +101,8 @@ def _told(done: Pushed) -> str:
         lines.append(f"{text.size_of(done.removed)} of older pushes removed")
     if not done.dry_run:
         # a pin is no part of an address that could hold a secret, and is shown
-        lines.append(visible.Lines(f"rlds download {shlex.quote(visible.line(done.address))}#{done.fingerprint}"))
+        name = local_name(done.id)
+        renamed = "" if name == done.id else f" --as {shlex.quote(name)}"
+        address = shlex.quote(visible.line(done.address))
+        lines.append(visible.Lines(f"rlds download {address}#{done.fingerprint}{renamed}"))
     return visible.lines(lines)

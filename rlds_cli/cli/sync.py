@@ -31,6 +31,14 @@ def sync(
             help="Run this function of yours if its source is the one in the lock file.",
         ),
     ] = None,
+    allow_address: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-address",
+            metavar="HOST|all",
+            help="Fetch datasets of the lock file from this web server; those of the registry need no permission.",
+        ),
+    ] = None,
     depends_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,15 +54,19 @@ def sync(
 ) -> None:
     """Make the datasets of a lock file again. Exit 1 and name the differences if fingerprints differ.
 
-    Built-in functions run without asking; your own functions need --allow-code, or your consent on a terminal.
+    Built-in functions run without asking; your own functions need --allow-code, and web servers that
+    the registry does not name --allow-address, or your consent on a terminal.
 
     Example: rlds sync rlds.lock
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.maintenance import pinning
 
-    allowed = _ask(file, allow_code or [], cache_dir) if sys.stdin.isatty() else allow_code or []
-    how = {"allow_code": allowed, "depends_on": depends_on or (), "cache_dir": cache_dir}
+    functions, hosts = allow_code or [], allow_address or []
+    if sys.stdin.isatty():
+        hosts = _ask_hosts(file, hosts, cache_dir)
+        functions = _ask(file, functions, cache_dir)
+    how = {"allow_code": functions, "allow_address": hosts, "depends_on": depends_on or (), "cache_dir": cache_dir}
     with out.progress() as progress:
         done = pinning.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
     out.result(done, _synced(done))
@@ -72,6 +84,17 @@ def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str
         typer.echo(f"{file} would run {one}", err=True)
     references = dict.fromkeys(w.reference for w in wanted)
     return [*allowed, *(r for r in references if typer.confirm(f"Run {r}?", err=True))]
+
+
+def _ask_hosts(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
+    """Ask the user about the web servers that are not allowed yet; return all that are allowed."""
+    from rlds_cli.maintenance import pinning
+    from rlds_cli.maintenance.lock_file import EVERYTHING
+
+    if EVERYTHING in allowed:
+        return [*allowed]
+    wanted = [h for h in pinning.hosts(file, cache_dir=cache_dir) if not {h, h.rpartition(":")[0]} & set(allowed)]
+    return [*allowed, *(h for h in wanted if typer.confirm(f"Fetch datasets of {file} from {h}?", err=True))]
 
 
 def _synced(done: Sequence[Synced]) -> str:

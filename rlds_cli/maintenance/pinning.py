@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -206,12 +207,58 @@ def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[UserF
     return lock_file.wanted(_missing(_checked(file), cache_dir))
 
 
+def hosts(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[str, ...]:
+    """Return the web servers that `sync` would send requests to and the registry does not name; they must be allowed.
+
+    Raises
+    ------
+    RldsError
+        As `sync`, before it begins.
+    """
+    return _hosts(_missing(_checked(file), cache_dir), settings.read(cache_dir))
+
+
+def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
+    """Return hosts with their ports; not buckets and the hub, which are services that the user has set up."""
+    found: dict[str, None] = {}
+    for d in datasets:
+        urls = [d.address] if d.address and _may_be_pulled(d.id) else []
+        if not d.made_by and d.reproducible:
+            with suppress(RldsError):  # of a dataset that is not in the registry no file is fetched
+                entry = registry.get(str(ids.parse(d.id).base))
+                urls += [str(f["url"]) for f in d.files if f.get("url") and _is_elsewhere(f, entry, where)]
+        web = (urlsplit(url) for url in urls if url.startswith(("http://", "https://")))
+        found |= dict.fromkeys(parts.netloc.rpartition("@")[2].lower() for parts in web)
+    return tuple(found)
+
+
+def _is_elsewhere(file: Mapping[str, Any], entry: Entry, where: Settings) -> bool:
+    """Return whether `pinned` uses an address of a file that the registry does not name."""
+    name, url = str(file["file"]), str(file["url"])
+    known = next((f for f in entry.files if f.path == name), File(name, ()))
+    return _may_be_used(url, known, entry, where) and not _is_known(url, known, entry, where)
+
+
+def _check_hosts(datasets: Sequence[Locked], allowed: bool | Sequence[str], file: StrPath, where: Settings) -> None:
+    names = {allowed} if isinstance(allowed, str) else set() if isinstance(allowed, bool) else set(allowed)
+    if allowed is True or lock_file.EVERYTHING in names:
+        return
+    names = {name.lower() for name in names}
+    for host in _hosts(datasets, where):
+        if not names & {host, host.rpartition(":")[0] or host}:
+            raise RldsError(
+                f"{os.fspath(file)} would send requests to {host}, which the registry does not name. Nothing was done.",
+                hint=f"--allow-address {host} (allow_address=[{host!r}]) allows it; look at the lock first",
+            )
+
+
 def sync(
     file: StrPath,
     *,
     jobs: int = 0,
     force: bool = False,
     allow_code: bool | Sequence[str] = (),
+    allow_address: bool | Sequence[str] = (),
     depends_on: Sequence[str | os.PathLike[str]] = (),
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
@@ -228,6 +275,9 @@ def sync(
         Replace datasets with other content.
     allow_code : bool or sequence of str
         Names of the functions that may run, as in the lock (`functions` lists them); True for all.
+    allow_address : bool or sequence of str
+        Web servers that may be asked for datasets, by host or host and port (`hosts` lists those that the registry does
+        not name); True for all.
     depends_on : sequence of paths
         Files and directories outside the working directory that functions of the lock may read.
 
@@ -239,10 +289,12 @@ def sync(
     WrongHash
         The lock contradicts the registry.
     RldsError
-        A function is not allowed, or cannot be allowed; or the file is not a lock file. Nothing was done.
+        A web server or a function is not allowed, a function cannot be allowed, or the file is not a lock file. Nothing
+        was done.
     """
     locked = _checked(file)
     missing = _missing(locked, cache_dir)
+    _check_hosts(missing, allow_address, file, settings.read(cache_dir))
     with lock_file.granted(missing, allow_code, depends_on, file):
         return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in locked)
 

@@ -77,6 +77,7 @@ class Pipeline:
         """The inputs that the result depends on."""
         return {
             "source": task.source_of(self.dataset),
+            **task.seen_of(self.dataset),
             "fields": sorted(self.fields) if self.fields is not None else None,
             **({"keep_going": True} if self.keep_going else {}),
             **({"depends": sources.of(len, {}, self.depends_on)} if self.depends_on else {}),
@@ -91,12 +92,12 @@ class Pipeline:
     def continues(self, made: Mapping[str, Any]) -> bool:
         """Return whether a step of a provenance is the same pipeline on another generation of its dataset."""
         before = dict(made.get("pipeline", {}))
-        mine = {k: v for k, v in self.parts_of_key.items() if k != "source"}
+        mine = {k: v for k, v in self.parts_of_key.items() if k not in task.SOURCES}
         return (
             self.dataset.generation is not None
             and str(made.get("id")).lower() == str(self.id).lower()
             and bool(before)
-            and {k: v for k, v in before.items() if k not in ("source", "key")} == mine
+            and {k: v for k, v in before.items() if k not in (*task.SOURCES, "key")} == mine
         )
 
     def check_name(self, m: Manifest) -> None:

@@ -149,13 +149,13 @@ def _finished(work: Path) -> int:
         return 0
 
 
-def destination(push: StrPath | None, where: Settings, source: Dataset) -> Destination | None:
-    """Return where a result is to be pushed, if anywhere; see `sending.destination`."""
+def destination(push: StrPath | None, where: Settings, t: Publishable, *, force: bool) -> Destination | None:
+    """Return where the result of a task is to be pushed, if anywhere; see `sending.destination`."""
     if push is None:
         return None
     from rlds_cli.preprocess import sending  # and with it all that pushing takes, half a second
 
-    return sending.destination(push, where, source)
+    return sending.destination(push, where, t.dataset, str(t.id), force=force)
 
 
 class Publishable(Protocol):

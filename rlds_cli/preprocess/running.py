@@ -126,7 +126,7 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        to = publish.destination(push, settings.read(cache_dir), t.dataset)
+        to = publish.destination(push, settings.read(cache_dir), t, force=force)
         tell = watched(shown(progress), t.dataset.store)
         _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell, to=to).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)

@@ -36,6 +36,7 @@ class Destination:
 
     address: Address
     where: Settings
+    force: bool = False  # replace a dataset with another id that is there
 
     @contextmanager
     def sending(self, job: PreprocessJob, work: Path, progress: Progress, first: int = 0) -> Iterator[Placed]:
@@ -66,16 +67,18 @@ class Destination:
         """Push the finished dataset; raises as `pushing.push` does."""
         m = manifest.read(path)
         cuts = ahead.cuts(m.fields, {f.name: f.path for f in m.fields}, m.counts.rows)
-        pushing.push_from(path, self.address, self.where, cuts=cuts, progress=progress)
+        pushing.push_from(path, self.address, self.where, force=self.force, cuts=cuts, progress=progress)
 
 
-def destination(push: StrPath, where: Settings, source: Dataset) -> Destination:
+def destination(push: StrPath, where: Settings, source: Dataset, id: str, *, force: bool) -> Destination:
     """Return where a result is to be pushed.
 
     Raises
     ------
     InvalidArgument
         The address is that of the source, or pins content.
+    NameTaken
+        It holds a dataset with another id, and ``force`` is not set.
     UploadFailed
         It can only be read.
     """
@@ -86,7 +89,9 @@ def destination(push: StrPath, where: Settings, source: Dataset) -> Destination:
     there = address_of(source.store)
     if there is not None and replace(there, pin=None) == address:
         raise InvalidArgument(f"The result would replace its own source, {address}.", hint="push to another address")
-    return Destination(address, where)
+    if not force:
+        pushing.check_address(address, where, id)
+    return Destination(address, where, force)
 
 
 def _only_at_the_end(job: PreprocessJob) -> str | None:

@@ -128,7 +128,7 @@ def run_shard(
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
-        to = publish.destination(push, where, t.dataset)
+        to = publish.destination(push, where, t, force=force)
         place = Home(where.home)
         work = directory(place, t)
         with writing(place), _running(work, place):
@@ -181,7 +181,7 @@ def finish(
     with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
-        to = publish.destination(push, where, t.dataset)
+        to = publish.destination(push, where, t, force=force)
         if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not publish.is_made(t, where):

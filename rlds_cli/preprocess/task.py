@@ -44,6 +44,7 @@ _COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")  # with which a hint to
 # Parts of a key, and their names in messages.
 _LABELS = {
     "source": "source hash",
+    "seen": "index at the address",
     "function": "fn",
     "code": "fn source",
     "args": "args",
@@ -55,6 +56,7 @@ _LABELS = {
     "fields": "fields",
     "chunk": "chunk",
 }
+SOURCES = ("source", "seen")  # parts of a key that say which rows are read
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Task:
         """The inputs that the result depends on; neither workers nor paths of files."""
         return {
             "source": self.source,
+            **seen_of(self.dataset),
             **identity(self.function, self.args, self.unit, self.span, self.arrays, self.depends_on),
             **({"keep_going": True} if self.keep_going else {}),
             "fields": sorted(self.fields) if self.fields is not None else None,
@@ -140,7 +143,7 @@ class Task:
 
     def continues(self, made: Mapping[str, Any]) -> bool:
         """Return whether ``made``, a step of a provenance, is this task at another generation of its dataset."""
-        mine = {k: v for k, v in self.parts_of_key.items() if k != "source"}
+        mine = {k: v for k, v in self.parts_of_key.items() if k not in SOURCES}
         return (
             self.dataset.generation is not None
             and self.whole
@@ -148,7 +151,7 @@ class Task:
             and "pipeline" not in made
             and (str(made.get("id")).lower(), made.get("from")) == (str(self.id).lower(), self.dataset.id)
             and all(made.get(k) == v for k, v in mine.items())
-            and not any(k in made and k not in mine for k in _LABELS if k != "source")
+            and not any(k in made and k not in mine for k in _LABELS if k not in SOURCES)
         )
 
     def check_name(self, manifest: Manifest) -> None:
@@ -284,6 +287,12 @@ def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | 
 def source_of(dataset: Dataset) -> str:
     """Return the fingerprint of a dataset, or of a selection of its episodes."""
     return dataset.manifest.fingerprint if is_whole(dataset) else dataset.fingerprint
+
+
+def seen_of(dataset: Dataset) -> dict[str, str]:
+    """Return the part of a key that tells a source at an address, whose fingerprint is a claim, from others."""
+    seen = dataset.store.unproved
+    return {"seen": seen} if seen else {}
 
 
 def is_whole(dataset: Dataset) -> bool:

@@ -9,8 +9,9 @@
     <home>/remote/<name>/dataset/        small files, whole: manifest and episode table when the dataset is opened
     <home>/remote/<name>/rows/           files of rows, by blocks: see `presence`
 
-The name holds the fingerprint and a hash of what else the index says, so other content lies elsewhere. Objects are
-named by their content: what was seen first is read as long as its objects are there, whatever is pushed meanwhile.
+The name holds a hash of the whole index, which names the hashes that prove each block. Fingerprint and manifest alone
+are what an address claims: with them in the name, blocks of a stranger's address were used for the genuine one. Objects
+are named by their content: what was seen first is read as long as its objects exist, whatever is pushed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError
 from rlds_cli.files import disk
@@ -40,7 +43,8 @@ from rlds_cli.http.client import RetryPolicy
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
 from rlds_cli.remote.cache import TIMEOUT, Stats, Take
-from rlds_cli.remote.index import File, Index, Piece
+from rlds_cli.remote.index import File, Index
+from rlds_cli.remote.limits import SmallFiles, groups
 from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
 from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, push_again, wrong_bytes
@@ -54,26 +58,26 @@ MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
 _RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
+_AT_A_TIME = 64 << 20  # bytes of groups that are in memory for small files
 _MOST_ADDRESSES = 20  # that are kept
-_DIGITS = 24
+_DIGITS, _PROVED = 24, 32  # of fingerprint and index in a name
 _SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
 _NO_LIMIT = 1 << 30
 _GONE = (404, 410)  # statuses
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pinned:
     """An index and the hashes of its groups of blocks."""
 
     index: Index
     hashes: bytes | memoryview
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """Name of the directory."""
-        i = self.index
-        rest = i.manifest if i.generation is None else hashlib.sha256(i.to_bytes()).hexdigest()
-        return f"{i.fingerprint.partition(':')[2][:_DIGITS]}-{rest[:16]}"
+        """Name of the directory: no other index has it, so no other blocks are in it."""
+        proved = hashlib.sha256(self.index.to_bytes()).hexdigest()
+        return f"{self.index.fingerprint.partition(':')[2][:_DIGITS]}-{proved[:_PROVED]}"
 
 
 class Connection:
@@ -212,6 +216,7 @@ class RemoteContent(Content):
             connection,
             lambda size: stats.add(requests=1, fetched=size),
         )
+        self._small = SmallFiles(pinned.index, str(connection.address))
         self._shared = Shared(root if shares else None, pinned.index, INDEX)
         self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
@@ -227,7 +232,23 @@ class RemoteContent(Content):
             return False
 
     def _bring(self, files: list[File]) -> None:
-        wanted = {(p.object, g) for f in files for p in f.pieces for g in range(*_groups(p))}
+        self._small.admit(files, self.path)
+        some: list[File] = []
+        wanted: set[tuple[int, int]] = set()
+        for f in files:
+            if f.size > _AT_A_TIME:
+                self._save(f, lambda out, f=f: self.read(f.path, 0, f.size, out.write))  # type: ignore[misc]
+                continue
+            more = {(p.object, g) for p in f.pieces for g in range(*groups(p))}
+            if some and len(wanted | more) * GROUP > _AT_A_TIME:
+                self._bring_some(some, wanted)
+                some, wanted = [], set()
+            some.append(f)
+            wanted |= more
+        self._bring_some(some, wanted)
+
+    def _bring_some(self, files: list[File], wanted: set[tuple[int, int]]) -> None:
+        """Fetch the groups that hold files, all at once, and write the files."""
         got: dict[tuple[int, int], Chunk] = {}
         with self._lock:
             for number, group in wanted:
@@ -250,7 +271,7 @@ class RemoteContent(Content):
             with ThreadPoolExecutor(min(_AT_ONCE, len(runs)), "rlds-files") as pool:
                 list(pool.map(fetch, runs))
         for f in files:
-            self._write(f, got)
+            self._save(f, lambda out, f=f: self._write(f, got, out))  # type: ignore[misc]
         for number, group in sorted(got)[-_EDGES * BLOCK // GROUP :]:
             self._keep(number, group * GROUP, got[number, group])
 
@@ -261,20 +282,19 @@ class RemoteContent(Content):
     def _size(self, number: int) -> int:
         return self.index.objects[number].size
 
-    def _write(self, file: File, got: dict[tuple[int, int], Chunk]) -> None:
-        content = bytearray(file.size)
+    def _write(self, file: File, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
         for p in file.pieces:
-            at = p.at
-            for g in range(*_groups(p)):
+            for g in range(*groups(p)):
                 start = g * GROUP
-                part = got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start]
-                content[at : at + len(part)] = part
-                at += len(part)
+                out.write(got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start])
+
+    def _save(self, file: File, write: Callable[[BinaryIO], object]) -> None:
+        """Write a small file in one step."""
         path = self.path / file.path
         try:
             safe_files.directory(path.parent, self.path.parent)
             with safe_files.replacing(path) as out:
-                out.write(content)
+                write(out)
         except OSError as e:
             raise disk.disk_error(e, path, kept="What is here stays.") from e
 
@@ -468,11 +488,6 @@ class RemoteContent(Content):
 
 class _WrongBytes(Exception):
     """A block or a group does not have its hash."""
-
-
-def _groups(p: Piece) -> tuple[int, int]:
-    """Return the groups [first, stop) of its object that hold a piece."""
-    return p.offset // GROUP, (p.offset + p.length - 1) // GROUP + 1
 
 
 def _runs(groups: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:

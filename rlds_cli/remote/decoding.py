@@ -18,7 +18,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.remote.cache import BlockFiles, Stats, Take
 from rlds_cli.remote.presence import Room, RowFile
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, compression
 from rlds_cli.store.arrays import ArrayLayout
 from rlds_cli.ted import IntArray
 
@@ -42,6 +42,12 @@ class Encoded:
     def size(self) -> int:
         """Bytes of all rows."""
         return math.prod(self.layout.shape) * self.layout.dtype.itemsize
+
+    @property
+    def longest(self) -> int:
+        """The greatest number of bytes of a shard: its chunks, and its index."""
+        inner, chunks = self.layout.inner, self.layout.shard // self.layout.inner
+        return chunks * (compression.longest_chunk(inner * self.width) + 16) + _CRC_BYTES
 
     def shard(self, number: int) -> str:
         """Return the path of a shard."""
@@ -157,10 +163,10 @@ class ChunkDecoder:
         size = layout.inner * of.width
         path = of.shard(shard)
         offset, length = self._table(shard, per)[within].tolist()
-        if offset < 0 or length < 0 or offset + length > self._size(path) or length > 2 * size + 1024:
+        if offset < 0 or length < 0 or offset + length > self._size(path) or length > compression.longest_chunk(size):
             raise DamagedDataset(f"{path} of {self._raw.where} has no chunk {within:,}.", hint=_HINT)
-        decoded = _decoded(self._raw.bytes_of(path, offset, length))
-        if decoded is None or len(decoded) != size:
+        decoded = _decoded(self._raw.bytes_of(path, offset, length), size)
+        if decoded is None:
             raise DamagedDataset(f"Chunk {within:,} of {path} of {self._raw.where} does not decode.", hint=_HINT)
         return decoded
 
@@ -187,11 +193,15 @@ class ChunkDecoder:
         return size
 
 
-def _decoded(data: bytes) -> bytes | None:
+def _decoded(data: bytes, size: int) -> bytes | None:
+    """Decode a chunk of ``size`` bytes; None for anything else, for which no memory is taken."""
     from numcodecs import Zstd  # type: ignore[import-untyped]
 
+    if not compression.is_chunk(lambda at, count: data[at : at + count], len(data), size):
+        return None
     codec: Any = Zstd()
     try:
-        return bytes(codec.decode(data))
+        found = bytes(codec.decode(data))
     except (RuntimeError, ValueError):
         return None
+    return found if len(found) == size else None

@@ -112,7 +112,10 @@ def load(root: Path) -> Pinned:
         hashes = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b"")
     if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
-    return Pinned(index, hashes)
+    found = Pinned(index, hashes)
+    if found.name != root.name:
+        raise DamagedDataset(f"{root / INDEX} is another index than {root.name} was made for.")
+    return found
 
 
 def load_plain(root: Path, where: Settings) -> Plain | None:

@@ -44,6 +44,7 @@ _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
 _LARGEST = 1 << 50  # bytes of a file or an object
 _LONGEST_PATH, _DEEPEST = 4096, 600
+_ALWAYS, _TIMES = 64 << 20, 1000  # bytes that files may take: these, and so many times those of the objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,8 @@ def _index(content: dict[str, Any], format: int) -> Index:
     )
     if sum(len(f.pieces) for f in files) > _MOST_PIECES:
         raise ValueError("more pieces than any dataset has")
+    if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
+        raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
     _check_paths([f.path for f in files])
     version = content.get("rlds_version")
     return Index(

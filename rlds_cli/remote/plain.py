@@ -56,9 +56,9 @@ class Plain:
 
     @property
     def name(self) -> str:
-        """Name of the directory in the home."""
+        """Name of the directory in the home: of the small files, whose digests prove all others."""
         rest = hashlib.sha256(b"".join(hashlib.sha256(self.small[path]).digest() for path in sorted(self.small)))
-        return f"{self.index.fingerprint.partition(':')[2][:24]}-{rest.hexdigest()[:15]}{_END}"
+        return f"{self.index.fingerprint.partition(':')[2][:24]}-{rest.hexdigest()[:31]}{_END}"
 
     @property
     def size(self) -> int:
@@ -238,6 +238,7 @@ class PlainContent(WholeFiles):
 
     def _bring(self, files: list[File]) -> None:
         described = [f for f in files if f.path.endswith("zarr.json")]  # they tell the sizes of the others
+        disk.check_space(sum(max(0, f.size) for f in files), self.path, kept="Nothing of these files was written.")
         for some in (described, [f for f in files if f not in described]):
             if len(some) > 1:
                 with ThreadPoolExecutor(min(_AT_ONCE, len(some)), "rlds-files") as pool:
@@ -257,9 +258,11 @@ class PlainContent(WholeFiles):
         except OSError as e:
             raise disk.disk_error(e, path, kept="What is here stays.") from e
 
-    def whole(self, path: str) -> bytes:
+    def whole(self, path: str, longest: int) -> bytes:
         """See `WholeFiles.whole`."""
         data = bytearray()
+        if (size := self._size(path) or 0) > longest:
+            raise DamagedDataset(f"{self.address}/{path} has {size:,} bytes; {longest:,} at most are expected.")
         self._checked(path, data.clear, data.extend)
         return bytes(data)
 

@@ -268,8 +268,8 @@ class WholeFiles(Content):
     """Content of which whole files can be fetched, each checked by its own digest."""
 
     @abstractmethod
-    def whole(self, path: str) -> bytes:
-        """Return a file, checked; raises DownloadFailed, WrongHash, Offline."""
+    def whole(self, path: str, longest: int) -> bytes:
+        """Return a file of at most so many bytes, checked; raises RldsError."""
 
 
 class ShardUnits(Units):
@@ -294,7 +294,7 @@ class ShardUnits(Units):
         """See `Units.bring`."""
         (span,) = self.spans(number)
         with _SHARDS:
-            shard = _InMemory(str(self._of.address), self._of.whole(self._encoded.shard(number)))
+            shard = _InMemory(str(self._of.address), self._of.whole(self._encoded.shard(number), self._encoded.longest))
             decoder = ChunkDecoder(self._encoded, shard)
             decoder.read(span.start, span.stop - span.start, lambda data: sink(0, data))
         self._decoder.tables |= decoder.tables

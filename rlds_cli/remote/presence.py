@@ -19,7 +19,9 @@ the bytes are written, so a process that is killed between leaves a block that i
 checked before it is fetched again. So are all blocks after a restart of the machine, which may have lost bytes and kept
 the map.
 
-With ``cache=0`` all of these files are anonymous memory.
+The map and the slots are written through maps, so the disk has room for all of them before they are used: where it is
+full, that would end the process (SIGBUS). Rows are written by ``pwrite``. With ``cache=0`` all of these files are
+anonymous memory.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.array_types import IntArray
-from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.errors import DamagedDataset, NoSpace, RldsError
+from rlds_cli.files import disk, trees
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.remote.blocks import BLOCK as BLOCK
 from rlds_cli.remote.blocks import GROUP as GROUP
 from rlds_cli.remote.blocks import groups_of
@@ -60,6 +62,8 @@ _MAGIC = b"rldsmap2"
 _HEADER = 4096
 _BOOT, _SLOTS_USED, _GONE, _TAKEN, _FIGURES = slice(8, 72), 72, 76, 80, 96  # places in the header
 _SLOTS = 1024
+_MOST_BLOCKS = 1 << 29  # 32 TiB of rows, as much as an index has hashes for
+_MAP_BYTES, _FREE = 2.5, 8  # bytes of a map for each block; a map takes at most one part in 8 of the free disk
 _COUNT = np.dtype("<u2")
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 _FLOCK = struct.Struct("hhqqi4x")
@@ -102,6 +106,10 @@ class Ground(Protocol):
         """Return a new descriptor of a file, which is made if it is not there, with ``size`` bytes."""
         ...
 
+    def allocate(self, descriptor: int, at: int, size: int) -> None:
+        """Have the disk give room to a part of a file that will be written through a map; raises OSError."""
+        ...
+
 
 class DirectoryGround:
     """Files in a directory."""
@@ -120,6 +128,10 @@ class DirectoryGround:
             os.close(descriptor)
             raise
         return descriptor
+
+    def allocate(self, descriptor: int, at: int, size: int) -> None:
+        """Have the disk give room to a part of a file; raises OSError."""
+        os.posix_fallocate(descriptor, at, size)
 
     def __str__(self) -> str:
         return str(self.root)
@@ -150,6 +162,9 @@ class MemoryGround:
                 os.ftruncate(own, size)
             return os.open(f"/proc/self/fd/{own}", os.O_RDWR | os.O_CLOEXEC)  # with locks of its own
 
+    def allocate(self, descriptor: int, at: int, size: int) -> None:
+        """Nothing: memory has no disk that is full."""
+
     def __str__(self) -> str:
         return "memory"
 
@@ -179,10 +194,11 @@ class BlockMap:
     """The map of the blocks of one dataset; blocks are counted over all its files, in order, by whole groups.
 
     A file begins with a group: block ``b`` is in group ``b // MANY``, and numbers behind the last block of a file mean
-    nothing. Opening it is done under the exclusive lock of the room, see `Room.open_map`.
+    nothing. Opening it is done under the exclusive lock of the room, see `Room.open_map`. ``make`` it if it does not
+    exist; else a file of another size is a ValueError.
     """
 
-    def __init__(self, ground: Ground, files: Sequence[RowFile]) -> None:
+    def __init__(self, ground: Ground, files: Sequence[RowFile], *, make: bool = True) -> None:
         self.ground, self.files = ground, tuple(files)
         counts = [MANY * groups_of(f.size) for f in self.files]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -190,8 +206,12 @@ class BlockMap:
         self._stop = self.first[:-1] + np.array([f.blocks for f in self.files], np.int64)
         page = mmap.PAGESIZE
         parts = [_HEADER, -(-self.blocks // page) * page, -(-self.blocks // page) * page, 8 * self.blocks // MANY]
-        descriptor = ground.open(MAP, sum(parts))
+        descriptor = ground.open(MAP)
         try:
+            if make:
+                ground.allocate(descriptor, 0, sum(parts))  # it gets its size by that
+                if os.fstat(descriptor).st_size < sum(parts):  # of memory
+                    os.truncate(descriptor, sum(parts))
             self._map = mmap.mmap(descriptor, sum(parts))
         except BaseException:
             os.close(descriptor)
@@ -311,6 +331,11 @@ class BlockMap:
         descriptor = self.ground.open(PINS, _SLOTS * self.stride)
         for slot in range(_SLOTS):
             if lock_bytes(descriptor, slot, 1):
+                try:
+                    self.ground.allocate(descriptor, slot * self.stride, self.stride)
+                except OSError as e:
+                    os.close(descriptor)
+                    raise _no_room(e, self.ground, PINS) from e
                 if slot >= self._slots:
                     self._map[_SLOTS_USED : _SLOTS_USED + 4] = (slot + 1).to_bytes(4, "little")
                 return PinSlot(self, descriptor, slot)
@@ -327,10 +352,8 @@ class PinSlot:
         try:
             self._map = mmap.mmap(mapped, of.stride, offset=slot * of.stride)
             self.counts: npt.NDArray[np.uint16] = np.frombuffer(self._map, _COUNT, of.blocks)
-            try:
-                punch(mapped, slot * of.stride, of.stride)  # what an earlier process left
-            except OSError:
-                self.counts[:] = 0
+            if self.counts.any():
+                self.counts[:] = 0  # what an earlier process left; a hole would have to be given room again
         finally:
             os.close(mapped)
 
@@ -370,14 +393,18 @@ class Room:
     def open_map(self, ground: Ground, files: Sequence[RowFile]) -> BlockMap:
         """Open the map of a dataset that is in this room, with its files of rows at their full length."""
         with self.locked():
+            _check_size(ground, files)
             if isinstance(ground, DirectoryGround):
                 _note_files(ground, files)
-            opened = BlockMap(ground, files)
-            opened.begin()
-            if not opened.gone:
-                for number, f in enumerate(files):
-                    os.close(ground.open(name_of_rows(ground, number), f.size))
-            os.close(ground.open(FETCHING))
+            try:
+                opened = BlockMap(ground, files)
+                opened.begin()
+                if not opened.gone:
+                    for number, f in enumerate(files):
+                        os.close(ground.open(name_of_rows(ground, number), f.size))
+                os.close(ground.open(FETCHING))
+            except OSError as e:
+                raise _no_room(e, ground, MAP) from e
             self._own.add(opened)
             return opened
 
@@ -473,16 +500,45 @@ class Room:
                 if entry.path not in self._others or self._others[entry.path][0] != inode:
                     self._others[entry.path] = (
                         inode,
-                        BlockMap(DirectoryGround(Path(entry.path)), read_files(entry.path)),
+                        BlockMap(DirectoryGround(Path(entry.path)), read_files(entry.path), make=False),
                     )
                 seen.add(entry.path)
         for gone in self._others.keys() - seen:
             del self._others[gone]
 
 
+def _check_size(ground: Ground, files: Sequence[RowFile]) -> None:
+    """Refuse files with more blocks than any dataset has: a stranger may have invented their sizes."""
+    blocks = sum(MANY * groups_of(f.size) for f in files)
+    if blocks > _MOST_BLOCKS:
+        raise DamagedDataset(
+            f"The rows take {sum(f.size for f in files):,} bytes; {_MOST_BLOCKS * BLOCK:,} at most are read at an "
+            "address. Nothing was fetched of them."
+        )
+    size = int(_MAP_BYTES * blocks)
+    if (
+        isinstance(ground, DirectoryGround)
+        and not (ground.root / MAP).exists()
+        and size * _FREE > (have := disk.free(ground.root))
+    ):
+        raise NoSpace(
+            f"The map of the blocks of {ground} takes {size:,} bytes, more than one in {_FREE} of the {have:,} free "
+            "there. Nothing was fetched.",
+            hint="free some space (rlds du, rlds gc); or cache=0, which writes nothing",
+        )
+
+
+def _no_room(e: OSError, ground: Ground, name: str) -> RldsError:
+    """Return the error for a file of a remote dataset that cannot be made."""
+    error = disk.disk_error(e, Path(str(ground), name), kept="Blocks that are here stay.")
+    error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
+    return error
+
+
 def _evict(maps: Sequence[BlockMap], count: int) -> int:
     """Let the ``count`` least recently used blocks leave that nobody has pinned; return how many did."""
     times, places, owners = [], [], []
+    maps = [of for of in maps if of.total]
     for number, of in enumerate(maps):
         free = np.flatnonzero((of.taken > 0) & (of.live_pins() == 0))
         times.append(np.where(of.state[free] > 0, of.used[free // MANY], 0.0))

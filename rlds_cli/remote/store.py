@@ -28,8 +28,7 @@ from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.plain import Plain, PlainContent
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import arrays, compression, generations, manifest
-from rlds_cli.store import rows as stored_rows
+from rlds_cli.store import arrays, generations, manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Extent, Videos
@@ -238,6 +237,11 @@ class _Remote(Store):
         return str(self.access.address)
 
     @property
+    def unproved(self) -> str:
+        """The name of the directory of what was seen, which holds the hash of its index."""
+        return self.access.pinned.name
+
+    @property
     def note(self) -> str | None:
         """What a reader should know of the way in which rows are fetched, in words."""
         of = self.access.content
@@ -337,43 +341,42 @@ class RemoteStore(_Remote):
         self._decoded = self.manifest.encoding == "zarr"
         frames = [f for f in self.manifest.fields if f.kind == "frames" and f.codec != VIDEO]
         access.content.need(*(f"{f.path}/bytes/zarr.json" for f in frames))
-        self._check_files()
-        paths = self._row_paths()
+        paths = self._row_files()
         if self._decoded:
-            self.blocks = self._open_decoded(access, paths)
+            encoded = self._encoded()
+            shards = [path for e in encoded.values() for path in self._shards(e)]
+            self.blocks = access.decoded(encoded, [*paths, *shards], paths)
         else:
             self.blocks = access.blocks(paths)
 
-    def _row_paths(self) -> list[str]:
-        """Return the files of rows that the address has, in order."""
-        found: list[str] = []
-        for f in self.manifest.fields:
-            if f.codec == VIDEO:
-                found.append(arrays.data_file(Path(DIRECTORY, f.path, "bytes"), 1).as_posix())
-            if self._decoded:
-                for array in compression.column_arrays(self.fields[f.name], Path(f.path)):
-                    found += [c.path for c in self.access.content.below(f"{array.as_posix()}/c/")]
-            else:
-                found += [file.as_posix() for file in stored_rows.files(Path(), f, f.path).values()]
-        index = self.access.pinned.index
-        there = {f.path for f in index.files}
-        return [path for path in dict.fromkeys(found) if path in there]
+    def _shards(self, e: Encoded) -> list[str]:
+        """Return the files of a compressed array; raises DamagedDataset for one that is larger than its rows can be."""
+        wanted = []
+        for f in self.access.content.below(f"{e.directory.as_posix()}/c/"):
+            number = f.path.removeprefix(f"{e.directory.as_posix()}/c/").partition("/")[0]
+            if not number.isdecimal() or int(number) >= e.layout.shards or f.path != e.shard(int(number)):
+                continue  # no reader asks for it
+            if f.size > e.longest:
+                raise DamagedDataset(
+                    f"{self.address}: {f.path} has {f.size:,} bytes; {e.longest:,} at most are expected.", hint=_HINT
+                )
+            wanted.append(f.path)
+        return wanted
 
-    def _open_decoded(self, access: Access, paths: Sequence[str]) -> BlockFiles:
-        films = [self._film(n) for n, f in self.fields.items() if f.codec == VIDEO]
+    def _encoded(self) -> dict[str, Encoded]:
         encoded = {}
         for f in self.fields.values():
             for key, directory in self._keys(f):
                 if key.endswith(FILMS):
                     continue
-                access.content.need(f"{directory.as_posix()}/zarr.json")
+                self.access.content.need(f"{directory.as_posix()}/zarr.json")
                 found = arrays.layout(self.path / directory)
                 if (found.shape, found.dtype) != self._shape(key) or not found.compressed:
                     raise DamagedDataset(
                         f"{self.address}: {directory}/zarr.json does not fit the manifest.", hint=_HINT
                     )
                 encoded[key] = Encoded(directory, found)
-        return access.decoded(encoded, paths, films)
+        return encoded
 
     def _keys(self, f: Field) -> list[tuple[str, Path]]:
         """Return the arrays of a field that lie in files of rows: their keys, and directories below the dataset."""
@@ -405,23 +408,28 @@ class RemoteStore(_Remote):
         return arrays.data_file(self._directory_of(name + FILMS), 1).as_posix()
 
     def _check_sizes(self) -> None:
-        """Nothing: rows are not here. `_check_files` compares the index."""
+        """Nothing: rows are not here. `_row_files` compares the index."""
 
-    def _check_files(self) -> None:
-        """Refuse files of rows of another size than the manifest says."""
+    def _row_files(self) -> list[str]:
+        """Return the files of plain rows that are needed, in order; refuse one of another size than documents say."""
+        needed = []
         for f in self.fields.values():
             for key, directory in self._keys(f):
-                if key.endswith(FILMS) or self._decoded:
+                if self._decoded and not key.endswith(FILMS):
                     continue
                 shape, dtype = self._shape(key)
                 size = arrays.file_size(shape, dtype)
+                if not size:
+                    continue
                 path = arrays.data_file(directory, len(shape)).as_posix()
-                found = self.access.content.file(path).size if size else 0
+                needed.append(path)
+                found = self.access.content.file(path).size
                 if found != size:
                     raise DamagedDataset(
                         f"{self.address}: {path} has {found:,} bytes; {size:,} expected.",
                         hint="rlds verify ID where it was pushed from",
                     )
+        return needed
 
     # -- rows
 
@@ -534,31 +542,32 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         of, index = access.content, access.pinned.index
         of.need("zarr.json", generations.FILE)
         heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
-        paths = [f.path for f in index.files if f.path.startswith(heads) and not f.path.endswith("/zarr.json")]
-        of.need(*(f.path for f in index.files if f.path not in set(paths)))
+        of.need(*(f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json")))
         GrowingStore.__init__(self, access.path)
         if (self.generation.number, self.content) != (index.generation, index.fingerprint):
             raise DamagedDataset(
                 f"{access.address}: its index and its log of generations name different content.",
                 hint="rlds push ID sends it again",
             )
-        self._check_files()
-        self.blocks = access.blocks(paths)
+        self.blocks = access.blocks(self._row_files())
 
     def _check_sizes(self) -> None:
-        """Nothing: rows are not here. `_check_files` compares the index."""
+        """Nothing: rows are not here. `_row_files` compares the index."""
 
-    def _check_files(self) -> None:
-        """Refuse a dataset whose index lacks segments, or has some of another size."""
+    def _row_files(self) -> list[str]:
+        """Return the segments that are needed; refuse a dataset whose index lacks some, or has some of another size."""
+        needed = []
         for f in self.fields.values():
             dtype, shape = segments.stored_row(f)
             size = self._segment_rows * arrays.row_bytes((0, *shape), dtype)
             for number in self._needed if size else ():
                 path = self._segment(f, number)
+                needed.append(path)
                 if self.access.content.file(path).size != size:
                     raise DamagedDataset(
                         f"{self.address}: {path} has another size than {size:,} bytes.", hint=logs.HINT
                     )
+        return needed
 
     def _segment(self, f: Field, number: int) -> str:
         ndim = 1 + len(segments.stored_row(f)[1])

@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rlds_cli import ids, settings, text
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, InvalidArgument, NewerFormat, RldsError, UploadFailed
+from rlds_cli.errors import DamagedDataset, InvalidArgument, NameTaken, NewerFormat, RldsError, UploadFailed
+from rlds_cli.files.hashing import short
 from rlds_cli.home import Home, locate
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event, Progress, Stage, shown
@@ -25,7 +27,7 @@ from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.reading import read_index
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.sharing import packing, snapshot
+from rlds_cli.sharing import copies, packing, snapshot
 from rlds_cli.sharing.packing import Cuts, Known, NewObject, Plan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
@@ -73,6 +75,7 @@ def push(
     dry_run: bool = False,
     prune: bool = False,
     pages: bool | None = None,
+    force: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
@@ -92,6 +95,8 @@ def push(
     pages : bool, optional
         Write the card, Croissant metadata and the HTML report, for which all rows are read. By default the report is
         left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
+    force : bool
+        Replace the index of a dataset with another id. Pins and locks of that one no longer find it at the address.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -102,6 +107,8 @@ def push(
         the same call goes on.
     DownloadFailed
         The store does not give the index that is there.
+    NameTaken
+        The address holds a dataset with another id. New content of the same id replaces the old one.
     DamagedDataset
         The dataset is damaged, or what lies at the address is no dataset.
     MissingPackage
@@ -121,7 +128,8 @@ def push(
         )
     path = locate.dataset(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
-    return push_from(path, address, where, dry_run=dry_run, prune=prune, pages=pages, progress=shown(progress))
+    how: dict[str, Any] = {"dry_run": dry_run, "prune": prune, "pages": pages, "force": force}
+    return push_from(path, address, where, **how, progress=shown(progress))
 
 
 def push_from(
@@ -132,6 +140,7 @@ def push_from(
     dry_run: bool = False,
     prune: bool = False,
     pages: bool | None = None,
+    force: bool = False,
     cuts: Mapping[str, Cuts] = {},
     progress: Progress,
 ) -> Pushed:
@@ -143,7 +152,8 @@ def push_from(
             return {}
         return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
-    done = send(taken, address, where, dry_run=dry_run, prune=prune, cuts=cuts, documents=beside, progress=progress)
+    how: dict[str, Any] = {"dry_run": dry_run, "prune": prune, "force": force, "cuts": cuts, "documents": beside}
+    done = send(taken, address, where, **how, progress=progress)
     if not dry_run:
         _record(path, taken, address)
     return done
@@ -156,6 +166,7 @@ def send(
     *,
     dry_run: bool = False,
     prune: bool = False,
+    force: bool = False,
     cuts: Mapping[str, Cuts] = {},
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
@@ -165,6 +176,8 @@ def send(
     check_writable(address)
     with open_objects(address, where, policy=policy) as objects:
         found = _index_there(objects)
+        if not force:
+            check_same(found, taken.id, address)
         there = stored(objects)
         old = there | objects.names("groups/") if prune else {}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
@@ -219,6 +232,22 @@ def _index_there(objects: Objects) -> tuple[Index, Document] | None:
             f"{e.message.removesuffix(' Nothing was written.')} Nothing was sent.",
             hint=f"push to another address, or remove {objects.address}/{indexes.NAME}",
         ) from e
+
+
+def check_same(found: tuple[Index, Document] | None, id: str, address: Address) -> None:
+    """Raise NameTaken if the index that was found at an address is that of a dataset with another id."""
+    if found is not None and found[0].id.lower() != id.lower():
+        raise NameTaken(
+            f"{address} holds {found[0].id} ({short(found[0].fingerprint)}), not {id}: pins and locks of it would no "
+            "longer find it there. Nothing was sent.",
+            hint=f"push {id} to an address of its own; or --force (force=True) replaces {found[0].id} there",
+        )
+
+
+def check_address(address: Address, where: Settings, id: str) -> None:
+    """Raise NameTaken if an address holds a dataset with another id; DownloadFailed if it cannot be read."""
+    with open_objects(address, where) as objects:
+        check_same(_index_there(objects), id, address)
 
 
 def check_writable(address: Address) -> None:
@@ -309,7 +338,7 @@ class _Told:
 
 
 class _NotCopied(Exception):
-    """The store does not copy the objects of a place beside the address."""
+    """The store does not copy the objects of a place beside the address, or they are not what its index says."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -319,12 +348,11 @@ class _NotCopied(Exception):
 def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
     """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
     for known, o in plan.copied:
-        if is_there(o, there):
-            continue
-        if not objects.copy(known.objects, o.name):
+        blocks = copies.check(known, o, plan.index)
+        if blocks is None or not objects.copy(known.objects, o.name):  # also over one that another push left
             raise _NotCopied(str(known.objects.address))
-        if o.list is not None and not objects.copy(known.objects, o.list[0]):
-            objects.put(o.list[0], Body.of(known.objects.read_range(o.list[0], 0, o.list[1])))
+        if o.list is not None and not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
+            objects.put(o.list[0], Body.of(blocks))
     todo = [made for made in plan.new if not is_there(made.object, there)]
     told = _Told(id, "send", sum(made.object.size for made in todo), tell)
     for made in todo:

@@ -65,6 +65,14 @@ class Store:
         """Fingerprint of the content."""
         return self._content[0]
 
+    @property
+    def unproved(self) -> str:
+        """The name of what was seen at an address, whose fingerprint is a claim; empty for files of this machine.
+
+        It belongs to the key of everything that is derived from the rows and kept.
+        """
+        return ""
+
     def expect(self, fingerprint: str, since: str) -> None:
         """Refuse content that differs from the one at the time ``since``: ``opened`` or ``pickled``.
 

@@ -1,4 +1,4 @@
-"""Attack rlds as strangers would: by datasets, locks, homes, archives and servers. Nothing may come of it.
+"""Attack rlds as strangers would: by datasets, locks, homes, archives, servers and addresses. Nothing may come of it.
 
 Usage: python scripts/attack [NAME...] [--quick] [--keep]        default: all attacks
 
@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
 
+import addresses
 import archives
 import datasets
 import growing
@@ -30,7 +31,7 @@ import servers
 
 ATTACKS = {
     f"{module.__name__}.{name}": attack
-    for module in (datasets, growing, locks, homes, archives, servers)
+    for module in (datasets, growing, locks, homes, archives, servers, addresses)
     for name, attack in module.ATTACKS.items()
 }
 QUICK = [name for name, attack in ATTACKS.items() if getattr(attack, "quick", False)]

@@ -106,6 +106,12 @@ class Scene:
             self.fault(f"{said}: prints control characters: {result.said[-200:]!r}")
         return result
 
+    def python(self, code: str) -> str:
+        """Run Python of the user's, without watching it, and return what it prints."""
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "check": True, "text": True}
+        command = [sys.executable, "-P", "-c", code]
+        return str(subprocess.run(command, cwd=self.work, env=self._environment(), **how).stdout)
+
     def _environment(self) -> dict[str, str]:
         keep = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "PYTHONPATH")}
         own = {"RLDS_HOME": str(self.home), "HOME": str(self.root / "user"), "NO_PROXY": "127.0.0.1"}

@@ -106,7 +106,7 @@ def open_or_build(
     """
     if nbytes == 0:
         return PackedContent(np.empty(0, np.uint8), "private memory")
-    about = json.dumps({"format": FORMAT, "fingerprint": dataset.manifest.fingerprint, **key}, sort_keys=True).encode()
+    about = json.dumps({"format": FORMAT, "fingerprint": content_of(dataset), **key}, sort_keys=True).encode()
     name = f"{_short(dataset)}-{_hash(about)}.{kind}"
     files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
     damaged = ""
@@ -128,6 +128,12 @@ def open_or_build(
     if nbytes <= budget:
         return PackedContent(_in_memory(nbytes, parts), "private memory", reason)
     return PackedContent(None, None, f"{reason}; {text.size_of(nbytes)} of memory are more than {text.size_of(budget)}")
+
+
+def content_of(dataset: Dataset) -> str:
+    """Return the fingerprint of a dataset's store; at an address, where it is a claim, with what was seen there."""
+    seen = dataset.store.unproved
+    return f"{dataset.manifest.fingerprint}@{seen}" if seen else dataset.manifest.fingerprint
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:

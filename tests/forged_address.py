@@ -1,0 +1,67 @@
+"""What a stranger lays at an address: an index that claims what it likes, with hashes that fit the bytes there.
+
+`read` returns the files of a dataset that was pushed, `write` publishes files with the claims of any index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rlds_cli.remote import index as indexes
+from rlds_cli.remote.blocks import Hasher, hashes_of_groups
+from rlds_cli.remote.index import File, Index, Object, Piece
+
+
+def index_of(address: Path) -> Index:
+    """Return the index at an address on this disk."""
+    return indexes.parse((address / indexes.NAME).read_bytes(), str(address))
+
+
+def read(address: Path) -> dict[str, bytes]:
+    """Return the files of a dataset at an address, by path."""
+    index = index_of(address)
+    stored = [(address / o.name).read_bytes() for o in index.objects]
+    found = {}
+    for f in index.files:
+        content = bytearray(f.size)
+        for p in f.pieces:
+            content[p.at : p.at + p.length] = stored[p.object][p.offset : p.offset + p.length]
+        found[f.path] = bytes(content)
+    return found
+
+
+def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequence[File] = ()) -> Index:
+    """Publish files as one object; id, fingerprint, generation and manifest are those of an index.
+
+    ``more`` are files whose pieces, of object 0, are taken as they are: the object is all files end to end, in order.
+    """
+    data, listed, at = b"".join(files.values()), [], 0
+    for path, content in files.items():
+        sha256 = hashlib.sha256(content).hexdigest()
+        pieces = (Piece(0, 0, at, len(content), sha256),) if content else ()
+        listed.append(File(path, len(content), pieces))
+        at += len(content)
+    hasher = Hasher()
+    hasher.update(data)
+    sha256, blocks = hasher.result()
+    groups = hashes_of_groups(blocks)
+    name = hashlib.sha256(groups).hexdigest()
+    index = replace(
+        claims,
+        objects=(Object(sha256, len(data)),),
+        groups=Object(name, len(groups), listed=False),
+        files=tuple(sorted((*listed, *more), key=lambda f: f.path)),
+    )
+    for path, content in (
+        (f"objects/{sha256}", data),
+        (f"blocks/{sha256}", blocks),
+        (f"groups/{name}", groups),
+        (indexes.NAME, index.to_bytes()),
+    ):
+        (address / path).parent.mkdir(parents=True, exist_ok=True)
+        (address / path).unlink(missing_ok=True)
+        (address / path).write_bytes(content)
+    return index
