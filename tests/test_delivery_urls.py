@@ -131,13 +131,13 @@ def test_a_lock_makes_it_again_elsewhere(web: Server, tmp_path: Path, sha256: bo
     ds = rlds_cli.download(run_url(web), as_="local/run", sha256=promised)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/run"]))
-    done = pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
     assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
     again = rlds_cli.open_dataset("local/run", cache_dir=tmp_path / "elsewhere")
     assert again.manifest.options == ds.manifest.options
     replace_run(web, tmp_path)
     with pytest.raises(WrongHash, match=sha256_of(web, "/data/run.hdf5")):
-        pinning.sync(lock, cache_dir=tmp_path / "third")
+        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "third")
 
 
 def test_a_lock_of_mapped_columns_and_of_a_part(web: Server, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_lock_of_mapped_columns_and_of_a_part(web: Server, tmp_path: Path) -> 
     assert (whole.num_episodes, part.id, part.num_episodes) == (3, "local/table@episodes-1-3", 2)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/table", part.id]))
-    done = pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
     assert [d.fingerprint for d in done] == [whole.fingerprint, part.fingerprint]
 
 
@@ -268,12 +268,12 @@ def test_a_lock_cannot_redefine_a_dataset_of_the_package(web: Server, tmp_path: 
     lock = tmp_path / "rlds.lock"
     lock.write_text(json.dumps(content))
     with pytest.raises(RldsError, match="d4rl/strange"):
-        pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
     asked = len(web.asked)
     for wrong in ("file:///etc/passwd", "package:samples/pendulum-d4rl.hdf5", "ftp://host/x", 3):
         d["id"] = d["options"]["entry"]["id"] = "local/run"
         d["options"]["entry"]["urls"] = [wrong]
         lock.write_text(json.dumps(content))
         with pytest.raises(RldsError, match="is not a lock file"):
-            pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+            pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
     assert len(web.asked) == asked

@@ -41,6 +41,10 @@ class Lab:
     def url(self) -> str:
         return f"{self.server.url}/lab.jsonl"
 
+    @property
+    def host(self) -> str:
+        return self.server.url.removeprefix("http://")
+
     def write(self, lines: list[Any]) -> None:
         self.server.add("/lab.jsonl", text_of(lines))
 
@@ -99,7 +103,10 @@ def test_three_datasets_of_a_lab_go_all_the_way(lab: Lab, tmp_path: Path, monkey
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "elsewhere"))
     with pytest.raises(UnknownDataset):
         rlds_cli.download(PRESS)
-    assert {d.id: d.fingerprint for d in pinning.sync(lock)} == fingerprints
+    with pytest.raises(RldsError, match=f"would send requests to {lab.host}") as e:
+        pinning.sync(lock)
+    assert e.value.hint is not None and f"--allow-address {lab.host}" in e.value.hint
+    assert {d.id: d.fingerprint for d in pinning.sync(lock, allow_address=[lab.host])} == fingerprints
     again = rlds_cli.open_dataset(PRESS)
     assert (again.manifest.env, again.manifest.facts) == (made[PRESS].manifest.env, made[PRESS].manifest.facts)
     assert not (tmp_path / "elsewhere" / "registries").exists()
@@ -109,7 +116,7 @@ def test_three_datasets_of_a_lab_go_all_the_way(lab: Lab, tmp_path: Path, monkey
     monkeypatch.setenv("RLDS_MIRROR", str(tmp_path / "mirror"))
     for name in ("press", "left", "right"):
         del lab.server.pages[f"/data/{name}.hdf5"]
-    assert {d.id: d.fingerprint for d in pinning.sync(lock)} == fingerprints
+    assert {d.id: d.fingerprint for d in pinning.sync(lock, allow_address=[lab.host])} == fingerprints
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "url", "several"])
@@ -345,3 +352,7 @@ def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch:
             if arguments[0] == "lock":
                 Path("rlds.lock").write_bytes(done.stdout)
     assert [d.id for d in pinning.sync("rlds.lock", cache_dir="elsewhere")] == [PRESS, TABLE_ID, TWO]
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "without"))
+    (other,) = re.findall(r"`rlds (sync rlds.lock --allow-address \S+)`", page)
+    done = run_rlds(*other.replace("lab.example.org", lab.host).split())
+    assert done.returncode == 0, done.stderr

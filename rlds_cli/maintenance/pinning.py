@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -222,14 +222,28 @@ def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
     """Return hosts with their ports; not buckets and the hub, which are services that the user has set up."""
     found: dict[str, None] = {}
     for d in datasets:
-        urls = [d.address] if d.address and _may_be_pulled(d.id) else []
+        found |= dict.fromkeys(_servers([d.address] if d.address and _may_be_pulled(d.id) else []))
         if not d.made_by and d.reproducible:
-            with suppress(RldsError):  # of a dataset that is not in the registry no file is fetched
-                entry = registry.get(str(ids.parse(d.id).base))
-                urls += [str(f["url"]) for f in d.files if f.get("url") and _is_elsewhere(f, entry, where)]
-        web = (urlsplit(url) for url in urls if url.startswith(("http://", "https://")))
-        found |= dict.fromkeys(parts.netloc.rpartition("@")[2].lower() for parts in web)
+            with suppress(RldsError):  # of a dataset that no registry describes, nor the lock, no file is fetched
+                entry = _entry(d)
+                urls = [str(f["url"]) for f in d.files if f.get("url") and _is_elsewhere(f, entry, where)]
+                known: set[str] = set()
+                if entry.line is not None:  # the lock describes it
+                    urls += _places(entry)
+                    with suppress(RldsError):
+                        known = set(_servers(_places(registry.get(str(ids.parse(d.id).base)))))
+                found |= dict.fromkeys(host for host in _servers(urls) if host not in known)
     return tuple(found)
+
+
+def _places(entry: Entry) -> list[str]:
+    return [*entry.tree, *(url for f in entry.files for url in f.urls)]
+
+
+def _servers(urls: Iterable[str]) -> Iterator[str]:
+    """Yield the web servers of addresses, with their ports."""
+    web = (urlsplit(url) for url in urls if url.startswith(("http://", "https://")))
+    return (parts.netloc.rpartition("@")[2].lower() for parts in web)
 
 
 def _is_elsewhere(file: Mapping[str, Any], entry: Entry, where: Settings) -> bool:
