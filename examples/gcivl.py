@@ -184,7 +184,7 @@ def train(
     for b in loader:
         s, s2 = join(b["observation"], names, norm), join(b["next", "observation"], names, norm)
         value_goal, actor_goal = join(b["value_goal"], names, norm), join(b["actor_goal"], names, norm)
-        a, reached = b["action"].flatten(1), b["value_goal_distance"] == 0
+        a, reached = b["action"].flatten(1), b["value_goal_distance"][:, 0] == 0
         losses.append(trainer.train(s, a, s2, value_goal, reached, actor_goal))
         if loader.step % eval_every == 0:
             success = rollouts(envs, act, 1_000 + seed) if envs else [np.nan]

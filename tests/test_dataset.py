@@ -101,8 +101,8 @@ def test_counts(four: Dataset) -> None:
 
 def test_transitions_leave_out_steps_without_a_next_observation(four: Dataset) -> None:
     batch = four[:]
-    assert batch["observation"].tolist() == [10, 11, 12, 20, 30, 40, 41]
-    assert batch["next", "observation"].tolist() == [11, 12, 13, 21, 31, 41, 41]
+    assert batch["observation"][:, 0].tolist() == [10, 11, 12, 20, 30, 40, 41]
+    assert batch["next", "observation"][:, 0].tolist() == [11, 12, 13, 21, 31, 41, 41]
     assert batch["next", "terminated"].shape == (7, 1)
     assert np.flatnonzero(batch["next", "terminated"]).tolist() == [2, 6]
     assert not batch["next", "truncated"].any()
@@ -118,10 +118,10 @@ def test_indexing_as_a_list_does(four: Dataset) -> None:
     assert four[0]["next", "reward"].shape == (1,)
     assert four[-1]["observation"] == 41
     assert four[np.int64(3)]["observation"] == 20
-    assert four[::-2]["observation"].tolist() == whole[::-2]
-    assert four[2:100]["observation"].tolist() == whole[2:]
-    assert four[np.array([6, 0, -1, 0])]["observation"].tolist() == [41, 10, 41, 10]
-    assert four[[1, 2]]["observation"].tolist() == [11, 12]
+    assert four[::-2]["observation"][:, 0].tolist() == whole[::-2]
+    assert four[2:100]["observation"][:, 0].tolist() == whole[2:]
+    assert four[np.array([6, 0, -1, 0])]["observation"][:, 0].tolist() == [41, 10, 41, 10]
+    assert four[[1, 2]]["observation"][:, 0].tolist() == [11, 12]
     assert four[np.array([True] + [False] * 6)]["observation"].tolist() == [10]
     assert len(four[[]]["observation"]) == 0
     for bad in (7, -8, [7], [0, -8]):
@@ -143,12 +143,12 @@ def test_indices_that_are_no_integers_are_an_error(four: Dataset) -> None:
 
 def test_one_episode(four: Dataset) -> None:
     batch = four.episode(0)
-    assert batch["observation"].tolist() == [10, 11, 12]
-    assert batch["next", "observation"].tolist() == [11, 12, 13]
+    assert batch["observation"][:, 0].tolist() == [10, 11, 12]
+    assert batch["next", "observation"][:, 0].tolist() == [11, 12, 13]
     assert ("next", "observed") not in batch
     cut = four.episode(-2)
     assert cut["next", "observed"].tolist() == [[True], [False]]
-    assert cut["next", "observation"].tolist() == [31, 31]
+    assert cut["next", "observation"][:, 0].tolist() == [31, 31]
     with pytest.raises(IndexError):
         four.episode(4)
 
@@ -179,14 +179,14 @@ def test_statistics_are_over_steps_only(walks: tuple[Dataset, list[dict[str, np.
 def test_selections_are_datasets(four: Dataset) -> None:
     view = four.select(episodes=[3, 0])
     assert (view.num_episodes, view.num_steps, len(view)) == (2, 5, 5)
-    assert view[:]["observation"].tolist() == [40, 41, 10, 11, 12]
-    assert view.episode(0)["observation"].tolist() == [40, 41]
+    assert view[:]["observation"][:, 0].tolist() == [40, 41, 10, 11, 12]
+    assert view.episode(0)["observation"][:, 0].tolist() == [40, 41]
     assert view.episodes["start"].tolist() == [10, 0]
     assert view.column("observation").shape == (13,)
     assert view.fingerprint.startswith(four.fingerprint + "+")
     assert view.fingerprint != four.select(episodes=[0, 3]).fingerprint
     assert "2 of 4 episodes" in repr(view)
-    assert view.select(where="length == 3")[:]["observation"].tolist() == [10, 11, 12]
+    assert view.select(where="length == 3")[:]["observation"][:, 0].tolist() == [10, 11, 12]
     assert four.select(episodes=slice(None, None, 3)).episodes["start"].tolist() == [0, 10]
     assert four.select(episodes=np.array([False, True, True, False])).episodes["start"].tolist() == [4, 7]
     with pytest.warns(UserWarning, match="selects none of the 4 episodes"):
@@ -303,7 +303,7 @@ def test_text_and_nested_fields() -> None:
     ]
     ds = create("local/nested", episodes)
     assert ds.gather("info/say", np.array([0, 1, 2, 3, 4])).tolist() == ["a", None, "b", None, "a"]
-    assert ds[:]["observation", "pos"].tolist() == [0, 1, 2, 0]
+    assert ds[:]["observation", "pos"][:, 0].tolist() == [0, 1, 2, 0]
     assert ds[:]["next", "observation", "cam", "1"].shape == (4, 2)
     assert ds.episode(0)["info", "say"].tolist() == ["a", None, "b"]
     with pytest.raises(UnknownField, match="gather"):
@@ -319,8 +319,8 @@ def test_len_iter_and_friends(four: Dataset) -> None:
 
 def test_to_numpy(four: Dataset) -> None:
     whole = four.to_numpy()
-    assert whole["observation"].tolist() == [10, 11, 12, 20, 30, 40, 41]
-    assert whole["next/observation"].tolist() == [11, 12, 13, 21, 31, 41, 41]
+    assert whole["observation"][:, 0].tolist() == [10, 11, 12, 20, 30, 40, 41]
+    assert whole["next/observation"][:, 0].tolist() == [11, 12, 13, 21, 31, 41, 41]
     assert whole["next/done"].shape == (7, 1)
     some = four.to_numpy(fields=["next/observation", "action", "next/done"])
     assert list(some) == ["next/observation", "action", "next/done"]

@@ -142,6 +142,8 @@ def test_a_name_stands_for_the_fields_below_it() -> None:
     ds = rlds_cli.create("local/parts", [{**parts, "action": np.ones(3), "next/reward": np.ones(3)}])
     assert sorted(ds.to_numpy(fields=["observation", "action"])) == ["action", "observation/a", "observation/b"]
     after = ds.to_numpy(fields=["next/observation"])
-    assert {n: v.tolist() for n, v in after.items()} == {f"next/{n}": v[1:].tolist() for n, v in parts.items()}
+    assert {n: v.tolist() for n, v in after.items()} == {
+        f"next/{n}": v[1:].reshape(3, -1).tolist() for n, v in parts.items()
+    }
     with pytest.raises(UnknownField):
         ds.to_numpy(fields=["obs"])

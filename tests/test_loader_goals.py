@@ -72,10 +72,10 @@ def test_goals_of_single_steps(known, settings):
         window = {"steps": Transition(), "offsets": Offsets({"observation": (-1, 0)})}.get(window, window)
         extra = (*WHERE, goals(shares=shares, horizon=horizon, gamma=0.6))
         for b in Loader(ds, 5, window=window, anchors=anchors, extra=extra, sampler=Sequential(), **EXACT):
-            assert b["goal_distance"].dtype == np.int64 and b["goal_distance"].shape == b["step"].shape
+            assert b["goal_distance"].dtype == np.int64 and b["goal_distance"].shape == (*b["step"].shape, 1)
             for i, (k, t) in enumerate(zip(b["episode"].tolist(), b["step"].tolist(), strict=True)):
                 there, at = check_goal(known, b["goal"][i], k, t, shares, horizon)
-                assert b["goal_distance"][i] == reference.distance(k, t, (there, at))
+                assert b["goal_distance"][i, 0] == reference.distance(k, t, (there, at))
 
 
 @DATASETS
@@ -86,7 +86,7 @@ def test_a_window_has_one_goal_drawn_for_its_last_real_step(known, settings):
         window = Episode(fill=fill) if whole else Slice(4, before=2, after=3, fill=fill)
         extra = (*WHERE, goals(shares=shares, horizon=horizon, gamma=0.6))
         for b in Loader(ds, 3, window=window, extra=extra, sampler=Sequential(), **EXACT):
-            assert b["goal_distance"].shape == b["mask"].shape and b["goal"].shape == (*b["mask"].shape, 3)
+            assert b["goal_distance"].shape == (*b["mask"].shape, 1) and b["goal"].shape == (*b["mask"].shape, 3)
             for i, mask in enumerate(b["mask"]):
                 k, last = int(b["episode"][i, 0]), int(b["step"][i, mask].max())
                 goal = b["goal"][i, mask][0]
@@ -94,7 +94,7 @@ def test_a_window_has_one_goal_drawn_for_its_last_real_step(known, settings):
                 for j, t in enumerate(b["step"][i].tolist()):
                     outside = fill == "zero" and not mask[j]
                     assert np.array_equal(b["goal"][i, j], np.zeros(3) if outside else goal)
-                    assert b["goal_distance"][i, j] == reference.distance(k, t, (there, at))
+                    assert b["goal_distance"][i, j, 0] == reference.distance(k, t, (there, at))
 
 
 def chi_square(counts, probability):
@@ -165,8 +165,10 @@ def test_goals_cross_episodes_only_at_random():
         assert np.array_equal(b["goal"][:, 0], b["episode"])
     b = drawn(ds, goals(shares=(0, 0, 1)), 500)
     assert set(b["goal"][:, 0]) == set(range(5))
-    assert ((b["goal_distance"] == 0) == ((b["goal"][:, 0] == b["episode"]) & (b["goal"][:, 1] == b["step"]))).all()
-    reward = (b["goal_distance"] == 0) - 1.0  # OGBench
+    assert (
+        (b["goal_distance"][..., 0] == 0) == ((b["goal"][:, 0] == b["episode"]) & (b["goal"][:, 1] == b["step"]))
+    ).all()
+    reward = (b["goal_distance"][..., 0] == 0) - 1.0  # OGBench
     assert set(reward) == {-1.0, 0.0}
 
 
@@ -174,7 +176,7 @@ def test_the_same_episode_selected_twice_counts_as_one():
     view = create([episode(0, 4), episode(1, 4)]).select(episodes=[1, 1])
     b = drawn(view, goals(shares=(0, 0, 1)), 200)
     ahead = b["goal"][:, 1] - b["step"]
-    assert np.array_equal(b["goal_distance"], np.where(ahead >= 0, ahead, -1))
+    assert np.array_equal(b["goal_distance"][..., 0], np.where(ahead >= 0, ahead, -1))
 
 
 SEVERAL = (goals("value_goal", (0.2, 0.5, 0.3)), Goals("actor_goal", horizon="uniform"))
@@ -212,7 +214,8 @@ def test_two_names_draw_independently_and_epochs_differ():
     extra = (Goals("a", horizon="uniform"), Goals("b", horizon="uniform"))
     loader = Loader(ds, 400, extra=extra, sampler=Shuffled(), **EXACT)
     first, second = next(iter(loader)), next(iter(loader))
-    assert abs(np.corrcoef(first["a_distance"] / (400 - first["a_distance"]), first["b_distance"])[0, 1]) < 0.9
+    a, b = first["a_distance"][:, 0], first["b_distance"][:, 0]
+    assert abs(np.corrcoef(a / (400 - a), b)[0, 1]) < 0.9
     assert (first["a"] != first["b"]).any() and not np.array_equal(
         np.sort(first["a"][:, 1]), np.sort(second["a"][:, 1])
     )
@@ -236,9 +239,9 @@ def test_goals_are_nested_as_their_field_is():
     b = next(iter(Loader(ds, 50, extra=(*WHERE, Goals("goal", horizon="final")), **EXACT)))
     assert set(b["goal"]) == {"observation", "achieved_goal", "desired_goal"}
     assert np.array_equal(b["goal", "achieved_goal"][:, 0], b["episode"])
-    assert np.array_equal(b["goal", "achieved_goal"][:, 1], b["step"] + b["goal_distance"])
+    assert np.array_equal(b["goal", "achieved_goal"][:, 1], b["step"] + b["goal_distance"][..., 0])
     one = next(iter(Loader(ds, 50, extra=(*WHERE, Goals("goal", of=("observation", "achieved_goal"))), **EXACT)))
-    assert np.array_equal(one["goal"][:, 1], one["step"] + one["goal_distance"])
+    assert np.array_equal(one["goal"][:, 1], one["step"] + one["goal_distance"][..., 0])
 
 
 def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
@@ -248,7 +251,7 @@ def test_goals_of_fields_without_a_final_row_end_at_the_last_step():
         at, lengths = b["goal"] - 0.5, np.array([5, 9, 3])
         assert (at[:, 1] < lengths[at[:, 0].astype(int)]).all()
         ahead = np.where(at[:, 0] == b["episode"], at[:, 1] - b["step"], -1)
-        assert np.array_equal(b["goal_distance"], np.maximum(ahead, -1))
+        assert np.array_equal(b["goal_distance"][..., 0], np.maximum(ahead, -1))
 
 
 def documented(name):
@@ -269,7 +272,7 @@ def test_hindsight_relabelling_is_a_function_of_the_batch():
         desired, after = batch["observation", "desired_goal"], batch["next", "observation", "desired_goal"]
         assert torch.equal(desired[relabelled], batch["goal"][relabelled]) and torch.equal(desired, after)
         assert (desired[kept] == -5).all()  # that of the archive
-        reached = (batch["goal_distance"] - 1).clip(-1) == 0  # the next observation is the goal
+        reached = (batch["goal_distance"][..., 0] - 1).clip(-1) == 0  # the next observation is the goal
         assert torch.equal(batch["next", "reward"][relabelled, 0] == 1, reached[relabelled])
         assert not batch["next", "reward"][kept].any() and reached.any() and not reached.all()
 
@@ -279,9 +282,9 @@ def test_hiql_subgoals_are_clipped_at_the_goal():
     extra = (*WHERE, goals("goal", (0, 0.6, 0.4), horizon="uniform"), Goals("subgoal", horizon=5))
     b = next(iter(Loader(ds, 500, extra=extra, **EXACT)))
     assert np.array_equal(b["subgoal"][:, 1], np.minimum(b["step"] + 5, 20))
-    near = (b["goal_distance"] >= 0) & (b["goal_distance"] < b["subgoal_distance"])
+    near = (b["goal_distance"][..., 0] >= 0) & (b["goal_distance"][..., 0] < b["subgoal_distance"][..., 0])
     target = np.where(near[:, None], b["goal"], b["subgoal"])
-    ahead = b["goal_distance"] >= 0
+    ahead = b["goal_distance"][..., 0] >= 0
     expected = np.where(ahead, np.minimum(b["step"] + 5, b["goal"][:, 1]), np.minimum(b["step"] + 5, 20))
     assert np.array_equal(target[:, 1], expected)
 
@@ -297,7 +300,7 @@ def test_transforms_of_the_observation_are_for_its_goals_too():
     for transform in ([norm], [lambda b: None, norm]):
         b = next(iter(Loader(ds, 50, extra=extra, transform=transform, **EXACT)))
         assert np.allclose(b["goal"], (plain["goal"] - mean) / std) and np.array_equal(b["step"], plain["step"])
-        assert np.array_equal(b["goal_distance"], plain["goal_distance"])
+        assert np.array_equal(b["goal_distance"][..., 0], plain["goal_distance"][..., 0])
     b = next(iter(Loader(ds, 50, fields=["action"], extra=extra, transform=Clip("goal", 2), **EXACT)))
     assert np.array_equal(b["goal"], plain["goal"].clip(-2, 2))
     b = next(iter(Loader(ds, 50, fields=["action"], extra=extra, transform=Clip("observation", 2), **EXACT)))

@@ -176,8 +176,8 @@ def test_goals_in_a_compiled_update(ds: rlds_cli.Dataset) -> None:
 
     @jax.jit
     def update(state: Any, batch: Batch, reward: Any) -> Any:
-        value = (batch["observation"] * batch["value_goal"]).sum(-1) * state
-        return state - 0.01 * jnp.mean((value - reward) * batch["actor_goal"].sum(-1))
+        value = (batch["observation"] * batch["value_goal"]).sum(-1, keepdims=True) * state
+        return state - 0.01 * jnp.mean((value - reward) * batch["actor_goal"].sum(-1, keepdims=True))
 
     state = jnp.float32(0.1)
     for batch in itertools.islice(loader, 20):

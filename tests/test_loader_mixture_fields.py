@@ -400,7 +400,7 @@ def test_returns_and_goals(one, two):
     for batch, i, known, t, _ in samples(mixture, ("one", "two"), extra=extra):
         assert np.isclose(batch["return_to_go"][i, 0], known["next"]["reward"][t:].sum())
         assert np.array_equal(batch["goal"][i], known["observation"][-1])
-        assert batch["goal_distance"][i] == len(known["action"]) - t
+        assert batch["goal_distance"][i, 0] == len(known["action"]) - t
 
 
 def test_unknown_final_observations_are_told_of_all(one, home):

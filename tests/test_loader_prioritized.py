@@ -10,6 +10,7 @@ from rlds_cli.errors import InvalidArgument, RldsError, WrongState
 from rlds_cli.loader import (
     Loader,
     Mixture,
+    Offsets,
     Prioritized,
     Sequential,
     Shuffled,
@@ -128,8 +129,63 @@ def test_tensors_of_any_shape_and_slices(ds):
     assert batch["weight"].shape == (4, 5, 1) and batch["window"].shape == batch["probability"].shape == (4, 5)
     for priority in (torch.ones(4), torch.ones(4, 1, requires_grad=True), [1.0, 2, 3, 4], np.ones((4, 1, 1))):
         loader.update_priorities(batch, priority)
-    with pytest.raises(InvalidArgument, match=r"\[4, 5\]"):
+    with pytest.raises(InvalidArgument, match=r"\[4, 5\]") as e:
         loader.update_priorities(batch, torch.ones(4, 5))
+    assert 'reduce="max"' in str(e.value.hint)
+    with pytest.raises(InvalidArgument, match="reduce='sum'"):
+        loader.update_priorities(batch, torch.ones(4, 5), reduce="sum")
+
+
+@pytest.mark.parametrize("form", ["steps", "axis", "tensordict"])
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+def test_errors_per_step_are_reduced_without_masked_steps(ds, reduce, form):
+    loader = Loader(ds, 64, window=Slice(5, after=4), sampler=Prioritized(alpha=1.0, eps=1.0), seed=3)
+    batch = next(iter(loader))
+    assert not batch["mask"].all()
+    errors = torch.arange(320.0).reshape(64, 5) * 37 % 11
+    errors[~batch["mask"]] = torch.nan  # whatever a network says there
+    given = batch.tensordict() if form == "tensordict" else batch
+    loader.update_priorities(given, errors[..., None] if form == "axis" else errors, reduce=reduce)
+    masses = loader.state_dict()["priorities"]["masses"]
+    expected = {}
+    for window, row, real in zip(batch["window"][:, 0].tolist(), errors.tolist(), batch["mask"].tolist(), strict=True):
+        steps = [x for x, is_real in zip(row, real, strict=True) if is_real]
+        expected[window] = 1.0 + (max(steps) if reduce == "max" else sum(steps) / len(steps))
+    assert {w: float(masses[w]) for w in expected} == pytest.approx(expected)
+
+
+def test_a_negative_error_of_a_step_is_refused_when_it_is_reduced_too(ds):
+    loader = Loader(ds, 2, window=Slice(3), sampler=Prioritized())
+    batch = next(iter(loader))
+    with pytest.raises(InvalidArgument, match=r"-1\.0"):
+        loader.update_priorities(batch, [[-1.0, 5.0, 5.0], [1.0, 1.0, 1.0]], reduce="max")
+
+
+def test_errors_of_several_critics_and_of_chunks_are_reduced(ds):
+    loader = load(ds, 4, sampler=Prioritized(alpha=1.0, eps=1.0))
+    batch = next(iter(loader))
+    loader.update_priorities(batch, [[1, 2], [3, 4], [5, 6], [7, 8]], reduce="mean")
+    masses = loader.state_dict()["priorities"]["masses"]
+    last = dict(zip(batch["window"].tolist(), [2.5, 4.5, 6.5, 8.5], strict=True))
+    assert {w: float(masses[w]) for w in last} == last
+
+    window = Offsets({"action": range(4)})
+    loader = load(ds, 64, window=window, sampler=Prioritized(alpha=1.0, eps=1.0), seed=1)
+    batch = next(iter(loader))
+    real = batch["mask", "action"]
+    assert not real.all()
+    loader.update_priorities(batch, np.where(real, 1.0, np.inf), reduce="max")
+    masses = loader.state_dict()["priorities"]["masses"]
+    assert {float(masses[w]) for w in batch["window"].tolist()} == {2.0}
+
+
+def test_errors_of_a_mixture_are_reduced_by_the_mask_of_its_steps(ds):
+    mixture = Mixture({"a": ds, "b": ds}, pad={"action": 3})
+    loader = Loader(mixture, 64, window=Slice(5, after=4), sampler=Prioritized(), seed=3)
+    batch = next(iter(loader))
+    real = batch["mask", "step"]
+    assert not real.all()
+    loader.update_priorities(batch, torch.where(real, 1.0, torch.nan), reduce="mean")
 
 
 def test_bad_updates_change_nothing(ds):

@@ -304,7 +304,8 @@ def test_goals_come_as_often_as_the_reference_says(five: rlds_cli.Dataset, share
             chance = goals.chances(recorded, k, t, GOALS[shares], horizon, 0.6)
             assert abs(sum(chance.values()) - 1) < 1e-9
             seen = dict.fromkeys(chance, 0)
-            for row, ahead in zip(map(tuple, rows[here].tolist()), batch["goal_distance"][here].tolist(), strict=True):
+            distances = batch["goal_distance"][here][:, 0].tolist()
+            for row, ahead in zip(map(tuple, rows[here].tolist()), distances, strict=True):
                 seen[row] += 1  # a row that cannot be a goal is no key
                 assert ahead == goals.distance(k, t, row)
             n = int(here.sum())

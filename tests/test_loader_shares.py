@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loader_data import create, episode
 
 from rlds_cli.errors import InvalidArgument, WrongState
+from rlds_cli.loader import Loader, Mixture
 from rlds_cli.loader.mixture.shares import (
     LONGEST_PERIOD,
     Checkpoints,
@@ -325,3 +327,26 @@ def test_weights_that_cannot_be(weights, says):
 def test_weights_are_divided_by_their_sum():
     assert normalised({"b": 1, "a": 3}, ("a", "b")) == [0.75, 0.25]
     assert normalised({"a": np.float32(0.5), "b": np.int64(0)}, ("a", "b")) == [1.0, 0.0]
+
+
+# -- ranks
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+@pytest.mark.parametrize(
+    "weights",
+    [(100, 101), (7, 3), (33, 34, 34), (5, 7, 9), (1, 65_000)],
+)
+def test_every_batch_of_every_rank_holds_its_shares(home, weights, world):
+    """100 samples of each rank are as good as docs/mixtures.md says, whatever divides the period."""
+    members = {f"m{i}": create([episode(i, 8)], ref=f"local/m{i}") for i in range(len(weights))}
+    mixture = Mixture(members, dict(zip(members, weights, strict=True)))
+    share = np.array(weights) / sum(weights)
+    options = {"batch_size": 100 * world, "fields": ("action",), "backend": "numpy", "steps": 6}
+    whole = [batch["source"] for batch in Loader(mixture, **options)]
+    parts = [[b["source"] for b in Loader(mixture, rank=r, world_size=world, **options)] for r in range(world)]
+    for batch, *of_ranks in zip(whole, *parts, strict=True):
+        assert sorted(np.concatenate(of_ranks)) == sorted(batch)
+        for part in of_ranks:
+            counts = np.bincount(part, minlength=len(weights))
+            assert np.abs(counts - 100 * share).max() < 2.5

@@ -3,11 +3,23 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from loader_data import create, episode
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.loader import Batch, Clip, Loader, Normalize, Reward, Sequential, Slice, Transition
+from rlds_cli.loader import (
+    Batch,
+    Clip,
+    Loader,
+    Member,
+    Mixture,
+    Normalize,
+    Reward,
+    Sequential,
+    Slice,
+    Transition,
+)
 
 NUMPY = {"backend": "numpy", "dtype": None, "sampler": Sequential()}
 
@@ -66,11 +78,99 @@ def test_a_flag_of_final_observations_alone_is_not_blown_up(mode):
     assert y[:, 0].tolist() == [0, 0, 0, 1] and y[1, 1] == 0 and y[2, 1] > 0.9
 
 
-@pytest.mark.parametrize("mode", ["std", "range", "quantile"])
-def test_constants_with_rounding_errors_are_only_centred(mode):
-    x = np.full((40, 1), 1000.0) + np.arange(40)[:, None] % 2 * 1e-5
-    ds = rlds_cli.create("local/almost", [{"observation": x, "action": np.ones((39, 1)), "next": {"reward": [1] * 39}}])
-    assert np.abs(Normalize(ds, mode=mode, eps=0.0).apply("observation", x)).max() < 2e-5
+TIMES = {
+    "seconds": 1.7e9 + np.arange(101.0),
+    "metres": 5.4e6 + np.arange(101) / 16,
+    "ticks": 10**15 + np.arange(101),
+    "nanoseconds": 1_700_000_000_000_000_000 + np.arange(101) * 10**7,
+    "bytes": np.arange(101, dtype=np.uint8),
+    "small": 1000.0 + np.arange(101) % 2 * 1e-5,
+    "halves": (1024 + np.arange(101)).astype(np.float16),
+}
+
+
+def timed(kind, **more):
+    """An episode of 100 steps and the statistics of these, worked out after the offset is taken off exactly."""
+    x = TIMES[kind]
+    made = {"observation": {"time": x[:, None]}, "action": x[:-1, None], "next": {"reward": np.ones(100)}}
+    ds = rlds_cli.create(f"local/{kind}", [made], **more)
+    first = int(x[0]) if x.dtype.kind in "iu" else x[0]
+    k = (x - x.dtype.type(first)).astype(np.float64)
+    return ds, k, {"std": (k - k[:-1].mean()) / k[:-1].std(), "range": 2 * k / k[:-1].max() - 1}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+@pytest.mark.parametrize("mode", ["std", "range"])
+def test_elements_that_vary_little_around_a_large_number(home, kind, mode):
+    """They have the same scale as without the offset, and distinct values stay distinct."""
+    ds, k, expected = timed(kind)
+    norm = Normalize(ds, ["observation", "action"], mode=mode, eps=0.0)
+    x = TIMES[kind][:, None]
+    rounding = 1e-3 if kind == "halves" else 2e-6
+    for given in (x, torch.from_numpy(x) if x.dtype != np.uint8 else torch.from_numpy(x).int()):
+        y = np.asarray(norm.apply("observation/time", given))
+        assert y.dtype == (x.dtype if x.dtype.kind == "f" else np.float32)
+        assert y[:, 0] == pytest.approx(expected[mode], abs=rounding)
+    for options in (
+        {},
+        {"dtype": "float64"},
+        {"dtype": None},
+        {"backend": "numpy"},
+        {"memory": "device", "device": "cpu"},
+        {"window": Slice(2, after=1, fill="zero")},
+        {"anchors": "steps", "extra": ("previous/action", "step")},
+    ):
+        loader = Loader(ds, 300, transform=norm, seed=1, **{"extra": ("step",), **options})
+        batch = next(iter(loader))
+        step, real = np.asarray(batch["step"]), np.asarray(batch["mask"]) if "mask" in batch else ...
+        for name, later in (("observation/time", 0), ("next/observation/time", 1), ("action", 0)):
+            if name in batch:
+                y = np.asarray(batch[name])[..., 0][real]
+                assert y == pytest.approx(expected[mode][step + later][real], abs=rounding), (options, name)
+        assert len(np.unique(np.asarray(batch["action"])[..., 0][real])) == len(np.unique(k[step[real]]))
+
+
+@pytest.mark.parametrize("kind", ["seconds", "ticks"])
+def test_members_of_a_mixture_are_centred_before_they_are_narrowed(home, kind):
+    ds, _, expected = timed(kind)
+    norm = Normalize(ds, ["observation", "action"], eps=0.0)
+    renamed = Member(ds, transform=norm, rename={"observation/time": "clock"})
+    pieces = {
+        "member": ({"a": Member(ds, transform=norm), "b": Member(ds, transform=norm)}, (), "observation/time"),
+        "renamed": ({"a": renamed, "b": renamed}, (), "clock"),
+        "loader": ({"a": ds, "b": ds}, norm, "observation/time"),
+        "both": ({"a": Member(ds, transform=norm), "b": Member(ds, transform=norm)}, Clip("action", 1.0), "clock"),
+    }
+    for members, transform, name in pieces.values():
+        fields = ("action", name) if name != "clock" or members["a"] is renamed else ("action",)
+        loader = Loader(Mixture(members), 100, fields=fields, extra=("step",), transform=transform, backend="numpy")
+        batch = next(iter(loader))
+        for found in fields:
+            clipped = expected["std"].clip(-1, 1) if isinstance(transform, Clip) else expected["std"]
+            assert batch[found][:, 0] == pytest.approx(clipped[batch["step"]], abs=2e-6), found
+
+
+def test_elements_of_one_value_are_only_centred(home):
+    x = np.stack([np.full(41, 1e15 + 0.125), np.full(41, 0.1), np.arange(41) % 2 * 1e-5 + 1000], 1)
+    ds = rlds_cli.create("local/almost", [{"observation": x, "action": np.ones((40, 1)), "next": {"reward": [1] * 40}}])
+    for mode in ("std", "range", "quantile"):
+        y = Normalize(ds, mode=mode, eps=0.0).apply("observation", x)
+        assert not y[:, :2].any() and np.abs(y[:, 2]) == pytest.approx(np.ones(41))
+
+
+def test_values_that_are_mostly_one_have_no_quantiles_to_scale_by(home):
+    x = np.zeros((1001, 1))
+    x[500] = 7.0
+    made = [{"observation": x, "action": np.ones((1000, 1)), "next": {"reward": np.ones(1000)}}]
+    y = Normalize(rlds_cli.create("local/spike", made), mode="quantile").apply("observation", x)
+    assert y[500] == 7.0 and not np.delete(y, 500).any()
+
+
+def test_a_normalised_observation_comes_back(home):
+    ds, _, _ = timed("seconds")
+    norm = Normalize(ds)
+    x = TIMES["seconds"][:, None]
+    assert np.abs(norm.invert("observation/time", norm.apply("observation/time", x)) - x).max() < 1e-6
 
 
 @pytest.mark.parametrize("mode", ["std", "range", "quantile"])

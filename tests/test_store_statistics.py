@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -125,3 +126,33 @@ def test_subnormal_numbers_are_data(least: float) -> None:
     s = gather(np.array([0.0, least, 0.0, least, 0.0]), [2])
     assert (s.min, s.max, s.low, s.high) == (0.0, least, 0.0, least)
     assert s.histogram == (3, *[0] * 14, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "rel"),
+    [
+        (1.7e9 + np.arange(3000) % 100, 1e-9),
+        (1e15 + np.arange(3000) % 2, 1e-9),
+        (1e15 + np.arange(3000) % 100, 1e-4),  # means are of float64: multiples of 1/8
+        (10**15 + np.arange(3000) % 2, 1e-9),
+        (1_700_000_000_000_000_000 + np.arange(3000) * 1_000_000, 1e-9),
+        ((5.4e6 + np.arange(3000) % 7 * 0.5).astype(np.float32), 1e-9),
+        ((0.1 + np.arange(3000) % 3 * 7.45e-9).astype(np.float32), 1e-9),
+        (np.append(1e15 + np.arange(3000) % 2, np.nan), 1e-9),
+    ],
+    ids=["times", "narrow", "large", "int64", "nanoseconds", "metres", "rounding", "nan"],
+)
+def test_narrow_ranges_around_large_numbers_are_exact(column: np.ndarray, rel: float) -> None:
+    """As fractions, which do not round."""
+    s = gather(column, [1000, 2048])
+    x = [Fraction(v) for v in column[np.isfinite(column)].tolist()]
+    mean = sum(x, Fraction(0)) / len(x)
+    variance = sum(((v - mean) ** 2 for v in x), Fraction(0)) / len(x)
+    assert s.mean == pytest.approx(float(mean), abs=float(np.spacing(float(mean))))
+    assert s.std == pytest.approx(math.sqrt(variance), rel=rel)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e15 + 0.125, -3e-9])
+def test_a_constant_has_no_deviation(value: float) -> None:
+    s = gather(np.full(5000, value), [1000, 3333])
+    assert (s.mean, s.std) == (value, 0.0)

@@ -459,6 +459,7 @@ def original(
         Keep frames encoded; else store the given arrays.
     """
     store, k = origin.store, origin.number
+    flat = {name: _of_rows(store, name, values) for name, values in flat.items()}
     e = store.episodes
     start, length = int(e["start"][k]), int(e["length"][k])
     observed = bool(e["num_observed"][k] > length)
@@ -484,6 +485,11 @@ def original(
             of.flat.pop(f"next/{name}", None)
     of.cut = int(e["end"][k]) == CUT and all(name in of.fields for name in FLAGS)
     return of
+
+
+def _of_rows(store: Store, name: str, values: Value) -> Value:
+    f = store.fields.get(name, store.fields.get(name.removeprefix("next/")))
+    return values if f is None or not isinstance(values, np.ndarray) else f.of_rows(values)
 
 
 def splits_of(store: Store) -> list[str]:
@@ -516,7 +522,6 @@ def _same(given: Value, there: Array, f: Field) -> bool:
         return isinstance(given, list) and given == there.tolist()
     if not isinstance(given, np.ndarray) or given.dtype != there.dtype:
         return False
-    given = given[:, 0] if given.ndim == there.ndim + 1 and given.shape[1:] == (1,) else given
     return given.shape == there.shape and given.tobytes() == there.tobytes()
 
 

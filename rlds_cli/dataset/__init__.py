@@ -409,10 +409,9 @@ class Dataset:
         batch = Batch()
         for name in names:
             f = self.schema[name]
-            values = self.gather(name, rows)
-            batch[name] = values[:, None] if name in (REWARD, *FLAGS) and values.ndim == 1 else values
+            batch[name] = f.of_batch(self.gather(name, rows))
             if f.placement == "both" and f"next/{name}" not in self.schema:
-                batch[f"next/{name}"] = self.gather(name, rows + 1)
+                batch[f"next/{name}"] = f.of_batch(self.gather(name, rows + 1))
         if all(name in names for name in FLAGS):
             batch["next/done"] = batch["next", "terminated"] | batch["next", "truncated"]
         return batch

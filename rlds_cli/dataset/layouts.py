@@ -75,14 +75,19 @@ def _named(ds: _Dataset, name: str) -> list[str]:
 
 
 def ted(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """Read all transitions, by field name; rewards and flags [N, 1], the number of the episode [N]."""
+    """Read all transitions, by field name, in the shapes of a batch; the number of the episode [N]."""
     if names is None:
         return dict(ds[:].leaves())
     rows = rows_of(ds, "num_transitions")
     values = {name: _values(ds, name, rows) for name in names}
     if DONE in values:
         values[DONE][_last(ds)] = True
-    return {n: v[:, None] if n in (REWARD, DONE, *FLAGS) and v.ndim == 1 else v for n, v in values.items()}
+    return {n: v[:, None] if n == DONE else _of_batch(ds, n, v) for n, v in values.items()}
+
+
+def _of_batch(ds: _Dataset, name: str, values: Array) -> Array:
+    f = ds.schema.get(name, ds.schema.get(name.removeprefix("next/")))
+    return values if f is None else f.of_batch(values)
 
 
 def d4rl(ds: _Dataset, names: Sequence[str] | None = None) -> dict[str, Array]:

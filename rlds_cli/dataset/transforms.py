@@ -33,7 +33,6 @@ Mode = Literal["std", "range", "quantile"]
 Numbers = npt.NDArray[np.float64]
 
 _MOST = 2**63 - 1  # of integers
-_FLAT = 1e-6  # of the middle: a range narrower than this is a constant with rounding errors
 Layout = Literal["chw", "hwc"]
 MOST_CHANNELS = 16  # four frames of four channels; no frame is that narrow
 _LEAST_SIDE = 4  # of frames that torch resizes as bytes
@@ -51,6 +50,13 @@ class Elementwise(ABC):
     @abstractmethod
     def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
         """Return the changed values of the field ``key``: an array or tensor [..., *shape] of its kind."""
+
+    def centring(self, name: str) -> tuple[Numbers, Numbers] | None:
+        """Return shift and scale of the field ``name`` if `apply` is ``(x - shift) / scale``, else None.
+
+        A loader then subtracts from the values of the archive, before it narrows them to its own dtype.
+        """
+        return None
 
     def __call__(self, batch: Batch) -> Batch:
         """Change the fields of a batch, in place."""
@@ -78,7 +84,8 @@ class Normalize(Elementwise):
 
     Elements that never vary over the steps are only centred, whatever ``eps``: a flag that is set in final observations
     alone, which no statistics count, would become 1 / eps. Elements that are never finite stay as they are. Integers
-    become ``float32``; floats keep their dtype.
+    become ``float32``; floats keep their dtype. The difference is computed in float64 in any case, since times and
+    counters are large against the range that they vary in; a loader computes it before it narrows the archive's values.
 
     Parameters
     ----------
@@ -139,16 +146,21 @@ class Normalize(Elementwise):
             The field is not among those normalised.
         """
         x, shift, scale = self._prepare(key, x)
-        return (x - shift) / scale
+        kept = _kept(x)
+        return _cast(_cast(_wide(x) - shift, scale.dtype) / scale, kept)
 
     def invert(self, key: str | tuple[str, ...], x: Any) -> Any:
         """Undo `apply`; an action of a policy trained on normalised actions becomes one of the environment."""
         x, shift, scale = self._prepare(key, x)
-        return x * scale + shift
+        return _cast(_wide(x) * scale + shift, _kept(x))
 
     def constants(self, key: str | tuple[str, ...]) -> tuple[Numbers, Numbers]:
         """Shift and scale of the field ``key``, float64 [*shape] each: values become ``(x - shift) / scale``."""
         return self._constants[str(self._base(join_name(key)))]
+
+    def centring(self, name: str) -> tuple[Numbers, Numbers]:
+        """Return `constants`."""
+        return self.constants(name)
 
     def state_dict(self) -> dict[str, Any]:
         """Shift and scale per field, as lists: all that `from_state_dict` needs, and JSON takes it."""
@@ -178,25 +190,38 @@ class Normalize(Elementwise):
         base = self._base(join_name(key))
         if base is None:
             raise UnknownField(f'"{join_name(key)}" is not normalised here; only {", ".join(self._constants)}.')
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(x, torch.Tensor):
-            x = x if x.is_floating_point() else x.float()
-            return x, *self._cast_once(
-                (base, x.dtype, x.device), partial(torch.as_tensor, dtype=x.dtype, device=x.device)
-            )
+        if _is_tensor(x):
+            torch = sys.modules["torch"]
+            scale = torch.float64 if x.dtype == torch.float64 else torch.float32
+            return x, *self._cast_once((base, scale, x.device), partial(torch.as_tensor, device=x.device), scale)
         x = np.asarray(x)
-        x = x if x.dtype.kind == "f" else x.astype(np.float32)
-        return x, *self._cast_once((base, x.dtype), partial(np.asarray, dtype=x.dtype))
+        scale = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+        return x, *self._cast_once((base, scale), np.asarray, scale)
 
-    def _cast_once(self, target: tuple[Any, ...], cast: Callable[[Numbers], Any]) -> tuple[Any, Any]:
-        """Shift and scale in the dtype and on the device of the values."""
+    def _cast_once(self, target: tuple[Any, ...], cast: Callable[..., Any], scale: Any) -> tuple[Any, Any]:
+        """Shift in float64 and scale in the dtype of the quotient, on the device of the values."""
         if target not in self._cast:
-            shift, scale = self._constants[target[0]]
-            self._cast[target] = cast(shift), cast(scale)
+            constants = self._constants[target[0]]
+            self._cast[target] = cast(constants[0]), cast(constants[1], dtype=scale)
         return self._cast[target]
 
     def __repr__(self) -> str:
         return f"Normalize({', '.join(self._constants)})"
+
+
+def _wide(x: Any) -> Any:
+    return x.double() if _is_tensor(x) else x.astype(np.float64, copy=False)
+
+
+def _kept(x: Any) -> Any:
+    """Return the dtype of normalised values: that of floats, float32 for others."""
+    if _is_tensor(x):
+        return x.dtype if x.is_floating_point() else sys.modules["torch"].float32
+    return x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x.to(dtype) if _is_tensor(x) else x.astype(dtype, copy=False)
 
 
 def _with_statistics(dataset: Dataset, name: str) -> list[str]:
@@ -210,14 +235,14 @@ def _with_statistics(dataset: Dataset, name: str) -> list[str]:
 
 
 def _constants(stats: Any, mode: Mode, eps: float) -> tuple[Numbers, Numbers]:
-    """Shift and scale of ``(x - shift) / scale``."""
+    """Shift and scale of ``(x - shift) / scale``; elements of one value get the scale 1."""
     low, high = (stats.q01, stats.q99) if mode == "quantile" else (stats.min, stats.max)
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     if mode == "std":
         shift, scale = np.asarray(stats.mean, np.float64), np.asarray(stats.std, np.float64) + eps
     else:
         shift, scale = low / 2 + high / 2, high / 2 - low / 2
-    scale = np.where(high - low <= _FLAT * np.abs(shift), 1.0, scale)
+    scale = np.where((low == high) | (scale == 0), 1.0, scale)
     usable = np.isfinite(shift) & np.isfinite(scale)
     return np.where(usable, shift, 0.0), np.where(usable, scale, 1.0)
 

@@ -10,6 +10,7 @@ from rlds_cli.loader.fields.goals import Goals, ReturnToGo
 from rlds_cli.loader.loader import Loader
 from rlds_cli.loader.mixture.mixture import Anneal, Member, Mixture
 from rlds_cli.loader.samplers import Sampler
+from rlds_cli.loader.samplers.pairs import Pairs
 from rlds_cli.loader.samplers.prioritized import Prioritized
 from rlds_cli.loader.samplers.uniform import Sequential, Shuffled, Uniform
 from rlds_cli.loader.samplers.weighted import Weighted
@@ -30,6 +31,7 @@ __all__ = [
     "Mixture",
     "Normalize",
     "Offsets",
+    "Pairs",
     "Prioritized",
     "Resize",
     "ReturnToGo",

@@ -143,7 +143,7 @@ def source(
     chosen = fields.choose(request.fields, request.extra)
     transforms.like = fields.like(chosen)
     transforms.check(chosen, pool.dataset, summed=fields.n_step > 1)
-    return read(fields, chosen, draw, request, transforms, floats, fuse=not request.resident)
+    return read(fields, chosen, draw, request, transforms, floats)
 
 
 def read(
@@ -153,22 +153,23 @@ def read(
     request: Request,
     transforms: Transforms,
     floats: str | None,
-    *,
-    fuse: bool = False,
+    later: Sequence[Elementwise] = (),
 ) -> DatasetSource:
-    """Make the source of the columns ``chosen``, see `source`; ``fuse`` lets the kernel apply transforms."""
+    """Make the source of the columns ``chosen``, see `source`; others apply the transforms ``later`` to them."""
     pool, dataset, window = fields.pool, fields.dataset, request.window
     memory.check_decoded(dataset, fields.stored(chosen), request.memory)
-    per_step, packing = _per_step(transforms, floats), ""
+    both = Transforms([*transforms.elementwise, *later], like=transforms.like)
+    per_step, packing = _per_step(both, floats), ""
+    fields.centre(name for name in chosen if transforms.first(name) is not None)
     rests = dataset.generation is None and dataset.encoding == "memmap"  # other rows are read where they are
     if isinstance(window, Transition) and rests and not request.resident and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
-    if fuse:
-        transforms.fuse(columns)
-    changed = {name for name in chosen if transforms.left(name) or transforms.functions}
+    transforms.fuse(columns)
+    both.fused = transforms.fused
+    changed = {name for name in chosen if both.left(name) or transforms.functions}
     n_step = NStep(window.n_step, *(fields.rows(name).values for name in FLAGS)) if window.n_step > 1 else None
-    made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step)
+    made = DatasetSource(SampleLocator(pool, draw, window), columns, changed, n_step, request.sampler.sides)
     if made.compiled.remote is not None:
         made.compiled.remote.scattered = request.sampler.scattered
     made.packing = packing
@@ -182,8 +183,10 @@ def _per_step(transforms: Transforms, floats: str | None) -> Callable[[Array], A
     if not any(t.touches(REWARD) for t in transforms.elementwise):
         return None
 
+    exact = transforms.first(REWARD) is not None
+
     def transformed(reward: Array) -> Array:
-        cast = floats is not None and reward.dtype.kind == "f"
+        cast = floats is not None and reward.dtype.kind == "f" and not exact
         return np.asarray(transforms.column(REWARD, reward.astype(floats, copy=False) if cast else reward))
 
     return transformed

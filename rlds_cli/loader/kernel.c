@@ -217,7 +217,8 @@ typedef struct {
   i64 mask, blank;           /* INSIDE: bit 0 of the window, bit 1 of the place; write zeros where not inside */
   const char *other;         /* EITHER: the other flag; SUM: powers of the discount */
   const i64 *offsets, *limit;
-  const float *shift, *scale; /* float32 [count], or NULL: values become (x - shift) / scale */
+  const double *shift; /* [count], or NULL: values become (float)(x - shift) / scale */
+  const float *scale;
 } Column;
 
 typedef struct {
@@ -308,8 +309,16 @@ static void copy(const char *base, i64 stride, i64 size, const i64 *row, i64 n, 
   else EACH move(out + i * size, base + row[i] * stride, size);
 }
 
-static inline void scaled(float *x, const Column *c) {
-  for (i64 k = 0; k < c->count; k++) x[k] = (x[k] - c->shift[k]) / c->scale[k];
+/* The difference in double: times and counters are large against the range that they vary in. */
+static void scaled(const Column *c, const char *base, const i64 *row, i64 n, char *out) {
+  EACH {
+    const char *from = base + row[i] * c->stride;
+    float *to = (float *)(out + i * c->size);
+    if (c->value == NARROW)
+      for (i64 k = 0; k < c->count; k++) to[k] = (float)(((const double *)from)[k] - c->shift[k]) / c->scale[k];
+    else
+      for (i64 k = 0; k < c->count; k++) to[k] = (float)((double)((const float *)from)[k] - c->shift[k]) / c->scale[k];
+  }
 }
 
 /* Sum of gamma^j * reward, in double, one after the other, as plain Python adds up. */
@@ -335,6 +344,10 @@ static inline i64 is_inside(const Plan *p, const Tile *t, const Column *c, i64 i
 
 /* The values at rows [n]. */
 static void values(const Column *c, const char *base, const i64 *row, i64 n, char *out) {
+  if (c->scale) {
+    scaled(c, base, row, n, out);
+    return;
+  }
   switch (c->value) {
     case COPY: copy(base, c->stride, c->size, row, n, out); break;
     case NARROW:
@@ -352,7 +365,6 @@ static void values(const Column *c, const char *base, const i64 *row, i64 n, cha
     case EITHER: EACH out[i] = (char)(base[row[i] * c->stride] | c->other[row[i] * c->stride]); break;
     case ROW: memcpy(out, row, (size_t)n * 8); break;
   }
-  if (c->scale) EACH scaled((float *)(out + i * c->size), c);
 }
 
 /* Rows of values done, done + 1, ... [m] of a column's offsets from entries `from` on, and which are in the episode. */

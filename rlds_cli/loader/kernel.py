@@ -433,7 +433,7 @@ class Output:
     blank : bool
         Write zeros outside.
     scale : pair of arrays, optional
-        Shift and scale, float32: values become ``(x - shift) / scale``.
+        Shift and scale: values become ``float32(x - shift) / float32(scale)``, with the difference in float64.
     also : tuple of arrays [rows, ...]
         Arrays that are read at the rows of `Value.ROW`, after the shift, by those who get these.
     """
@@ -606,7 +606,8 @@ class Plan:
             self.windows.check_limit(o.limit)
             c.amount, c.offsets, c.limit = len(o.offsets), self._keep(np.array(o.offsets)), self._keep(o.limit)
         if o.scale is not None:
-            c.shift, c.scale = (self._keep(np.broadcast_to(x, o.shape), np.float32) for x in o.scale)
+            shift, scale = (np.broadcast_to(x, o.shape) for x in o.scale)
+            c.shift, c.scale = self._keep(shift, np.float64), self._keep(scale, np.float32)
         return c
 
     def _source(self, source: Array, o: Output) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from rlds_cli.loader.order import VERSION, Order, integer
 from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
-from rlds_cli.loader.samplers.reports import Report, exchange
+from rlds_cli.loader.samplers.reports import Reduce, Report, exchange
 from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, runs
 from rlds_cli.loader.stats import LoaderStats, Meter
@@ -423,7 +423,9 @@ class Loader:
         for batches in self._given_out:
             batches.move(self._position, self.order_version)
 
-    def update_priorities(self, batch: Batch, priority: Any, *, beta: float | None = None) -> None:
+    def update_priorities(
+        self, batch: Batch, priority: Any, *, beta: float | None = None, reduce: Reduce | None = None
+    ) -> None:
         """Set the priorities of the samples of a batch, with `Prioritized`.
 
         Samples of members of a mixture that have no priorities are left alone. On several ranks, every rank calls this
@@ -436,9 +438,12 @@ class Loader:
             As the loader gave it, or its ``tensordict()``: its ``window`` names the windows. Where a window occurs
             twice, its last priority counts.
         priority : array or tensor [B] or [B, 1]
-            Finite and not negative, such as absolute temporal-difference errors; of a slice their mean or maximum.
+            Finite and not negative, such as absolute temporal-difference errors.
         beta : float, optional
             Exponent of importance weights from the next draw on.
+        reduce : {"max", "mean"}, optional
+            What to make of priorities per step, [B, L] or [B, L, 1]. Steps that ``batch["mask"]`` excludes do not
+            count.
 
         Raises
         ------
@@ -448,7 +453,7 @@ class Loader:
         if self._stateful is None or self._peers is None:
             raise InvalidArgument(f"update_priorities: {self.sampler} has no priorities.", hint="sampler=Prioritized()")
         mixed = isinstance(self.source, MixtureSource)
-        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed))
+        report = exchange(self._peers, lambda: Report.of(batch, priority, mixed=mixed, reduce=reduce))
         self._stateful.observe(report, beta)
 
     def state_dict(self) -> dict[str, Any]:

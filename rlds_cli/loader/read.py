@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.provenance import EpisodeOrigins
-from rlds_cli.dataset.transforms import Elementwise, Normalize, Reward
+from rlds_cli.dataset.transforms import Elementwise, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.columns import BatchColumn
@@ -83,6 +83,11 @@ class BatchSource(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Full names of the fields, in order."""
+        ...
+
+    @property
+    def sides(self) -> int:
+        """Windows of a sample, see `Sampler`."""
         ...
 
     @property
@@ -161,6 +166,8 @@ class DatasetSource:
         Columns that are transformed after the kernel has written them: what is to be zero is zeroed then.
     n_step : NStep, optional
         The end of sums of rewards.
+    sides : int
+        Windows of a sample.
 
     Attributes
     ----------
@@ -184,8 +191,10 @@ class DatasetSource:
         columns: Mapping[str, BatchColumn],
         changed: Collection[str] = (),
         n_step: NStep | None = None,
+        sides: int = 1,
     ) -> None:
         self.locator, self.columns, self.changed, self.n_step = locator, columns, changed, n_step
+        self.sides = sides
         self.packing = ""
         self.decodes = False
         self.held: frozenset[str] = frozenset()
@@ -194,7 +203,7 @@ class DatasetSource:
         self.names = tuple(columns)
         self.summed = frozenset(name for name, c in columns.items() if c.summed)
         reach = max(1, locator.window.extent(locator.pool.longest))
-        self.sample_bytes = reach * sum(c.row_bytes for c in columns.values())
+        self.sample_bytes = sides * reach * sum(c.row_bytes for c in columns.values())
         self.compiled = CompiledColumns(locator.pool, columns, changed, n_step)
 
     @property
@@ -375,7 +384,7 @@ class Transforms:
     """The transforms of a loader: elementwise ones for many batches at once, then functions of one batch.
 
     ``like`` maps columns to the field that they are transformed like, ``fused`` to how many of their elementwise
-    transforms the kernel applies.
+    transforms were applied when they were read.
     """
 
     elementwise: list[Elementwise] = field(default_factory=list)
@@ -424,17 +433,21 @@ class Transforms:
         touching = [(t, self._touched(t, name)) for t in self.elementwise]
         return [(t, field) for t, field in touching if field]
 
+    def first(self, name: str) -> Elementwise | None:
+        """Return the first transform of a column, if it centres the archive's values; None otherwise."""
+        return next((t for t, field in self._touching(name)[:1] if t.centring(field) is not None), None)
+
     def fuse(self, columns: dict[str, BatchColumn]) -> None:
-        """Let the kernel normalise float32 columns, where nothing comes before: the values are the same."""
+        """Let the kernel normalise float32 columns, where nothing comes before: it reads the archive's values."""
         for name, c in columns.items():
-            first = next(iter(self._touching(name)), None)
             output = c.outputs[0]
             kinds = output.value in (Value.COPY, Value.NARROW) and output.dtype == np.float32
-            if first is not None and isinstance(first[0], Normalize) and kinds and not c.finish and not c.summed:
-                shift, scale = first[0].constants(first[1])
-                if np.broadcast_shapes(shift.shape, scale.shape, output.shape) == output.shape:
-                    columns[name] = replace(c, outputs=(replace(output, scale=(shift, scale)),))
-                    self.fused[name] = 1
+            constants = next((t.centring(field) for t, field in self._touching(name)[:1]), None)
+            if constants is None or not kinds or c.finish or c.summed:
+                continue
+            if np.broadcast_shapes(*(x.shape for x in constants), output.shape) == output.shape:
+                columns[name] = replace(c, outputs=(replace(output, scale=constants),))
+                self.fused[name] = 1
 
     def batch(self, batch: Batch) -> Batch:
         """Apply the functions of a batch; one that returns None has changed it in place."""
@@ -527,15 +540,22 @@ class BatchReader:
 
         Functions of a batch are called as each batch is asked for.
         """
-        size = len(self.ranks.part(range(run.size)))
+        size = len(self.ranks.part(range(run.size))) * self.source.sides
         made = self._one_by_one(run, located, told, size) if self._apart else self._together(located, told, size)
         made = iter(list(made)) if early else made
+        made = map(self._sided, made) if self.source.sides > 1 else made
         made = map(self.transforms.batch, made) if self.transforms.functions else made
         absent: tuple[str, ...] = getattr(located, "absent", ())
         if absent:
             return (batch.told(absent=absent) if isinstance(batch, Batch) else batch for batch in made)
         whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
+        whole = whole and self.source.sides == 1
         return self._known(made, located, size) if whole else made
+
+    def _sided(self, batch: Batch) -> Batch:
+        """Give the windows of a sample an axis of their own."""
+        sides = self.source.sides
+        return batch.map(lambda x: x.reshape(len(x) // sides, sides, *x.shape[1:]))
 
     def _one_by_one(self, run: SampleRun, located: Any, told: Advice, size: int) -> Iterator[Batch]:
         firsts = range(0, run.batches * size, size)

@@ -9,6 +9,8 @@ step           one transition: ``observation`` [...], ``next/reward`` [1]
 window         ``observation`` and all others [B, L, ...], ``next/reward`` [B, L, 1], ``mask`` [B, L]
 =============  =======================================================================================
 
+All scalar floats have the shape of ``next/reward``, see `Field.is_column`. They may be returned as [B, 1] or as [B].
+
 With ``arrays="tensordict"`` an episode is passed as its T transitions, batch size [T], and the field ``episode`` [B]
 holds its number, as in TorchRL's datasets.
 
@@ -31,7 +33,7 @@ import numpy as np
 from rlds_cli.dataset.batch import ROOT_FLAGS, Batch
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import images
-from rlds_cli.ted import FLAGS, REWARD, Array, EncodedFrames, Field
+from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ DONE, OBSERVED = "next/done", "next/observed"
 EPISODE = "episode"
 MASK, NEXT_MASK = "mask", "next/mask"
 _SMALL = 48 << 10  # bytes up to which a copy is compared faster than an array
-_COLUMNS = (REWARD, *FLAGS)  # [B, 1] in batches, [B, L, 1] in windows
 
 
 def transitions(
@@ -60,10 +61,10 @@ def transitions(
     """
     given: dict[str, Array] = {}
     for name, values in original.items():
-        one = pick(values, 0)
-        given[name] = one[:, None] if name in _COLUMNS and one.ndim == 1 else one
-        if fields[name].placement == "both":
-            given[f"next/{name}"] = pick(values, 1)
+        f = fields[name]
+        given[name] = f.of_batch(pick(values, 0))
+        if f.placement == "both":
+            given[f"next/{name}"] = f.of_batch(pick(values, 1))
     given[DONE] = given[FLAGS[0]] | given[FLAGS[1]]
     if observed is not None:
         given[OBSERVED] = observed[:, None].copy()
@@ -156,7 +157,9 @@ def is_bool(value: Any) -> bool:
 
 
 def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
-    """Remove the fields that only inform the function, and turn reward and flags into [B].
+    """Remove the fields that only inform the function, and turn columns [B, 1] into scalars [B].
+
+    So do floats and flags that the source does not have: a function makes them of columns.
 
     Raises
     ------
@@ -166,11 +169,10 @@ def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str,
     flat = dict(flat)
     flat.pop(OBSERVED, None)
     done = flat.pop(DONE, None)
-    for name in _COLUMNS:
-        values = flat.get(name)
-        plain = name not in fields or fields[name].shape == ()
-        if plain and isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1:
-            flat[name] = values[:, 0]
+    for name, values in flat.items():
+        if isinstance(values, np.ndarray):
+            known = fields.get(name, fields.get(name.removeprefix("next/")))
+            flat[name] = (known or Field(name, values.dtype.name)).of_rows(values)
     if isinstance(done, np.ndarray) and all(n in flat for n in FLAGS):
         _check_done(done.reshape(-1), flat, given, where)
     return flat
@@ -524,7 +526,7 @@ def _groups(value: Any, path: tuple[str, ...]) -> Groups | None:
 def window_fields(
     rows: Callable[[str], Array], names: Iterable[str], fields: Mapping[str, Field], n: Neighbours
 ) -> dict[str, Array]:
-    """Gather the windows of the fields: [B, L, ...], rewards and flags [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
+    """Gather the windows of the fields: [B, L, ...], of `Field.is_column` [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
 
     Raises
     ------
@@ -537,13 +539,12 @@ def window_fields(
             raise InvalidEpisode(
                 f'the source has a field "{name}", the name of the mask of windows.', hint="exclude it with fields="
             )
-        values = rows(name)
-        if fields[name].placement == "both":
-            windows[name] = values[n.observed]
-            windows[f"next/{name}"] = values[n.after]
+        values, f = rows(name), fields[name]
+        if f.placement == "both":
+            windows[name] = f.of_batch(values[n.observed], 2)
+            windows[f"next/{name}"] = f.of_batch(values[n.after], 2)
         else:
-            one = values[n.steps]
-            windows[name] = one[..., None] if name in _COLUMNS and one.ndim == 2 else one
+            windows[name] = f.of_batch(values[n.steps], 2)
     windows[DONE] = windows[FLAGS[0]] | windows[FLAGS[1]]
     return {**windows, MASK: n.mask, NEXT_MASK: n.next_mask}
 

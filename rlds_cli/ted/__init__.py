@@ -84,6 +84,26 @@ class Field:
         """Bytes of one decoded row; text counts its code."""
         return 4 if self.kind == "text" else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
+    @property
+    def is_column(self) -> bool:
+        """True if a scalar has an axis of one element in batches, [B, 1]: rewards, flags and floats.
+
+        So the product of any two of them is [B, 1]; that of [B, 1] and [B] is [B, B]. Other scalars, which are ids,
+        discrete actions and the like, stay [B].
+        """
+        if self.kind != "array" or self.shape != ():
+            return False
+        rewards = self.name == REWARD or self.name.startswith(f"{REWARD}/")
+        return rewards or self.name in FLAGS or np.dtype(self.dtype).kind == "f"
+
+    def of_batch(self, values: npt.NDArray[Any], lead: int = 1) -> npt.NDArray[Any]:
+        """Return values of rows, [B, ...] with ``lead`` axes before those of the rows, in their shape in a batch."""
+        return values[..., None] if self.is_column and values.ndim == lead else values
+
+    def of_rows(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return values of a batch [B, ...] in the shape of rows: the inverse of `of_batch`, which [B] passes, too."""
+        return values[:, 0] if self.is_column and values.shape[1:] == (1,) else values
+
 
 @dataclass(slots=True)
 class EncodedFrames:

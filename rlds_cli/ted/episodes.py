@@ -359,6 +359,7 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
                 f"{where}: {f.name} is {found[0]} {list(found[1])}; the first episode's is {f.codec} {list(f.shape)}."
             )
         return values
+    values = f.of_rows(values)
     if values.shape[1:] != f.shape:
         raise InvalidEpisode(
             f"{where}: a row of {f.name} has shape {list(values.shape[1:])}; the first episode's have {list(f.shape)}."

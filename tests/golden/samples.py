@@ -27,6 +27,7 @@ from rlds_cli.loader import (
     Mixture,
     Normalize,
     Offsets,
+    Pairs,
     Prioritized,
     ReturnToGo,
     Reward,
@@ -156,6 +157,8 @@ def _options(ds: rlds_cli.Dataset) -> Iterator[tuple[str, Loader]]:
     yield "anchors steps", _loader(ds, Transition(), Shuffled(), fields=("observation", "action"), anchors="steps")
     yield "other columns", _loader(ds, Transition(), Shuffled(), extra=(*EXTRA, *every, "next/action"))
     yield "a slice's other columns", _loader(ds, Slice(3, after=2), Uniform(), extra=(*EXTRA, *every))
+    yield "pairs", _loader(ds, Slice(3), Pairs())
+    yield "pairs of one end", _loader(ds, Slice(3, after=2), Pairs(by="end"), seed=SEEDS[1])
     yield "a selection", _loader(some, Slice(3), Uniform())
     yield "a split", _loader(ds.split(0.5, 0.5, seed=3)[1], Transition(), Shuffled())
     yield "to go", _loader(ds, Slice(3, after=2), Uniform(), extra=(*EXTRA, ReturnToGo(gamma=0.5, scale=0.5)))

@@ -85,3 +85,24 @@ def importance(chances: Chances, beta: float) -> list[list[float]]:
     N = sum(map(len, chances))
     raw = [[(N * p) ** -beta for p in of_one] for of_one in chances]
     return [[w / max(max(x, default=0.0) for x in raw) for w in of_one] for of_one in raw]
+
+
+# -- pairs
+
+Window = tuple[int, int]  # episode, number there
+
+
+def pairs(counts: Sequence[int], tasks: Sequence[object]) -> dict[tuple[Window, Window], float]:
+    """The chance of every pair: a task as often as it has windows, and in it every pair of two episodes alike.
+
+    A task of one episode has pairs of different windows of it; episodes whose task is None have none.
+    """
+    of_task: dict[object, list[tuple[Window, Window]]] = {}
+    for task in dict.fromkeys(t for t in tasks if t is not None):
+        mine = [k for k, t in enumerate(tasks) if t == task and counts[k]]
+        windows = [(k, number) for k in mine for number in range(counts[k])]
+        found = [(a, b) for a in windows for b in windows if (a[0] != b[0] if len(mine) > 1 else a != b)]
+        if found:
+            of_task[task] = found
+    sizes = {task: len({a for a, _ in found}) for task, found in of_task.items()}
+    return {pair: sizes[task] / sum(sizes.values()) / len(found) for task, found in of_task.items() for pair in found}

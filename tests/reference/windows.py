@@ -56,13 +56,13 @@ def done(episode: Episode, t: int) -> bool:
 
 
 def value(episode: Episode, name: str, t: int) -> np.ndarray:
-    """A field of a batch at step t of those that the episode has; rewards and flags have an axis of one element."""
+    """A field of a batch at step t; rewards, flags and scalar floats have an axis of one element."""
     if name == "next/observation":
         return np.asarray(episode["observation"][min(t + 1, recorded(episode) - 1)])
     if name == DONE:
         return np.array([done(episode, t)])
     row = np.asarray(flat(episode)[name][t], None if name != "text" else object)
-    return row.reshape(1) if name in (REWARD, *FLAGS) else row
+    return row.reshape(1) if name in (REWARD, *FLAGS) or (row.shape == () and row.dtype.kind == "f") else row
 
 
 def n_step(episode: Episode, t: int, n: int, gamma: float) -> tuple[float, int]:

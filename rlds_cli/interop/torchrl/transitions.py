@@ -32,7 +32,7 @@ from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.windows import Anchors, Transition
-from rlds_cli.ted import FLAGS, Array, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
 
 EPISODE, ROOT_REWARD, SEED = "episode", "reward", "seed"
 CPU = torch.device("cpu")
@@ -228,10 +228,17 @@ def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
     table = windows.table
     short = table.transitions < table.steps
     if name != DONE or offered.anchors == "steps" or not short.any():
-        return offered.column(name, None)
+        return _as_torchrl(offered.column(name, None), windows.dataset.schema.get(offered.behind.get(name, "")))
     terminated, truncated = (np.array(windows.dataset.column(flag)) for flag in FLAGS)
     truncated[(table.start + table.transitions - 1)[short]] = True
     return columns.done(ColumnRows(terminated), ColumnRows(truncated), None, late=False, mask=0)
+
+
+def _as_torchrl(column: BatchColumn, f: Field | None) -> BatchColumn:
+    """Return a column in TorchRL's shape, in which of all scalars only the reward and flags have an axis of one."""
+    if f is None or not f.is_column or f.name in (REWARD, *FLAGS):
+        return column
+    return replace(column, outputs=tuple(replace(o, shape=()) for o in column.outputs), axis=False)
 
 
 def _is_float(dataset: Dataset, name: str) -> bool:
@@ -255,7 +262,7 @@ def _seed(windows: WindowIndex) -> BatchColumn:
 
 def _following(offered: Fields, name: str) -> BatchColumn:
     """Return the column of a field at the next step of the episode, NaN where there is none."""
-    beside = columns.neighbour(offered.rows(name), None, 1, flag=False, zeroed=False, like=name)
+    beside = columns.neighbour(offered.rows(name), None, 1, axis=False, zeroed=False, like=name)
 
     def mark(memo: columns.Memo, values: Array, inside: Array) -> Array:
         values[~inside] = np.nan

@@ -48,7 +48,7 @@ class BatchColumn:
         Where the values come from, for `Loader.describe`; with ``stored``, after the place of the rows.
     stored : bool
         Whether rows of the dataset are read.
-    flag : bool
+    axis : bool
         Whether the output has an axis of one element more than the stored column.
     decoding : Decoding, optional
         What ``finish`` decodes, at the rows of its output and its shift.
@@ -63,7 +63,7 @@ class BatchColumn:
     summed: bool = False
     about: str = "computed"
     stored: bool = False
-    flag: bool = False
+    axis: bool = False
     decoding: Decoding | None = None
 
     def inside(self) -> Output:
@@ -87,23 +87,23 @@ def _plain(output: Output, row_bytes: int = 8, mask: int = 0) -> BatchColumn:
     return BatchColumn((output,), row_bytes, mask=mask)
 
 
-def values_of(rows: ColumnRows, floats: str | None, *, flag: bool = False, **where: Any) -> Output:
-    """Return the output of a stored column's values; ``flag`` adds an axis of one element, ``where`` says the place."""
+def values_of(rows: ColumnRows, floats: str | None, *, axis: bool = False, **where: Any) -> Output:
+    """Return the output of a stored column's values; ``axis`` adds an axis of one element, ``where`` says the place."""
     value, dtype = kernel.cast(rows.values.dtype, floats)
-    shape = (*rows.values.shape[1:], *((1,) if flag else ()))
+    shape = (*rows.values.shape[1:], *((1,) if axis else ()))
     return Output(value, dtype, shape, source=rows.values, **where)
 
 
-def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, flag: bool, mask: int) -> BatchColumn:
+def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, axis: bool, mask: int) -> BatchColumn:
     """A field of the store.
 
-    ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``flag`` adds
-    an axis of one element, since rewards and flags are [B, 1].
+    ``late`` reads the outcome, at the last step that a sample sums; ``shift=1`` reads the row after it; ``axis`` adds
+    an axis of one element, see `Field.is_column`.
     """
     place = Place.LAST if late else Place.HERE
-    output = values_of(rows, floats, flag=flag, place=place, shift=shift)
+    output = values_of(rows, floats, axis=axis, place=place, shift=shift)
     about = f"{', row after' if shift else ''}, {{kind}}"
-    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, about=about, stored=True, flag=flag)
+    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, about=about, stored=True, axis=axis)
 
 
 def decoded(dataset: Dataset, name: str, *, late: bool, shift: int, mask: int) -> BatchColumn:
@@ -125,16 +125,16 @@ def _decoding(dataset: Dataset, name: str, output: Output, shift: int = 0, **res
 
 
 def stacked(
-    rows: ColumnRows | Decoding, floats: str | None, grid: Grid, *, flag: bool = False, zeroed: bool = False
+    rows: ColumnRows | Decoding, floats: str | None, grid: Grid, *, axis: bool = False, zeroed: bool = False
 ) -> BatchColumn:
-    """The rows of a field at several offsets: [K, k, ...]; ``flag`` is as in `field`."""
+    """The rows of a field at several offsets: [K, k, ...]; ``axis`` is as in `field`."""
     mask = OF_PLACE if zeroed else 0
     about = f"{len(grid.offsets)} rows of it at each step"
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **grid.where)
         return _decoding(rows.dataset, rows.name, output, mask=mask, about=about)
-    output = values_of(rows, floats, flag=flag, **grid.where)
-    return BatchColumn((output,), len(grid.offsets) * rows.row_bytes, mask=mask, rows=rows, about=about, flag=flag)
+    output = values_of(rows, floats, axis=axis, **grid.where)
+    return BatchColumn((output,), len(grid.offsets) * rows.row_bytes, mask=mask, rows=rows, about=about, axis=axis)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +160,7 @@ def done(terminated: ColumnRows, truncated: ColumnRows, grid: Grid | None, *, la
     where: dict[str, Any] = {"place": Place.LAST if late else Place.HERE} if grid is None else grid.where
     output = Output(Value.EITHER, BOOL, (1,), source=terminated.values, other=truncated.values, **where)
     about = "computed" if grid is None else f"{len(grid.offsets)} rows of it at each step"
-    return BatchColumn((output,), max(1, len(output.offsets)), mask=mask, about=about, flag=True)
+    return BatchColumn((output,), max(1, len(output.offsets)), mask=mask, about=about, axis=True)
 
 
 def reward_sum(
@@ -273,7 +273,7 @@ def window(pool: WindowIndex) -> BatchColumn:
 
 
 def neighbour(
-    rows: ColumnRows | Decoding, floats: str | None, distance: int, *, flag: bool, zeroed: bool, like: str
+    rows: ColumnRows | Decoding, floats: str | None, distance: int, *, axis: bool, zeroed: bool, like: str
 ) -> BatchColumn:
     """A field at the step after a sample's last one, or before its first.
 
@@ -285,7 +285,7 @@ def neighbour(
     if isinstance(rows, Decoding):
         output = Output(Value.ROW, INT64, **where)
         return replace(_decoding(rows.dataset, rows.name, output, mask=mask, like=like, about=about), stored=True)
-    output = values_of(rows, floats, flag=flag, **where)
+    output = values_of(rows, floats, axis=axis, **where)
     return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True)
 
 

@@ -101,6 +101,7 @@ class Fields:
         for name in (*self.left_out, *self.shadowed):
             self.behind.pop(name, None)
         self._rows: dict[str, ColumnRows] = {}
+        self._centred: set[str] = set()
         self._extra: dict[str, BatchColumn] = {}
         if self.n_step > 1 and REWARD not in schema:
             raise no_reward(self.dataset)
@@ -313,8 +314,8 @@ class Fields:
         return {shown: of for shown, of in named.items() if shown not in self.dataset.schema}
 
     def _beside(self, name: str, distance: int) -> BatchColumn:
-        rows, flag, zeroed = self.source(name), self._is_flag(name), self.window.zeroed
-        return columns.neighbour(rows, self.floats, distance, flag=flag, zeroed=zeroed, like=name)
+        rows, axis, zeroed = self.source(name), self.dataset.schema[name].is_column, self.window.zeroed
+        return columns.neighbour(rows, self.floats, distance, axis=axis, zeroed=zeroed, like=name)
 
     def _done(self) -> BatchColumn:
         terminated, truncated = (self.rows(name) for name in FLAGS)
@@ -356,6 +357,10 @@ class Fields:
         self._rows |= packed
         return where
 
+    def centre(self, names: Iterable[str]) -> None:
+        """Keep the archive's values of the fields behind these columns: they are centred before they are narrowed."""
+        self._centred |= set(self.stored(names))
+
     def packable(self, names: Iterable[str]) -> list[str]:
         """Return the array fields behind these columns."""
         return [n for n in self.stored(names) if self.dataset.schema[n].kind == "array"]
@@ -363,7 +368,8 @@ class Fields:
     def _packed_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field in packed rows: floats have the loader's working dtype."""
         kind = np.dtype(self.dataset.schema[name].dtype)
-        return np.dtype(self.floats) if self.floats is not None and kind.kind == "f" else kind
+        narrows = self.floats is not None and kind.kind == "f" and name not in self._centred
+        return np.dtype(self.floats) if narrows else kind
 
     @property
     def _sum_dtype(self) -> np.dtype[Any]:
@@ -376,19 +382,15 @@ class Fields:
         f = self.dataset.schema[self.behind[name]]
         after = self._after(name)
         late = self.n_step > 1 and (f.placement == "next" or after)
-        grid, flag = self._grid(name), self._is_flag(name)
+        grid, axis = self._grid(name), f.is_column
         if grid is not None:
-            return columns.stacked(self.source(f.name), self.floats, grid, flag=flag, zeroed=self.window.zeroed)
+            return columns.stacked(self.source(f.name), self.floats, grid, axis=axis, zeroed=self.window.zeroed)
         if f.kind != "array":
             return columns.decoded(self.dataset, f.name, late=late, shift=int(after), mask=self._mask)
         if name == REWARD and isinstance(self.window, Transition) and self.n_step > 1:
             gamma, limit = self.window.gamma, self.table.transitions
             return columns.reward_sum(self.rows(name), transform, gamma, self.n_step, limit, self._sum_dtype)
-        return columns.field(self.rows(f.name), self.floats, late=late, shift=int(after), flag=flag, mask=self._mask)
-
-    def _is_flag(self, name: str) -> bool:
-        f = self.dataset.schema.get(name)
-        return f is not None and name in (REWARD, *FLAGS) and f.shape == ()
+        return columns.field(self.rows(f.name), self.floats, late=late, shift=int(after), axis=axis, mask=self._mask)
 
     def _named(self, name: str) -> str | None:
         """Return the key of `Offsets` that a field read from rows belongs to; None without one."""

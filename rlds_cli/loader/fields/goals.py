@@ -37,7 +37,7 @@ from rlds_cli.loader.kernel import OF_WINDOW, GoalTable, Output, Place, Value
 from rlds_cli.loader.order import COLUMN, integer
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, join_name
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, join_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class Goals:
     ============= ===========================================================================================
 
     Where nothing lies ahead of t, the goal is that of t. Terminated steps inside an episode do not end its future. The
-    distance is int64 [B]: 0 exactly where the goal is the very row of step t, -1 where it does not lie ahead of it in
-    its own episode, as few random goals do. So OGBench's reward is ``(batch["value_goal_distance"] == 0) - 1.0``, and
-    the distance of the next observation is ``(distance - 1).clip(-1)``.
+    distance is int64 [B, 1]: 0 exactly where the goal is the very row of step t, -1 where it does not lie ahead of it
+    in its own episode, as few random goals do. So OGBench's reward is ``(batch["value_goal_distance"] == 0) - 1.0``,
+    and the distance of the next observation is ``(distance - 1).clip(-1)``.
 
     A window of several steps has one goal, drawn for its last real step and given to every step [B, L, ...]; distances
-    are those of each step [B, L]. Goals of n-step transitions and of `Offsets` are those of their step t.
+    are those of each step [B, L, 1]. Goals of n-step transitions and of `Offsets` are those of their step t.
 
     The goal of sample number i is a function of (seed, epoch, i) and ``name``; other extras, ranks and the batch size
     do not change it. Transforms of the field ``of`` are applied to its goals as well.
@@ -156,10 +156,10 @@ class Goals:
         draw = GoalSampler(self, fields, fields.table.observed if recorded else fields.table.steps)
         kind = {"masked": fields.window.masked, "zeroed": fields.window.zeroed}
         made = {
-            f"{self.name}{n.removeprefix(self.of)}": _goal(draw, fields.source(n), n, fields.floats, **kind)
+            f"{self.name}{n.removeprefix(self.of)}": _goal(draw, fields.source(n), schema[n], fields.floats, **kind)
             for n in names
         }
-        distance = Output(Value.DISTANCE, INT64, place=Place.SAMPLE, given=draw.steps)
+        distance = Output(Value.DISTANCE, INT64, (1,), place=Place.SAMPLE, given=draw.steps)
         return made | {f"{self.name}_distance": BatchColumn((distance,), 8)}
 
 
@@ -203,22 +203,23 @@ class GoalSampler:
 
 
 def _goal(
-    draw: GoalSampler, source: ColumnRows | Decoding, name: str, floats: str | None, *, masked: bool, zeroed: bool
+    draw: GoalSampler, source: ColumnRows | Decoding, of: Field, floats: str | None, *, masked: bool, zeroed: bool
 ) -> BatchColumn:
     """Return the column of goals: the rows of a field, one goal for all steps of a sample."""
     where: dict[str, Any] = {"place": Place.GIVEN, "given": draw.rows}
-    rest: dict[str, Any] = {"mask": OF_WINDOW if zeroed else 0, "like": name, "about": f"rows of {name}, at goals"}
+    mask, about = OF_WINDOW if zeroed else 0, f"rows of {of.name}, at goals"
+    rest: dict[str, Any] = {"mask": mask, "like": of.name, "about": about}
     if isinstance(source, ColumnRows):
-        return BatchColumn((values_of(source, floats, **where),), source.row_bytes, rows=source, **rest)
+        output = values_of(source, floats, axis=of.is_column, **where)
+        return BatchColumn((output,), source.row_bytes, rows=source, **rest)
 
     def decode(memo: Memo, rows: IntArray) -> Array:
         if not masked:
             return source(memo, rows)
         return np.repeat(source(memo, rows[:, 0])[:, None], rows.shape[1], axis=1)
 
-    row_bytes = source.dataset.schema[name].row_bytes
     output = Output(Value.ROW, INT64, also=source.tables, **where)
-    return BatchColumn((output,), row_bytes, decode, decoding=source, **rest)
+    return BatchColumn((output,), of.row_bytes, decode, decoding=source, **rest)
 
 
 NAME = "return_to_go"
@@ -285,10 +286,10 @@ class ReturnToGo:
         rows, scale = ColumnRows(values), self.scale
         mask, about = OF_WINDOW if fields.window.zeroed else 0, f"scanned once, {held.where}"
         if scale == 1.0:
-            flag = values.ndim == 1
-            output = values_of(rows, fields.floats, flag=flag)
-            return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about, flag=flag)}
-        output = values_of(rows, None, flag=values.ndim == 1)
+            axis = values.ndim == 1
+            output = values_of(rows, fields.floats, axis=axis)
+            return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about, axis=axis)}
+        output = values_of(rows, None, axis=values.ndim == 1)
 
         def scaled(memo: Memo, sums: Array) -> Array:
             sums *= scale

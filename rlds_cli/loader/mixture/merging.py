@@ -108,14 +108,14 @@ def _joined(mixture: Mixture, name: str, lead: int, floats: str | None, values: 
             f'Mixture: "{name}" is {_by_value(kinds)}.', hint="Member(..., rename=...), or fields= without it"
         )
     shapes = {member: x.shape[lead:] for member, x in there.items()}
-    size = _size(mixture, name)
+    size = size_of(mixture, name)
     shape = _common(name, shapes, size)
     has = tuple(x is not None for x in values)
     widths = None if size is None else tuple(shapes[m][-1] if m in shapes else 0 for m in mixture.names)
     return MergedField(name, _dtype(list(there.values()), floats), shape, has, widths)
 
 
-def _size(mixture: Mixture, name: str) -> int | None:
+def size_of(mixture: Mixture, name: str) -> int | None:
     """Return the size that a field's last axis is padded to; None for none."""
     return mixture.pad.get(name, mixture.pad.get(name.removeprefix("next/")))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.transforms import Elementwise
+from rlds_cli.dataset.transforms import Elementwise, Numbers
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.files.hashing import short
 from rlds_cli.loader.mixture.shares import normalised
@@ -392,6 +392,26 @@ def _reopened(path: Path, names: Mapping[str, str], content: str) -> RenamedStor
     return store
 
 
+@dataclass(frozen=True, slots=True)
+class OfFields(Elementwise):
+    """A transform that changes some of the fields that it could change."""
+
+    transform: Elementwise
+    names: frozenset[str]
+
+    def touches(self, name: str) -> bool:
+        """Return whether the field is one of them."""
+        return name in self.names and self.transform.touches(name)
+
+    def apply(self, key: str | tuple[str, ...], x: Any) -> Any:
+        """Return the changed values."""
+        return self.transform.apply(key, x)
+
+    def centring(self, name: str) -> tuple[Numbers, Numbers] | None:
+        """Return shift and scale, see `Elementwise`."""
+        return self.transform.centring(name)
+
+
 class EitherName(Elementwise):
     """A transform that names fields by their old or their new names.
 
@@ -415,6 +435,11 @@ class EitherName(Elementwise):
         name = key if isinstance(key, str) else "/".join(key)
         theirs = _new(name, self._back)
         return self._transform.apply(theirs if self._transform.touches(theirs) else name, x)
+
+    def centring(self, name: str) -> tuple[Numbers, Numbers] | None:
+        """Return shift and scale, see `Elementwise`."""
+        theirs = _new(name, self._back)
+        return self._transform.centring(theirs if self._transform.touches(theirs) else name)
 
     def __repr__(self) -> str:
         return repr(self._transform)

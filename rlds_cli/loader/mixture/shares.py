@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
-from math import floor, gcd, isfinite
+from math import floor, gcd, inf, isfinite
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.ted import IntArray
 
 LONGEST_PERIOD = 1 << 16
+MOST_ERROR = 2.5  # of a member's count in any stretch of a rank; where it would be more, ranks are dealt samples
 EXACT = 1e-9  # a period fits the weights if the relative error of every share is less than this
 _CHUNK = 1 << 18  # draws at a time, when samples are skipped
 _POINTS = 1 << 10
@@ -120,6 +121,20 @@ def _earliest_deadline_first(first: IntArray, urgency: IntArray) -> IntArray:
             i += 1
         served.append(heappop(waiting))
     return np.array(served)
+
+
+@lru_cache(maxsize=64)
+def strided_error(turns: tuple[int, ...], world: int) -> float:
+    """Return by how much a member's count in a stretch of every ``world``-th turn is off its share, at most.
+
+    It is infinite if the period has a common divisor with ``world``: ranks then come to turns of their own.
+    """
+    of = period(turns)
+    if gcd(len(of), world) > 1:
+        return inf
+    member, _ = of.find(np.arange(len(of)) * world % len(of))
+    off = [np.cumsum((member == m) - share) for m, share in enumerate(of.turns / len(of))]
+    return max(float(np.ptp(np.append(x, 0.0))) for x in off)
 
 
 class TurnPeriod:
@@ -324,12 +339,13 @@ class ConstantShares:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self._period = period(quantised(weights))
+        self._turns = quantised(weights)
+        self._period = period(self._turns)
         self.shares: FloatArray = self._period.turns / len(self._period)
 
     def in_turn(self, world: int) -> bool:
-        """Return whether every rank comes to every turn of the period, see `SourceShares`."""
-        return gcd(len(self._period), world) == 1
+        """Return whether every rank's turns hold the shares as those of all ranks do, see `SourceShares`."""
+        return world == 1 or strided_error(self._turns, world) < MOST_ERROR
 
     def turns(self, run: SampleRun, mine: range) -> MemberTurns:
         """Return members and places, see `SourceShares`."""

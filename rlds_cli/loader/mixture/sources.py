@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import Extra, Fields, listed
 from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, FloatArray, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.mixture.merging import MemberPart, join
-from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, renamed
+from rlds_cli.loader.mixture.merging import MemberPart, join, size_of
+from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, OfFields, renamed
 from rlds_cli.loader.mixture.shares import (
     ConstantShares,
     DeficitRounds,
@@ -42,7 +42,7 @@ from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.storage.remote import RemoteReads
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode
-from rlds_cli.ted import Array, IntArray
+from rlds_cli.ted import REWARD, Array, IntArray
 from rlds_cli.text import did_you_mean
 
 
@@ -97,6 +97,11 @@ class MemberPlan:
         """Make the draw: the one that goes on from that of another generation, where it learns."""
         sampler = self.request.sampler
         with _naming(self.name):
+            if sampler.sides > 1:
+                raise InvalidArgument(
+                    f"{sampler}: samples of {sampler.sides} windows are of one dataset.",
+                    hint="a Loader for each member",
+                )
             if isinstance(before, StatefulDraw):
                 self.draw = before.take_up(self.pool)
             elif self.pool.prefix.total or WEIGHT in sampler.gives:
@@ -131,25 +136,37 @@ class MemberSource:
     request : Request
     transforms : Transforms
         Transforms of the loader, for rewards before they are summed.
+    centred : sequence of Elementwise
+        Those of them that the member applies to its own values.
     arrays : ArrayBackend
     """
 
     def __init__(
-        self, drawing: MemberPlan, names: Sequence[str], request: Request, transforms: Transforms, arrays: ArrayBackend
+        self,
+        drawing: MemberPlan,
+        names: Sequence[str],
+        request: Request,
+        transforms: Transforms,
+        centred: Sequence[Elementwise],
+        arrays: ArrayBackend,
     ) -> None:
         self.name, self.dataset, self.pool, self.grows = drawing.name, drawing.dataset, drawing.pool, drawing.grows
         self._endless, self._arrays = drawing.request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
-        given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
-        own = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
-        self.transforms = Transforms.of(own)
+        self.transforms = _own(member)
         chosen = [name for name in names if name in drawing.chosen or fields.has(name)]
         self.transforms.like = fields.like(chosen)
         with _naming(self.name):
             self.transforms.check(chosen, self.dataset, summed=fields.n_step > 1)
-            both = Transforms([*self.transforms.elementwise, *transforms.elementwise])
+            self.transforms.elementwise += centred
             self.source: DatasetSource = build.read(
-                fields, chosen, drawing.draw or _nothing, drawing.request, both, arrays.working
+                fields,
+                chosen,
+                drawing.draw or _nothing,
+                drawing.request,
+                self.transforms,
+                arrays.working,
+                later=transforms.elementwise,
             )
 
     # -- which samples
@@ -213,6 +230,31 @@ class MemberSource:
         return {name: np.asarray(x) for name, x in batch.numpy().leaves()}
 
 
+def _own(member: Member) -> Transforms:
+    """Return the transforms of a member, by either of its names."""
+    given = member.transform if isinstance(member.transform, Sequence) else [member.transform]
+    named = [EitherName(t, member.rename) if isinstance(t, Elementwise) and member.rename else t for t in given]
+    return Transforms.of(named)
+
+
+def _centred(
+    mixture: Mixture, transforms: Transforms, names: Iterable[str], *, summed: bool
+) -> dict[Elementwise, frozenset[str]]:
+    """Return the loader's transforms that members apply, each with its fields: those that centre the archive's values.
+
+    Members without functions of their own do, to fields that are not padded: the merged values are the same.
+    """
+    if any(_own(member).functions for member in mixture.parts.values()):
+        return {}
+    found: dict[Elementwise, frozenset[str]] = {}
+    for name in names:
+        first = None if summed and name == REWARD else transforms.first(name)
+        if first is not None and size_of(mixture, name) is None:
+            found[first] = found.get(first, frozenset()) | {name, transforms.like.get(name, name)}
+            transforms.fused[name] = 1
+    return found
+
+
 def _nothing(order: Order, positions: SampleNumbers) -> SampledWindows:
     """Draw from a member that has no windows: nobody asks for any."""
     raise AssertionError("a member without windows has no share")
@@ -268,6 +310,7 @@ class MixtureSource:
 
     resident = False
     apart = False
+    sides = 1
 
     def __init__(
         self,
@@ -291,14 +334,22 @@ class MixtureSource:
         _check_windows(mixture, [d.pool for d in drawings])
         _check_names(request, drawings)
         names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
-        self._member = partial(MemberSource, names=names, request=request, transforms=transforms, arrays=arrays)
+        transforms.like = {name: like for d in drawings for name, like in d.fields.like(d.chosen).items()}
+        centred = _centred(mixture, transforms, names, summed=request.window.n_step > 1)
+        self._member = partial(
+            MemberSource,
+            names=names,
+            request=request,
+            transforms=transforms,
+            centred=[OfFields(t, of) for t, of in centred.items()],
+            arrays=arrays,
+        )
         self.members = [self._member(d) for d in drawings]
         self._whole = isinstance(request.window, Episode)
         probes = [m.probe(self._longest) for m in self.members]
         _check_pads(mixture, drawings, {name for p in probes for name in p.values})
         self._merging = join(mixture, request.window, arrays.working, [p.values for p in probes])
         self.names = self._merging.names
-        transforms.like = {name: like for m in self.members for name, like in m.transforms.like.items()}
         transforms.check(self.names, drawings[0].dataset, summed=request.window.n_step > 1)
         self.summed = frozenset(name for m in self.members for name in m.source.summed)
         self.sample_bytes = max(sum(x.nbytes for x in p.values.values()) for p in probes)

@@ -14,6 +14,7 @@ question                       answer
 ============================== ========================================================================================
 Does an epoch end?             ``endless`` and ``drop_last``.
 Which columns does it add?     ``gives``.
+How many windows has a sample? ``sides``: where there are several, batches have an axis for them.
 Do samples lie anywhere?       ``scattered``: then what is missing of a remote dataset arrives in the background.
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
 Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes reports, saves its state, and limits how
@@ -61,12 +62,19 @@ class Sampler(Protocol):
         ...
 
     @property
+    def sides(self) -> int:
+        """Windows of a sample: the draw returns so many for each sample number, and batches are [B, sides, ...]."""
+        ...
+
+    @property
     def scattered(self) -> bool:
         """True if the samples of a batch lie anywhere in the dataset; False if they lie close together."""
         ...
 
     def over(self, pool: WindowIndex) -> Draw:
         """Return the function that draws windows of ``pool`` [K] for an order and sample numbers [K].
+
+        With several `sides`, [sides * K]: those of one sample follow each other.
 
         Raises
         ------
@@ -83,6 +91,7 @@ class Endless:
 
     endless = True
     scattered = True
+    sides = 1
     drop_last = False
     gives: tuple[str, ...] = ()
 
@@ -93,6 +102,7 @@ class Epochs:
     __slots__ = ()
 
     endless = False
+    sides = 1
     gives: tuple[str, ...] = ()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.index import SOURCE, WINDOW, FloatArray
 from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.tensors import host
-from rlds_cli.ted import IntArray
+from rlds_cli.ted import Array, BoolArray, IntArray
+
+Reduce = Literal["max", "mean"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +36,30 @@ class Report:
     source: IntArray | None = None
 
     @classmethod
-    def of(cls, batch: Batch, priority: Any, *, mixed: bool = False) -> Report:
+    def of(cls, batch: Batch, priority: Any, *, mixed: bool = False, reduce: Reduce | None = None) -> Report:
         """Read the windows of ``batch``, of a mixture if ``mixed``, and one priority for each.
 
         Raises
         ------
         InvalidArgument
-            The batch does not name its windows, or ``priority`` is not one number per sample.
+            The batch does not name its windows, or ``priority`` is not one number per sample, or per step of a sample
+            with ``reduce``.
         """
         windows = _column(batch, WINDOW)
         values = host(priority)
+        if reduce not in (None, "max", "mean"):
+            raise InvalidArgument(f'update_priorities(reduce={reduce!r}): reduce is "max", "mean" or None.')
         if values.dtype.kind not in "fiub":
             raise InvalidArgument(f"update_priorities: priorities of type {values.dtype} are not numbers.")
-        if values.shape[:1] != windows.shape or values.size != len(windows):
+        several = values.shape[:1] == windows.shape and values.size > len(windows)
+        if several and reduce is not None:
+            values = _reduced(values.astype(np.float64), batch, reduce)
+        elif values.shape[:1] != windows.shape or values.size != len(windows):
             raise InvalidArgument(
                 f"update_priorities: priorities {list(values.shape)} for a batch of {len(windows)} samples.",
-                hint="one number a sample, [B] or [B, 1]: of a slice its mean or largest one",
+                hint='reduce="max" or reduce="mean" makes one of those of a sample\'s steps, without masked ones'
+                if several
+                else "one number a sample, [B] or [B, 1]",
             )
         return cls(windows, values.reshape(-1).astype(np.float64), _column(batch, SOURCE) if mixed else None)
 
@@ -72,6 +82,45 @@ def _column(batch: Batch, name: str) -> IntArray:
     numbers = host(values)
     first: IntArray = numbers.reshape(len(numbers), -1)[:, 0].astype(np.int64, copy=False)
     return first
+
+
+def _reduced(values: Array, batch: Batch, reduce: Reduce) -> Array:
+    """Return one priority per sample [B] of [B, L, ...]; a negative one where a step that counts has one."""
+    values = values.reshape(*values.shape[:2], -1)
+    real = _mask(batch, values.shape[:2])
+    real = np.broadcast_to(np.True_ if real is None else real[..., None], values.shape)
+    filled = np.where(real, values, 0.0)
+    reduced = filled.max((1, 2)) if reduce == "max" else filled.sum((1, 2)) / np.maximum(real.sum((1, 2)), 1)
+    least: Array = np.where(real, values, np.inf).min((1, 2))
+    return np.where(least < 0, least, reduced)
+
+
+def _mask(batch: Any, shape: tuple[int, ...]) -> BoolArray | None:
+    """Return the mask of the steps of samples, [B, L]; None where there is none of this shape.
+
+    Raises
+    ------
+    InvalidArgument
+        Several fields have such masks, and these differ.
+    """
+    found = batch.get("mask", None)
+    if hasattr(found, "keys") and "step" in found.keys():  # noqa: SIM118  (of a mixture; a TensorDict iterates its rows)
+        found = found.get("step")
+    fitting = [x for x in map(host, _leaves(found)) if x.shape == shape and x.dtype == bool]
+    if any(not np.array_equal(x, fitting[0]) for x in fitting):
+        raise InvalidArgument(
+            "update_priorities: the fields of this batch have different masks.",
+            hint='reduce the errors yourself, with the mask of their field: batch["mask", "action"]',
+        )
+    return fitting[0] if fitting else None
+
+
+def _leaves(node: Any) -> Iterator[Any]:
+    if hasattr(node, "keys"):
+        for below in node.values():
+            yield from _leaves(below)
+    elif node is not None:
+        yield node
 
 
 def exchange(peers: Peers, make: Callable[[], Report]) -> Report:

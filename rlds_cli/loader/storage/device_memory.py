@@ -70,10 +70,10 @@ class DeviceColumn:
     values: torch.Tensor
     dtype: torch.dtype
 
-    def take(self, rows: torch.Tensor, *, flag: bool) -> torch.Tensor:
-        """Return the values of ``rows`` [...] as [..., *shape], in new memory; ``flag`` adds an axis of one element."""
+    def take(self, rows: torch.Tensor, *, axis: bool) -> torch.Tensor:
+        """Return the values of ``rows`` [...] as [..., *shape], in new memory; ``axis`` adds an axis of one element."""
         taken = self.values.index_select(0, rows.reshape(-1)).view(self.dtype)
-        return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if flag else ()))
+        return taken.reshape(*rows.shape, *self.values.shape[1:], *((1,) if axis else ()))
 
 
 class DeviceSource(DatasetSource):
@@ -98,7 +98,7 @@ class DeviceSource(DatasetSource):
     """
 
     def __init__(self, source: DatasetSource, device: torch.device, floats: str | None) -> None:
-        super().__init__(source.locator, source.columns, source.changed, source.n_step)
+        super().__init__(source.locator, source.columns, source.changed, source.n_step, source.sides)
         self.decodes, self.unread, self.shadowed = source.decodes, source.unread, source.shadowed
         self._stored = {n: c for n, c in self.columns.items() if c.finish is None and _is_held(c.outputs[0])}
         self.held = frozenset(self._stored)
@@ -108,13 +108,15 @@ class DeviceSource(DatasetSource):
         self.compiled = CompiledColumns(
             source.locator.pool, self._host | self._rows, {*source.changed, *self.held}, source.n_step
         )
-        rows = {address(x): x for c in self._stored.values() for x in _reads(c.outputs[0])}
+        rows = {_key(c.outputs[0], x): (c.outputs[0], x) for c in self._stored.values() for x in _reads(c.outputs[0])}
         table = self.locator.pool.table
         count = int((table.steps + 1).sum())
-        self.nbytes = count * sum(prod(x.shape[1:]) * _dtype(x, floats).itemsize for x in rows.values())
+        self.nbytes = count * sum(prod(x.shape[1:]) * _dtype(x, floats).itemsize for _, x in rows.values())
         self._check_room(device)
         remote = source.compiled.remote
-        self._held = {key: _upload(r, _dtype(r, floats), table, count, device, remote) for key, r in rows.items()}
+        self._held = {
+            key: _upload(x, _dtype(x, floats), table, count, device, remote, o.scale) for key, (o, x) in rows.items()
+        }
         ours = np.cumsum(table.steps + 1) - (table.steps + 1)
         self._shift: IntArray | None = ours - table.start if (ours != table.start).any() else None
         self._numbers = np.dtype(np.int32 if count < 1 << 31 else np.int64)
@@ -144,7 +146,7 @@ class DeviceSource(DatasetSource):
             key = keys.setdefault((o.place, o.offsets, id(o.limit)), f"\0{name}")
             if key not in values:
                 values[key] = self._numbered(read[name], located.drawn.episode[first : first + n])
-            wanted[name] = _Wanted(key, o.shift, column.flag, [self._held[address(x)] for x in _reads(o)])
+            wanted[name] = _Wanted(key, o.shift, column.axis, [self._held[_key(o, x)] for x in _reads(o)])
         blank = {name: np.nonzero(~real) for name, real in inside.items()}
         return Gathered(values, blank, partial(_complete, self.names, wanted))
 
@@ -160,13 +162,13 @@ class _Wanted(NamedTuple):
 
     rows: str
     shift: int
-    flag: bool
+    axis: bool
     held: list[DeviceColumn]
 
     def take(self, values: Mapping[str, Any]) -> torch.Tensor:
         """Gather the values."""
         rows = values[self.rows] + self.shift if self.shift else values[self.rows]
-        taken = [held.take(rows, flag=self.flag) for held in self.held]
+        taken = [held.take(rows, axis=self.axis) for held in self.held]
         return taken[0] if len(taken) == 1 else taken[0].logical_or_(taken[1])
 
 
@@ -183,12 +185,17 @@ def _is_held(o: Output) -> bool:
 
 def _row(o: Output) -> Output:
     """Return the output of the row numbers that ``o`` reads, before its shift."""
-    return replace(o, value=Value.ROW, dtype=INT64, shape=(), source=None, other=None, shift=0)
+    return replace(o, value=Value.ROW, dtype=INT64, shape=(), source=None, other=None, shift=0, scale=None)
 
 
 def _reads(o: Output) -> list[Array]:
     """Return the stored columns that an output reads rows of."""
     return [x for x in (o.source, o.other) if x is not None]
+
+
+def _key(o: Output, values: Array) -> tuple[int, ...]:
+    """Return what tells held columns apart: the rows, and how they are normalised."""
+    return address(values), *(address(x) for x in o.scale or ())
 
 
 def _dtype(values: Array, floats: str | None) -> np.dtype[Any]:
@@ -203,15 +210,19 @@ def _upload(
     count: int,
     device: torch.device,
     remote: RemoteReads | None,
+    scale: tuple[Array, Array] | None,
 ) -> DeviceColumn:
-    """Copy the rows of all episodes, end to end."""
+    """Copy the rows of all episodes, end to end; with ``scale`` normalised as the kernel does, see `Output`."""
     signed = np.dtype(_SIGNED.get(dtype.name, dtype))
     kind = torch.from_numpy(np.empty(0, signed)).dtype
     values = torch.empty((count, *rows.shape[1:]), dtype=kind, device=device)
     at = 0
     for part in _tiles(table):
         with nullcontext() if remote is None else remote.held(rows, part):
-            tile = rows.take(part, axis=0).astype(dtype, copy=False).view(signed)
+            tile = rows.take(part, axis=0)
+        if scale is not None:
+            tile = (tile - scale[0]).astype(dtype) / scale[1].astype(dtype)
+        tile = tile.astype(dtype, copy=False).view(signed)
         values[at : at + len(tile)] = torch.from_numpy(tile)
         at += len(tile)
     return DeviceColumn(values, torch.from_numpy(np.empty(0, dtype)).dtype)
