@@ -224,8 +224,9 @@ def test_work_that_fails_in_the_middle_goes_on(
     preprocess.run("s3://lab/large", inverted_until, "made", **how)
     sent = [r.path for r in uploads(bucket.requests)]
     assert len(sent) == len(set(sent)) > len(before)
-    asked = blocks_of(bucket.requests)  # twice only one that holds the end of a file and the beginning of another
-    assert sum(asked.values()) <= len(asked) + 3
+    # Those of objects that the store copies are read by each of the two last pushes, which hash them. Twice is read
+    # only one that holds the end of a file and the beginning of another.
+    assert sum(times not in (1, 3) for times in blocks_of(bucket.requests).values()) <= 3
     there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
     assert np.array_equal(there.column("observation")[:], 255 - ds.column("observation")[:])
 

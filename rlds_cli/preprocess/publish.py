@@ -162,6 +162,11 @@ class Publishable(Protocol):
     """A task or a pipeline."""
 
     @property
+    def dataset(self) -> Dataset:
+        """The dataset that it is made of."""
+        ...
+
+    @property
     def id(self) -> DatasetId:
         """The id of the result."""
 
