@@ -511,7 +511,7 @@ def test_a_lambda_cannot_be_sent_to_another_process(three):
         (lambda m: Mixture({}), InvalidArgument, "a mapping of names to datasets"),
         (lambda m: Mixture([m["a"]]), InvalidArgument, "a mapping of names to datasets"),
         (lambda m: Mixture({1: m["a"]}), InvalidArgument, "1 is no name"),
-        (lambda m: Mixture({"a": 5}), InvalidArgument, r"Member\(5\)"),
+        (lambda m: Mixture({"a": []}), InvalidArgument, r"Member\(\[\]\)"),
         (lambda m: Mixture({"a": Mixture(m)}), InvalidArgument, "an id, a path or a dataset"),
         (lambda m: Mixture(m, "even"), InvalidArgument, "weights='even'"),
         (lambda m: Mixture(m, {"a": 1, "b": 1}), InvalidArgument, "no weight of c"),
