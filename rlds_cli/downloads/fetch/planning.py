@@ -191,7 +191,7 @@ def _may_be(copy: Path, file: RemoteFile, target: Path) -> bool:
 def listing_of(plan: FetchPlan) -> str:
     """Return the listing as it is saved; raises RldsError if it is too long to be read back."""
     files = plan.listed or [s.file for s in plan.steps]
-    known = [f.name for f in fields(RemoteFile)]
+    known = [f.name for f in fields(RemoteFile) if f.name != "placed"]  # which the entry decides, each time
     listed = ({name: getattr(f, name) for name in known} for f in files)
     values = {"files": [f | {"urls": [names.shown(u) for u in f["urls"]]} for f in listed]}
     return documents.dumps(values, f"the list of {len(files):,} files", lines=False)
