@@ -276,12 +276,12 @@ def summed(output, row, span):
     return np.array(totals).reshape(output.shape)
 
 
-def scaled(values, scale):
-    """(x - shift) / scale of one number after the other, in float32."""
-    shift, scale = (np.broadcast_to(x, values.shape).astype(np.float32).reshape(-1) for x in scale)
-    flat = values.reshape(-1)
+def scaled(written, values, scale):
+    """(x - shift) / scale of one number after the other: the difference in float64, the quotient in float32."""
+    shift, scale = (np.broadcast_to(x, written.shape).reshape(-1) for x in scale)
+    numbers, flat = np.reshape(values, -1), written.reshape(-1)
     for k in range(len(flat)):
-        flat[k] = np.float32(np.float32(flat[k] - shift[k]) / scale[k])
+        flat[k] = np.float32(float(numbers[k]) - float(shift[k])) / np.float32(scale[k])
 
 
 def gather(table, outputs, episode, number, span, given, length):
@@ -300,9 +300,10 @@ def gather(table, outputs, episode, number, span, given, length):
                     array = None if output.given is None else given[output.given]
                     row, real = row_of(entry, output, array, offset)
                     written = np.zeros(output.shape, output.dtype)
-                    written[...] = np.reshape(value_of(table, entry, output, row, real, array), output.shape)
+                    value = value_of(table, entry, output, row, real, array)
+                    written[...] = np.reshape(value, output.shape)
                     if output.scale is not None:
-                        scaled(written, output.scale)
+                        scaled(written, value, output.scale)
                     outside = not (real if grid else value_of_inside(entry, output, real))
                     out[at] = 0 if output.blank and outside else written
         made.append(out)

@@ -164,7 +164,7 @@ def test_next_observations_that_say_the_same_are_joined() -> None:
     assert joined.fingerprint == whole.fingerprint
     apart = create("local/c", [{"observation": o[:-1], "action": np.zeros(3), "next": {"observation": o[1:] + 0.5}}])
     assert apart[:]["next", "observation"][:, 0].tolist() == [1.5, 2.5, 3.5]
-    assert apart[:]["observation"].tolist() == [0, 1, 2]
+    assert apart[:]["observation"][:, 0].tolist() == [0, 1, 2]
 
 
 def test_tuples_tensors_lists_and_tuple_keys() -> None:

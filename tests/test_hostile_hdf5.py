@@ -354,7 +354,7 @@ def test_long_doubles_are_read(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5", 50) as f:
         f["info/long"] = np.arange(50, dtype=np.longdouble)
     ds = import_archive(tmp_path / "a.h5", "local/fine")
-    assert ds.episode(0)["info/long"][:3].tolist() == [0, 1, 2]
+    assert ds.episode(0)["info/long"][:3, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("where", ["attribute", "column"])

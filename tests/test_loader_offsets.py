@@ -174,8 +174,8 @@ def test_a_name_stands_for_what_is_nested_below_it():
         assert b["mask/next/observation/goal"][i].tolist() == [True, t + 3 < 5]
     for b, i in samples(ds, Offsets({"info": (0, 1)}), extra=("episode", "step", "info")):
         k, t = b["episode"][i], b["step"][i]
-        assert np.array_equal(b["info/energy"][i], known[k]["info"]["energy"][[t, t + 1]])
-        assert np.array_equal(b["info/power"][i], known[k]["info"]["power"][[t, min(t + 1, 3)]])
+        assert np.array_equal(b["info/energy"][i, :, 0], known[k]["info"]["energy"][[t, t + 1]])
+        assert np.array_equal(b["info/power"][i, :, 0], known[k]["info"]["power"][[t, min(t + 1, 3)]])
         assert b["mask/info/energy"][i].all() and b["mask/info/power"][i].tolist() == [True, t < 3]
     b = next(iter(load(ds, Offsets({"observation": (-1, 0)}), extra=())))
     assert b["mask"].names() == ["observation", "next/observation"]

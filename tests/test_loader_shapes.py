@@ -186,7 +186,7 @@ def doubled(batch: Any) -> Any:
 
 def flat(batch: Any) -> Any:
     batch["next/bonus"] = (batch["next/reward"] * batch["next/bonus"])[:, 0]
-    batch["info/new"] = batch["next/reward"] * 1.0
+    batch["info/new"], batch["info/row"] = batch["next/bonus"], batch["next/reward"] * 1.0
     return batch
 
 
@@ -206,4 +206,4 @@ def test_functions_see_the_shapes_of_a_batch_and_may_return_either(ds: Dataset, 
     t = np.arange(6.0) + 100
     assert result.column("next/bonus")[7:13].tolist() == (t * (t + 0.75)).tolist()
     if function is flat:
-        assert result.schema["info/new"].shape == ()
+        assert result.schema["info/new"].shape == () and result.schema["info/row"].shape == (1,)

@@ -59,11 +59,12 @@ class Archive:
         self.length = self.rows["action"]
 
     def at(self, name, episode, step):
-        """Values at steps of episodes, the nearest row where there is none; rewards and flags with an axis of one."""
+        """Values at steps of episodes, the nearest row where there is none; scalar floats and flags with an axis of one."""
         rows = self.rows[name]
         starts = np.cumsum(rows) - rows
         values = self.values[name][starts[episode] + np.clip(step, 0, rows[episode] - 1)]
-        return values[..., None] if name in FLAGS else values
+        scalar = self.values[name].ndim == 1 and (name in FLAGS or values.dtype.kind == "f")
+        return values[..., None] if scalar else values
 
     def both(self, name):
         return (self.rows[name] > self.length).all()

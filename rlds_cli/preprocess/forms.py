@@ -10,6 +10,7 @@ window         ``observation`` and all others [B, L, ...], ``next/reward`` [B, L
 =============  =======================================================================================
 
 All scalar floats have the shape of ``next/reward``, see `Field.is_column`. They may be returned as [B, 1] or as [B].
+New fields are stored in the shape that the function gives them.
 
 With ``arrays="tensordict"`` an episode is passed as its T transitions, batch size [T], and the field ``episode`` [B]
 holds its number, as in TorchRL's datasets.
@@ -159,7 +160,7 @@ def is_bool(value: Any) -> bool:
 def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str, Field], where: str) -> Flat:
     """Remove the fields that only inform the function, and turn columns [B, 1] into scalars [B].
 
-    So do floats and flags that the source does not have: a function makes them of columns.
+    Fields that the source does not have keep their shape, except for rewards and flags.
 
     Raises
     ------
@@ -172,7 +173,7 @@ def without_lookups(flat: Flat, given: Mapping[str, Array], fields: Mapping[str,
     for name, values in flat.items():
         if isinstance(values, np.ndarray):
             known = fields.get(name, fields.get(name.removeprefix("next/")))
-            flat[name] = (known or Field(name, values.dtype.name)).of_rows(values)
+            flat[name] = (known or Field(name, "bool")).of_rows(values)
     if isinstance(done, np.ndarray) and all(n in flat for n in FLAGS):
         _check_done(done.reshape(-1), flat, given, where)
     return flat
