@@ -59,7 +59,7 @@ class Archive:
         self.length = self.rows["action"]
 
     def at(self, name, episode, step):
-        """Values at steps of episodes, the nearest row where there is none; scalar floats and flags with an axis of one."""
+        """Values at steps of episodes, the nearest row where there is none; scalar floats and flags [..., 1]."""
         rows = self.rows[name]
         starts = np.cumsum(rows) - rows
         values = self.values[name][starts[episode] + np.clip(step, 0, rows[episode] - 1)]
