@@ -44,7 +44,7 @@ class Twin(nn.Module):
 
 def vectors(ds):
     """Names and shapes of the fields of an observation."""
-    found = {name: f.shape for name, f in ds.schema.items() if name.split("/")[0] == "observation"}
+    found = {n: f.shape or (1,) for n, f in ds.schema.items() if n.split("/")[0] == "observation"}
     if any(len(shape) > 1 or ds.schema[name].kind != "array" for name, shape in found.items()):
         raise SystemExit(f"{ds.id}: this example takes vectors, not {', '.join(found)}")
     return found

@@ -237,11 +237,12 @@ def _refuse_address(url: str, id: str) -> None:
     url = re.sub(r"^([a-z0-9+.-]+):/(?=[^/])", r"\1://", url)  # a Path has lost a slash
     if url.startswith("file:"):
         raise ArchiveError(f'"{url}" is an address; a path is expected.', hint=url.removeprefix("file://"))
+    message = f'"{url}" is an address; only files on this machine can be imported.'
     known = ids.lerobot_id(url)
-    lerobot = f"; rlds download {known} takes a LeRobot dataset" if known else ""
+    if known or not url.startswith("http"):
+        raise ArchiveError(message, hint=ids.address_hint(url))
     raise ArchiveError(
-        f'"{url}" is an address; only files on this machine can be imported.',
-        hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does{lerobot}",
+        message, hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does"
     )
 
 

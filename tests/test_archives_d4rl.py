@@ -9,7 +9,7 @@ from d4rl_files import Rows, flags, ramp, write
 
 from rlds_cli import archives
 from rlds_cli.archives import d4rl
-from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Field
 
 SAMPLES = Path(__file__).parent / "data" / "d4rl"
@@ -123,10 +123,8 @@ def test_no_flags_at_all_is_one_cut_episode(tmp_path: Path) -> None:
 def test_no_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", observations=np.zeros((0, 3), "f4"), actions=np.zeros((0, 2), "f4"))
     for rule in (None, "file", "jumps"):
-        rows = Rows(path, episodes_by=rule)
-        assert rows.plan.parts == ()
-        assert rows.schema["observation"].shape == (3,)
-        assert rows.codes() == {"empty-file": 1}
+        with pytest.raises(ArchiveError, match=r"a\.hdf5 has no rows"):
+            Rows(path, episodes_by=rule)
 
 
 def test_infos_of_every_kind_and_other_columns(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_what_is_no_call_with_literals(text: str) -> None:
 def test_names_that_are_not_there() -> None:
     with pytest.raises(InvalidArgument, match=r'there is no sampler shufled. Did you mean "Shuffled"\?') as caught:
         bench.parse_sampler("shufled")
-    assert caught.value.hint == "Prioritized, Sequential, Shuffled, Uniform, Weighted"
+    assert caught.value.hint == "Pairs, Prioritized, Sequential, Shuffled, Uniform, Weighted"
     with pytest.raises(InvalidArgument, match="there is no window Shuffled"):
         bench.parse_window("Shuffled()")
     with pytest.raises(InvalidArgument, match="there is no window __import__"):

@@ -122,7 +122,7 @@ def test_indexing_as_a_list_does(four: Dataset) -> None:
     assert four[2:100]["observation"][:, 0].tolist() == whole[2:]
     assert four[np.array([6, 0, -1, 0])]["observation"][:, 0].tolist() == [41, 10, 41, 10]
     assert four[[1, 2]]["observation"][:, 0].tolist() == [11, 12]
-    assert four[np.array([True] + [False] * 6)]["observation"].tolist() == [10]
+    assert four[np.array([True] + [False] * 6)]["observation"].tolist() == [[10]]
     assert len(four[[]]["observation"]) == 0
     for bad in (7, -8, [7], [0, -8]):
         with pytest.raises(IndexError):

@@ -61,6 +61,7 @@ def test_spellings_of_the_key_mean_the_same() -> None:
     assert "episode" not in {name.split("/")[0] for name in ds.schema}
 
 
+@pytest.mark.filterwarnings("ignore:where=.*selects all")
 def test_they_select_and_go_with_selections() -> None:
     ds = dataset()
     assert ds.select(where="task == 'press'").episodes.index.tolist() == [0, 2]

@@ -101,6 +101,7 @@ def test_v21_has_a_file_for_each_episode(three: Dataset, tmp_path: Path) -> None
     rlds_cli.export(three, "lerobot2.1", out)
     files = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
     assert files == [
+        ".rlds-export.json",
         *(f"data/chunk-000/episode_00000{k}.parquet" for k in range(3)),
         *(f"meta/{n}" for n in ("episodes.jsonl", "episodes_stats.jsonl", "info.json", "rlds.json", "tasks.jsonl")),
     ]

@@ -125,7 +125,11 @@ def test_what_no_other_machine_can_make_is_refused_or_marked(ds, made):
 
 @pytest.mark.parametrize(
     ("fn", "args"),
-    [("scale_reward", {"scale": 2.0}), ("top_episodes", {"percent": 20}), ("select_episodes", {"where": "length > 1"})],
+    [
+        ("scale_reward", {"scale": 2.0}),
+        ("top_episodes", {"percent": 20}),
+        ("select_episodes", {"where": "episode != 3"}),
+    ],
 )
 def test_what_can_be_made_again_has_no_mark(fn, args):
     from rlds_cli.maintenance import pinning

@@ -73,14 +73,6 @@ def test_jpegs_decode_as_pillow_does(tmp_path: Path) -> None:
     assert np.array_equal(store.gather("observation", np.array([1]))[0], expected)
 
 
-def test_a_row_without_a_frame_is_black(tmp_path: Path) -> None:
-    pixels, data = image(0)
-    store = dataset(tmp_path / "x", [data, b"", data])
-    read = store.gather("observation", np.arange(3))
-    assert not read[1].any()
-    assert np.array_equal(read[2], pixels)
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [

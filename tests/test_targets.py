@@ -142,7 +142,7 @@ ADDRESSES = {
     "https://huggingface.co/datasets/me/press": "rlds download lerobot/me/press ",
     "s3://bucket/press": "rlds download s3://bucket/press --as local/NAME",
     "gs://bucket/press.zarr": "rlds import PATH --as local/NAME",
-    "https://example.org/press.hdf5": "rlds download https://example.org/press.hdf5 --as local/NAME",
+    "https://example.org/press.hdf5": "rlds download https://example.org/press.hdf5 --as local/",
 }
 
 

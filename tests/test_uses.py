@@ -35,6 +35,7 @@ def hopper(home):
     return rlds_cli.download("d4rl/hopper-medium-v2")
 
 
+@pytest.mark.filterwarnings("ignore:where=.*selects all")
 def test_td3_bc(hopper):
     ds = hopper
     norm, ret = Normalize(ds, eps=1e-3), ds.select(where="end != 'cut'").episodes["total_reward"]

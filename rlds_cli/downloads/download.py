@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -175,7 +176,7 @@ def download(
     """
     portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
     request = DownloadRequest(
-        ref,
+        os.fspath(ref),
         source,
         store,
         frames,
@@ -257,7 +258,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
     if not addresses.is_address(request.ref):
         _check_known(request)
         return request
-    path = settings.expanded(request.ref.removeprefix("file://"))
+    path = settings.expanded(str(request.ref).removeprefix("file://"))
     if path.is_file() and path.name != "rlds.json":
         raise DatasetNotFound(
             f"{path} is a file on this machine: no dataset was pushed there.",
