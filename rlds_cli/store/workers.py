@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import active_children, current_process, get_context, parent_process
-from multiprocessing.process import BaseProcess
+from multiprocessing import current_process, parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -130,28 +130,38 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+class _Spawn(SpawnContext):
+    """Starts the process of a pool, and keeps it: a pool forgets a process that dies."""
+
+    process: SpawnProcess | None = None
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]
+        self.process = SpawnProcess(*args, **kwargs)
+        return self.process
+
+
 class _Worker(Generic[R]):
     """One process in a pool of its own: a pool of several cannot say which task ended a process."""
 
     def __init__(self) -> None:
+        self._context = _Spawn()
         with _without_this_directory():  # its queues start a process that tracks them
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
-        self._process: BaseProcess | None = None
-        self._began: Future[None] | None = None
+            self._pool = ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin)
+        self._began: Future[Any] | None = None
 
     def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
-        if self._process is not None:
+        if self._began is not None:
             return self._pool.submit(call, *arguments)
-        known = {p.pid for p in active_children()}
         with _without_interrupts(), _without_this_directory():  # the new process inherits both
             self._began = self._pool.submit(_nothing)
-            future = self._pool.submit(call, *arguments)
-        self._process = next((p for p in active_children() if p.pid not in known), None)
-        return future
+            try:
+                return self._pool.submit(call, *arguments)
+            except BrokenProcessPool:  # it has died already
+                return self._began
 
     def check_began(self) -> None:
         """Raise RldsError if the process, which has ended, left by itself before its first item."""
-        code = None if self._process is None else self._process.exitcode
+        code = self._exit_code()
         if code and code > 0 and self._began is not None and self._began.exception() is not None:
             raise RldsError(
                 f"A worker process left with exit code {code} while it ran {program()} again, before any work.",
@@ -160,7 +170,7 @@ class _Worker(Generic[R]):
 
     def how_it_died(self) -> str:
         """Describe the exit code, which is known once the pool has stopped."""
-        code = None if self._process is None else self._process.exitcode
+        code = self._exit_code()
         if code is None:
             return "died"
         if code == -signal.SIGKILL:
@@ -172,8 +182,11 @@ class _Worker(Generic[R]):
 
     def kill(self) -> None:
         """End the process in the middle of its item."""
-        if self._process is not None:
-            self._process.terminate()
+        if self._context.process is not None:
+            self._context.process.terminate()
+
+    def _exit_code(self) -> int | None:
+        return None if self._context.process is None else self._context.process.exitcode
 
 
 def work_through(
