@@ -172,10 +172,8 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the content: ``rlds1:`` and 64 digits; of a selection, with a hash of its episodes added."""
-        if self._index is None or not self._selected:
-            return self.manifest.fingerprint
-        return f"{self.manifest.fingerprint}+{hashlib.sha256(self._index.astype('<i8').tobytes()).hexdigest()[:16]}"
+        """Hash of the content: ``rlds1:`` and 64 digits. That of a selection is that of a copy of its episodes."""
+        return self.store.fingerprint(self._index if self._selected else None)
 
     @property
     def is_selection(self) -> bool:

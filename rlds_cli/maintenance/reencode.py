@@ -157,7 +157,7 @@ def _field(store: Store, work: Path, f: StoredField, to: Encoding) -> None:
     m = store.manifest
     try:
         compression.encode(store.path / f.path, work / f.path, store.fields[f.name], compressed=to == "zarr")
-        problems = check_field(work, f, m.counts.rows).problems
+        problems = check_field(work, m, f, store.episodes).problems
     except (ValueError, RuntimeError) as e:  # from zarr, for damaged chunks
         problems = (Problem(f.name, str(e)),)
     if problems:

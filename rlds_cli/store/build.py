@@ -451,6 +451,7 @@ def _to_json(w: WrittenRows) -> dict[str, Any]:
             **{name: _given(getattr(e, name)) for name in ("group", "seed", "options")},
             "splits": {k: v.tolist() for k, v in e.splits.items()},
             "extra": e.extra,
+            "id": None if e.id is None else e.id.tobytes().hex(),
         },
     }  # fmt: skip
 
@@ -463,6 +464,7 @@ def _given(values: Sequence[Any]) -> list[Any]:
 def _from_json(d: Mapping[str, Any]) -> WrittenRows:
     e = dict(d["episodes"])
     e["splits"] = {k: np.array(v, bool) for k, v in e["splits"].items()}
+    e["id"] = e["id"] and np.frombuffer(bytes.fromhex(e["id"]), np.uint8).reshape(-1, 16)
     # Hashing needs the position alone: the strings before this part come from the parts before it.
     start = RowPosition(d["start"]["rows"], d["start"]["frame_bytes"], {})
     notes = tuple(Note(**n) for n in d["notes"])

@@ -1,8 +1,8 @@
 """Read and check the episode table and the list of sources.
 
 Users add episode columns of their own (task, success, operator, ...): one number, flag or text per episode. They are
-stored beside TED's columns and must not have their names. The fingerprint does not cover them, since they describe
-episodes without being content; each has a digest in the manifest instead.
+stored beside TED's columns and must not have their names. The fingerprint covers them; each has a digest in the
+manifest as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Sca
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
-    "source": "i4", "end": "u1", "seed": "u8", "has_seed": "?", "total_reward": "f8",
+    "source": "i4", "end": "u1", "id": "u1", "seed": "u8", "has_seed": "?", "total_reward": "f8",
 }  # fmt: skip
-_NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row")
+_NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row", "id")
+_ID_BYTES = 16
 _SPLITS, _MISSING = "split", "missing"
 _HINT = "rlds verify ID shows all damage"
 MOST_BYTES = 100  # of a name
@@ -59,7 +60,7 @@ def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
             raise DamagedDataset(f"{directory} is not the episode table of {m.id}: no {name}.", hint=_HINT)
     for name, values in columns.items():
         kind = "?" if name.startswith(f"{_SPLITS}/") else _DTYPES.get(name, values.dtype)
-        if values.shape != (m.counts.episodes,) or values.dtype != np.dtype(kind):
+        if values.shape != (m.counts.episodes, *((_ID_BYTES,) if name == "id" else ())) or values.dtype != np.dtype(kind):
             found = f"{name} is {values.dtype} {list(values.shape)}"
             raise DamagedDataset(f"{directory} is not the episode table of {m.id}: {found}.", hint=_HINT)
     return columns

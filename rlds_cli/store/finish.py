@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import __version__
-from rlds_cli.store import arrays, compression, episode_table, publishing, rows, sealing, statistics, videos
+from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
 from rlds_cli.store.build import Built
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
@@ -83,6 +83,8 @@ def finish(
     finished = _finish_fields(built, about.encoding, shared, locate, threads)
     of_user = episode_table.all_typed(table.extra)
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
+    of_episodes = {x.field.name: arrays.read(built.directory / "digests" / x.field.path) for x in finished}
+    arrays.write(built.directory / "episodes" / "id", digests.ids(table, of_episodes))
     _write_own_columns(built.directory / "episodes", of_user)
     counts = _counts(table, total, terminated)
     manifest = Manifest(
@@ -91,9 +93,7 @@ def finish(
         encoding=about.encoding,
         fields=tuple(x.field for x in finished),
         counts=counts,
-        fingerprint=statistics.fingerprint(
-            {x.field.name: x.field.digest for x in finished}, statistics.table_digests(table)
-        ),
+        fingerprint=digests.fingerprint({x.field.name: x.field.digest for x in finished}, digests.of_table(table)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         reader=about.reader,
@@ -110,7 +110,7 @@ def finish(
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
         episode_columns={
-            name: {"dtype": c.dtype, "digest": statistics.own_column_digest(name, c.values, c.missing)}
+            name: {"dtype": c.dtype, "digest": digests.of_column(name, c.values, c.missing)}
             for name, c in of_user.items()
         },
     )
@@ -127,7 +127,6 @@ def _finish_fields(
 
     Threads read the blocks of each field, while the system already writes the rows to the disk.
     """
-    last_rows = built.episodes.start + built.episodes.length
     with (
         ThreadPoolExecutor(1) as disk,
         ThreadPoolExecutor(max(1, threads)) as pool,
@@ -135,7 +134,7 @@ def _finish_fields(
     ):
         files = [file for f in built.schema for file in rows.files(built.directory, f, built.paths[f.name]).values()]
         synced = disk.submit(_sync, files if encoding == "memmap" else ())
-        own = [pool.submit(_finish_field, built, f, last_rows, encoding, locate, blocks) for f in built.schema]
+        own = [pool.submit(_finish_field, built, f, encoding, locate, blocks) for f in built.schema]
         linked = [pool.submit(_share, built.directory, s) for s in shared.values()]
         finished = sorted((f.result() for f in [*own, *linked]), key=lambda x: x.field.name)
         synced.result()
@@ -150,29 +149,36 @@ def _sync(files: Iterable[Path]) -> None:
 
 
 def _finish_field(
-    built: Built, f: Field, last_rows: Array, encoding: str, locate: videos.Locate | None, blocks: Executor
+    built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor
 ) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
-    stats = None
+    count = digests.counted(f, built.episodes.length, built.episodes.num_observed)
+    start, of_rows, stats = built.episodes.start, None, None
     if f.codec == VIDEO:
         assert locate is not None
+        arrays.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
-        hashes = _finish_videos(directory, total, built.directory / videos.DIRECTORY / path, extents)
+        files = videos.write(built.directory / videos.DIRECTORY / path, extents)
+        of_episodes = digests.of_episodes(digests.video_rows(arrays.read(directory), files), start, count)
     elif f.kind == "frames":
-        hashes = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
+        of_rows = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
+        of_episodes = digests.of_episodes(of_rows, start, count)
     elif f.kind == "text":
         strings = built.end.strings.get(f.name, [])
-        hashes = _finish_text(directory, total, strings)
+        arrays.finish(directory, (total,), "int32")
         arrays.write_strings(built.directory / "text" / path, strings)
+        of_episodes = digests.of_text_episodes(arrays.read(directory), [*strings, None], start, count)
     else:
         arrays.finish(directory, (total, *f.shape), f.dtype)
-        hashes, stats = statistics.scan(arrays.read(directory), f, last_rows, blocks)
+        scanned = statistics.scan(arrays.read(directory), f, built.episodes, blocks)
+        of_episodes, of_rows, stats = scanned.episodes, scanned.rows, scanned.stats
     if encoding == "zarr":
         compression.compress(directory, f)
-    arrays.write(built.directory / "digests" / path, hashes)
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, hashes)
-    return _Finished(stored(f, path, digest), stats)
+    arrays.write(built.directory / "digests" / path, of_episodes)
+    if of_rows is not None:
+        arrays.write(built.directory / digests.ROWS / path, of_rows)
+    return _Finished(stored(f, path, digests.of_field(f, of_episodes)), stats)
 
 
 def stored(f: Field, path: str, digest: str) -> StoredField:
@@ -180,46 +186,20 @@ def stored(f: Field, path: str, digest: str) -> StoredField:
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
 
 
-def _finish_frames(directory: Path, total: int, size: int) -> statistics.Blocks:
+def _finish_frames(directory: Path, total: int, size: int) -> digests.Digests:
+    """Complete the arrays of encoded images, and return the digests of rows."""
     if total == 0:
         arrays.write(directory / "offsets", np.zeros(1, np.int64))
     arrays.finish(directory / "bytes", (size,), "uint8")
     arrays.finish(directory / "offsets", (total + 1,), "int64")
     arrays.write_group(directory)
-    return frame_hashes(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
-
-
-def _finish_videos(directory: Path, total: int, target: Path, extents: Sequence[videos.Extent]) -> statistics.Blocks:
-    arrays.finish(directory, (total, 2), "int32")
-    hashes = videos.write(target, extents)
-    return statistics.as_array([*statistics.array_blocks(arrays.read(directory)), *hashes])
-
-
-def frame_hashes(data: Array, offsets: Array) -> statistics.Blocks:
-    """Return the block hashes of encoded frames."""
-    return statistics.as_array(
-        statistics.ragged_block(np.diff(o), data[o[0] : o[-1]])
-        for o in (offsets[a : a + statistics.BLOCK_ROWS + 1] for a in statistics.blocks(len(offsets) - 1))
-    )
-
-
-def _finish_text(directory: Path, total: int, strings: Sequence[str]) -> statistics.Blocks:
-    arrays.finish(directory, (total,), "int32")
-    return text_hashes(arrays.read(directory), strings)
-
-
-def text_hashes(codes: Array, strings: Sequence[str]) -> statistics.Blocks:
-    """Return the block hashes of a text field."""
-    table: list[str | None] = [*strings, None]  # code -1 is the last
-    return statistics.as_array(
-        statistics.text_block([table[c] for c in codes[a : a + statistics.BLOCK_ROWS]])
-        for a in statistics.blocks(len(codes))
-    )
+    return digests.of_frames(arrays.read(directory / "bytes"), arrays.read(directory / "offsets"))
 
 
 def _share(directory: Path, s: Shared) -> _Finished:
     f = s.field if s.name == s.field.name else _renamed(s)
     below = [Path(), Path("digests")]  # what a field has, by directories of the dataset
+    below += [Path(digests.ROWS)] if digests.has_row_digests(f) else []
     below += [Path("text")] if f.kind == "text" else []
     below += [Path(videos.DIRECTORY)] if f.codec == VIDEO else []
     how, *_ = [
@@ -234,7 +214,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
     known: dict[str, str] = {}
     for f in (x.field for x in finished if x.field.name in shared):
         s = shared[f.name]
-        for root in ("", "digests/", "text/", f"{videos.DIRECTORY}/"):
+        for root in ("", "digests/", f"{digests.ROWS}/", "text/", f"{videos.DIRECTORY}/"):
             known |= sealing.below(lists[s.dataset], root + s.field.path, root + f.path)
     return known
 
@@ -242,8 +222,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
 def _renamed(s: Shared) -> StoredField:
     """Return the field under its new name, with the digest that follows from the name."""
     f = s.field
-    hashes = arrays.read(s.dataset / "digests" / f.path)
-    digest = statistics.field_digest(s.name, f.dtype, f.shape, f.placement, f.kind, hashes)
+    digest = digests.of_field(f, arrays.read(s.dataset / "digests" / f.path), s.name)
     return replace(f, name=s.name, path=assign_paths([s.name])[s.name], digest=digest)
 
 
@@ -253,7 +232,7 @@ def _renamed(s: Shared) -> StoredField:
 def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
     """Write the columns of the episode table; return the number of terminated steps if there are flags."""
     directory, terminated = built.directory / "episodes", None
-    for name, values in chain(statistics.content_columns(table), _computed(built.directory, paths, table)):
+    for name, values in chain(digests.content_columns(table), _computed(built.directory, paths, table)):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
@@ -283,6 +262,7 @@ def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None
 
 def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
     """Return the columns that are no content: derived ones, origins of episodes, returns, ended steps."""
+    yield "start", table.start
     yield "num_transitions", table.num_transitions
     yield "source", table.source
     yield "row", table.row

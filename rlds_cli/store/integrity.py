@@ -1,6 +1,6 @@
 """Hash a dataset's directory again and compare it with its manifest; check that its parts agree.
 
-The rows of each field are compared with their digests block by block, the episode table with the manifest and with the
+The rows of each field are compared with their digests episode by episode, the episode table with the manifest and with the
 flags and rewards of the rows, and all other files with the list of their digests.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -22,7 +21,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, compression, files, manifest, sealing, statistics, videos
+from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, videos
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store
@@ -32,10 +31,6 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
-_UNCOVERED = (
-    "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
-    "episode table are not compared; made again with --force it has them"
-)
 _PIECE = 1 << 20
 _DECODED = 64 << 20
 _UNREADABLE = b"\0" * 32
@@ -76,21 +71,30 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
     threads = jobs or min(_THREADS, os.cpu_count() or 1)
-    checked = _check_fields(path, m, threads, shown(progress))
-    problems = [p for c in checked for p in c.problems]
+    places, problems = _places(path, m)
+    checked = [] if places is None else _check_fields(path, m, places, threads, shown(progress))
+    problems += [p for c in checked for p in c.problems]
     columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
-    problems += wrong
-    seal = sealing.check(path, m, threads)
-    problems += [*_check_others(path, m), *seal.problems]
+    problems += [p for p in wrong if p not in problems]
+    problems += [*_check_others(path, m), *sealing.check(path, m, threads).problems]
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
-        fingerprint = statistics.fingerprint(known, columns)
+        fingerprint = digests.fingerprint(known, columns)
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     size = sum(c.bytes for c in checked)
-    remarks = () if seal.covers else (_UNCOVERED,)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), remarks)
+    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+
+
+def _places(path: Path, m: Manifest) -> tuple[dict[str, Array] | None, list[Problem]]:
+    """Read where the episodes lie; None if the episode table is damaged, without which no row is known to count."""
+    try:
+        columns = episode_table.read_columns(path / "episodes", m)
+        episode_table.check_places(columns, m)
+    except (RldsError, OSError, ValueError, KeyError, TypeError) as e:
+        return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
+    return columns, []
 
 
 def _check_rows(path: Path, m: Manifest) -> None:
@@ -100,14 +104,16 @@ def _check_rows(path: Path, m: Manifest) -> None:
         raise DamagedDataset(f"{m.counts.rows:,} rows are in the manifest; the files hold {room:,}.")
 
 
-def _check_fields(path: Path, m: Manifest, threads: int, progress: Progress) -> list[Checked]:
+def _check_fields(
+    path: Path, m: Manifest, places: Mapping[str, Array], threads: int, progress: Progress
+) -> list[Checked]:
     rows = m.counts.rows
     sizes = {f.name: logical_size(path, f, rows) for f in m.fields}
     tell = _HashProgress(m.id, sum(sizes.values()), progress)
     with ThreadPoolExecutor(threads) as pool:
         # Largest first, so that the threads end at about the same time.
         order = sorted(m.fields, key=lambda f: -sizes[f.name])
-        checked = list(pool.map(lambda f: check_field(path, f, rows, tell), order))
+        checked = list(pool.map(lambda f: check_field(path, m, f, places, tell), order))
     return sorted(checked, key=lambda c: c.name)
 
 
@@ -135,7 +141,7 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
             with ThreadPoolExecutor(threads) as pool:
                 found = pool.map(lambda name: check_statistics(store, table, name), sorted(sound))
                 problems = [p for some in found for p in some]
-        return statistics.table_digests(table), problems
+        return digests.of_table(table), problems
     except (RldsError, OSError, ValueError, KeyError, IndexError, TypeError) as e:
         return None, [Problem("episodes", e.message if isinstance(e, RldsError) else f"{type(e).__name__}: {e}")]
 
@@ -202,69 +208,154 @@ def rows_there(dataset: Path, f: StoredField) -> int:
         return 0
 
 
-def check_field(dataset: Path, f: StoredField, rows: int, told: Callable[[int], None] = _nothing) -> Checked:
-    """Hash all rows of a field and compare them with the stored digests.
+def check_field(
+    dataset: Path, m: Manifest, f: StoredField, episodes: Mapping[str, Array], told: Callable[[int], None] = _nothing
+) -> Checked:
+    """Hash all episodes of a field and compare them with the stored digests.
 
-    ``told`` is called with the number of bytes of each block once it is hashed.
+    Parameters
+    ----------
+    episodes : mapping
+        The columns ``start``, ``length`` and ``num_observed`` of the episode table.
+    told : callable
+        Called with the number of bytes that were hashed since the last call.
     """
-    problems = _structure(dataset, f, rows)
-    hashes, unreadable, size = _hash_blocks(dataset, f, rows, told)
+    problems = _structure(dataset, f, m.counts.rows)
+    hashed, unreadable, size = _hash_episodes(dataset, f, episodes, told)
     if unreadable and not problems:
         first, why = next(iter(unreadable.items()))
-        problems.append(Problem(f.name, why, _rows(first, first, rows)))
-    found = statistics.as_array(hashes)
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, found)
-    problems += _differences(dataset, f, rows, found, digest, set(unreadable))
+        problems.append(Problem(f.name, why, episodes=(first, first + 1)))
+    found = digests.as_array(hashed)
+    digest = digests.of_field(f, found)
+    problems += _differences(dataset, f, episodes, found, digest, set(unreadable))
     return Checked(f.name, None if unreadable else digest, size, tuple(problems))
 
 
-def _hash_blocks(
-    dataset: Path, f: StoredField, rows: int, told: Callable[[int], None]
-) -> tuple[list[bytes], dict[int, str], int]:
-    """Return the hashes of all blocks, the reasons why some (by number) cannot be read, and the bytes read."""
-    hashes: list[bytes] = []
-    unreadable: dict[int, str] = {}
-    size = 0
-    for hash_next in _blocks(dataset, f, rows):
-        try:
-            digest, read = hash_next()
-            size += read
-            told(read)
-        except _FAILURES as e:
-            digest = _UNREADABLE
-            unreadable[len(hashes)] = _why(e)
-        hashes.append(digest)
-    return hashes, unreadable, size
+class _HashedRows:
+    """Reads the rows of a field in the form that its episodes are hashed in: bytes, or the digests of large rows.
 
+    Attributes
+    ----------
+    width : int
+        The approximate bytes that a row takes to read.
+    bytes : int
+        Bytes that were read.
+    """
 
-def _blocks(dataset: Path, f: StoredField, rows: int) -> Iterator[Callable[[], tuple[bytes, int]]]:
-    """Yield a function for each block that hashes it: blocks of rows, then videos."""
-    texts = _texts(dataset, f)
-    for a in statistics.blocks(rows):
-        yield partial(_hash_block, dataset / f.path, f, texts, a, min(a + statistics.BLOCK_ROWS, rows))
-    if f.codec == VIDEO:
-        files = dataset / videos.DIRECTORY / f.path
-        try:
-            offsets = arrays.read(files / "offsets").tolist()
-        except DamagedDataset:
-            return  # the check of the structure reports it
+    def __init__(self, dataset: Path, f: StoredField) -> None:
+        self._path, self._f, self.bytes = dataset / f.path, f, 0
+        self.width, self._texts, self._files = 4, list[str | None](), np.zeros((0, 32), np.uint8)
+        if f.codec == VIDEO:
+            self.width, self._files = 8, self._hash_files(dataset / videos.DIRECTORY / f.path)
+        elif f.kind == "frames":
+            rows = max(1, arrays.open_document(self._path / "offsets")[0][0] - 1)
+            self.width = 8 + arrays.open_document(self._path / "bytes")[0][0] // rows
+        elif f.kind == "text":
+            self._texts = [*arrays.read_strings(dataset / "text" / f.path), None]
+        else:
+            self.width = arrays.row_bytes((0, *f.shape), f.dtype)
+
+    def episodes(self, a: int, b: int, start: IntArray, count: IntArray) -> digests.Digests:
+        """Return the digests of episodes that lie in rows a to b."""
+        if self._f.kind == "text":
+            codes = self._codes(a, b)
+            return digests.of_text_episodes(codes, self._texts, start - a, count)
+        return digests.of_episodes(self._rows(a, b), start - a, count)
+
+    def episode(self, a: int, b: int) -> bytes:
+        """Return the digest of one episode of rows a to b, which may be larger than memory."""
+        if self._f.kind == "text":
+            return digests.of_texts([self._texts[c] for c in self._codes(a, b).tolist()])
+        h, step = hashlib.sha256(), max(1, _PIECE // max(1, self.width))
+        for at in range(a, b, step):
+            h.update(arrays.raw(self._rows(at, min(at + step, b))))
+        return h.digest()
+
+    def _rows(self, a: int, b: int) -> Array:
+        f = self._f
+        if f.kind == "frames" and f.codec != VIDEO:
+            offsets = np.array(read_range(self._path / "offsets", a, b + 1))
+            if (np.diff(offsets) < 0).any():
+                raise DamagedDataset("have decreasing offsets")
+            data = self._read(self._path / "bytes", int(offsets[0]), int(offsets[-1]), 1)
+            return digests.of_frames(data, offsets - offsets[0])
+        dtype, shape = stored_row(f)
+        width = arrays.row_bytes((0, *shape), dtype)
+        rows = self._read(self._path, a, b, width).view(dtype).reshape(b - a, *shape)
+        if f.codec == VIDEO:
+            if len(rows) and not -1 <= rows[:, 0].min() <= rows[:, 0].max() < len(self._files):
+                raise DamagedDataset(f"refer to videos beyond the {len(self._files):,}")
+            return digests.video_rows(rows, self._files)
+        return digests.of_rows(rows) if digests.has_row_digests(f) else rows
+
+    def _codes(self, a: int, b: int) -> Array:
+        codes = self._read(self._path, a, b, 4).view(np.int32)
+        if len(codes) and not -1 <= codes.min() <= codes.max() < len(self._texts) - 1:
+            raise DamagedDataset(f"have codes beyond the {max(0, len(self._texts) - 1):,} texts")
+        return codes
+
+    def _hash_files(self, directory: Path) -> digests.Digests:
+        offsets = arrays.read(directory / "offsets").tolist()
+        found = []
         for a, b in pairwise(offsets):
-            yield partial(_hash_bytes, files / "bytes", a, b)
+            h = hashlib.sha256()
+            for piece in _pieces(directory / "bytes", a, b, 1):
+                h.update(piece)
+            self.bytes += b - a
+            found.append(h.digest())
+        return digests.as_array(found)
+
+    def _read(self, array: Path, a: int, b: int, width: int) -> Array:
+        data = np.empty((b - a) * width, np.uint8)
+        at = 0
+        for piece in _pieces(array, a, b, width):
+            data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        self.bytes += at
+        return data
 
 
-def _hash_bytes(array: Path, a: int, b: int) -> tuple[bytes, int]:
-    h = hashlib.sha256()
-    for piece in _pieces(array, a, b, 1):
-        h.update(piece)
-    return h.digest(), b - a
-
-
-def _texts(dataset: Path, f: StoredField) -> list[str | None]:
-    """Return the string table of a text field with None for code -1; empty if it cannot be read."""
+def _hash_episodes(
+    dataset: Path, f: StoredField, episodes: Mapping[str, Array], told: Callable[[int], None]
+) -> tuple[list[bytes], dict[int, str], int]:
+    """Return the digests of all episodes, the reasons why some (by number) cannot be read, and the bytes read."""
+    start, count = episodes["start"], digests.counted(f, episodes["length"], episodes["num_observed"])
+    hashed, unreadable = [_UNREADABLE] * len(start), dict[int, str]()
     try:
-        return [*arrays.read_strings(dataset / "text" / f.path), None] if f.kind == "text" else []
-    except _FAILURES:
-        return []
+        rows = _HashedRows(dataset, f)
+    except _FAILURES as e:
+        return hashed, dict.fromkeys(range(len(start)), _why(e)), 0
+    done = 0
+    for first, stop in _groups(start, count, max(1, _PIECE // max(1, rows.width))):
+        a, b = int(start[first]), int(start[stop - 1] + count[stop - 1])
+        try:
+            if stop - first == 1:
+                hashed[first] = rows.episode(a, b)
+            else:
+                found = rows.episodes(a, b, start[first:stop], count[first:stop])
+                hashed[first:stop] = [d.tobytes() for d in found]
+        except _FAILURES:
+            for k in range(first, stop):
+                try:
+                    hashed[k] = rows.episode(int(start[k]), int(start[k] + count[k]))
+                except _FAILURES as e:
+                    unreadable[k] = _why(e)
+        told(rows.bytes - done)
+        done = rows.bytes
+    return hashed, unreadable, rows.bytes
+
+
+def _groups(start: IntArray, count: IntArray, most: int) -> Iterator[tuple[int, int]]:
+    """Divide episodes into runs that follow each other on the rows, of at most ``most`` rows; longer ones are alone."""
+    stops = start + count
+    near = np.concatenate([[False], (start[1:] >= stops[:-1]) & (start[1:] <= stops[:-1] + 1)]).tolist()
+    first, edges = 0, list(zip(start.tolist(), stops.tolist(), strict=True))
+    for k, (_, b) in enumerate(edges):
+        if k > first and (not near[k] or b - edges[first][0] > most):
+            yield first, k
+            first = k
+    if edges:
+        yield first, len(edges)
 
 
 def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
@@ -338,32 +429,6 @@ def _offsets(path: Path, name: str, size: int) -> list[Problem]:
     return [Problem(f"{name} offsets", f"do not increase from 0 to the {size:,} bytes of frames")]
 
 
-def _hash_block(path: Path, f: StoredField, texts: list[str | None], a: int, b: int) -> tuple[bytes, int]:
-    """Return the hash of rows a to b, and the number of bytes read for it."""
-    if f.kind == "array" or f.codec == VIDEO:
-        h, size = hashlib.sha256(), 0
-        dtype, shape = stored_row(f)
-        for piece in _pieces(path, a, b, arrays.row_bytes((0, *shape), dtype)):
-            h.update(piece)
-            size += len(piece)
-        return h.digest(), size
-    if f.kind == "frames":
-        return _hash_frames(path, np.array(read_range(path / "offsets", a, b + 1)))
-    codes = read_range(path, a, b)
-    if len(codes) and not -1 <= codes.min() <= codes.max() < len(texts) - 1:
-        raise DamagedDataset(f"have codes beyond the {max(0, len(texts) - 1):,} texts")
-    return statistics.text_block([texts[c] for c in codes]), codes.nbytes
-
-
-def _hash_frames(path: Path, offsets: IntArray) -> tuple[bytes, int]:
-    if (np.diff(offsets) < 0).any():
-        raise DamagedDataset("have decreasing offsets")
-    h = hashlib.sha256(np.ascontiguousarray(np.diff(offsets), "<i8").tobytes())
-    for piece in _pieces(path / "bytes", int(offsets[0]), int(offsets[-1]), 1):
-        h.update(piece)
-    return h.digest(), int(offsets[-1] - offsets[0]) + offsets.nbytes
-
-
 def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:
     """Read the bytes of rows a to b. Plain files are not mapped: a failing disk is an error then, not a signal."""
     if width == 0 or a == b:
@@ -386,24 +451,45 @@ def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | by
 
 
 def _differences(
-    dataset: Path, f: StoredField, rows: int, found: statistics.Blocks, digest: str, unreadable: set[int]
+    dataset: Path,
+    f: StoredField,
+    episodes: Mapping[str, Array],
+    found: digests.Digests,
+    digest: str,
+    unreadable: set[int],
 ) -> list[Problem]:
-    """Find the blocks that have changed, without those known to be unreadable."""
+    """Find the episodes that have changed, without those known to be unreadable."""
     try:
         stored: Any = np.asarray(arrays.read(dataset / "digests" / f.path))
-        intact = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, stored) == f.digest
+        intact = digests.of_field(f, stored) == f.digest
     except _FAILURES as e:
         stored, intact = None, False
         if digest == f.digest:
             return [Problem(f"digests of {f.name}", _why(e))]
     if digest == f.digest:
-        return [] if intact else [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
+        if not intact:
+            return [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
+        return _row_digests(dataset, f, episodes, stored)
     if not intact or stored.shape != found.shape:
-        return [Problem(f.name, "differs from its digest in the manifest; its block digests are damaged too")]
+        return [Problem(f.name, "differs from its digest in the manifest; its episodes' digests are damaged too")]
     bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
-    of_rows = len(statistics.blocks(rows))  # behind them come videos
-    spans = [_span(f, rows, first, last) for first, last in _runs(bad[bad < of_rows])]
-    return spans + [Problem(f"{f.name} video {k - of_rows:,}", "differs") for k in bad[bad >= of_rows].tolist()]
+    return [Problem(f.name, "differ", episodes=(first, last + 1)) for first, last in _runs(bad)]
+
+
+def _row_digests(
+    dataset: Path, f: StoredField, episodes: Mapping[str, Array], stored: digests.Digests
+) -> list[Problem]:
+    """Compare the digests of large rows with those of their episodes."""
+    if not digests.has_row_digests(f):
+        return []
+    count = digests.counted(f, episodes["length"], episodes["num_observed"])
+    try:
+        rows = arrays.read(dataset / digests.ROWS / f.path)
+        if np.array_equal(digests.of_episodes(rows, episodes["start"], count), stored):
+            return []
+        return [Problem(f"digests of the rows of {f.name}", "are not those of its episodes")]
+    except _FAILURES as e:
+        return [Problem(f"digests of the rows of {f.name}", _why(e))]
 
 
 def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
@@ -411,17 +497,6 @@ def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:
     if len(numbers):
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             yield int(run[0]), int(run[-1])
-
-
-def _rows(first: int, last: int, rows: int) -> tuple[int, int]:
-    """Return the rows of blocks first to last."""
-    return first * statistics.BLOCK_ROWS, min(rows, (last + 1) * statistics.BLOCK_ROWS)
-
-
-def _span(f: StoredField, rows: int, first: int, last: int) -> Problem:
-    a, b = _rows(first, last, rows)
-    width = arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 0
-    return Problem(f.name, "differ", (a, b), (a * width, b * width) if width else None)
 
 
 # -- the episode table and the statistics
@@ -514,7 +589,7 @@ def _own_columns(store: Store) -> Iterator[tuple[str, str]]:
         column = store.own_column(name)
         if not len(column.values) == len(column.missing) == store.manifest.counts.episodes:
             yield name, f"has {len(column.values):,} values; {store.manifest.counts.episodes:,} expected"
-        elif statistics.own_column_digest(name, column.values, column.missing) != about["digest"]:
+        elif digests.of_column(name, column.values, column.missing) != about["digest"]:
             yield name, "is not what it was when it was written"
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, Frames
 from rlds_cli.files.hashing import short
-from rlds_cli.store import arrays, compression, episode_table, files, manifest
+from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
@@ -373,7 +374,23 @@ class Store:
             options=[o or None for o in options],
             splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
             extra={name: self.own_column(name).scalars() for name in self.own_columns},
+            id=np.asarray(e["id"]),
         )
+
+    def digests(self, name: str) -> Digests:
+        """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
+        with self.unchanged():
+            found = arrays.read(self.beside("digests", *self.path_of(name).split("/")))
+        if found.shape != (len(self.episodes["start"]), 32) or found.dtype != np.uint8:
+            raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
+        return found
+
+    def fingerprint(self, index: IntArray | None = None) -> str:
+        """Return the fingerprint of the dataset, or of the episodes ``index`` of it, in this order. No row is read."""
+        if index is None:
+            return self.manifest.fingerprint
+        of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
+        return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
 
 
 def _reopened(path: Path, fingerprint: str) -> Store:

@@ -1,6 +1,6 @@
 """Digests of a dataset's files, which cover all bytes that the digests of fields do not.
 
-``digests/zarr.json`` lists the sha256 of every file but two kinds: plain rows, which the blocks of their field cover,
+``digests/zarr.json`` lists the sha256 of every file but two kinds: plain rows, which the digests of their field cover,
 and the manifest, which holds the sha256 of that list. The manifest holds a hash of itself, too, taken with zeros in its
 place. These digests find damage. They do not find a deliberate change, after which all files can be hashed anew: that
 takes a fingerprint, a lock file or a sha256 from elsewhere.
@@ -32,16 +32,18 @@ _NONE = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong: ``where`` is a field or another part; ``rows`` and ``bytes`` are half-open ranges there."""
+    """Something wrong: ``where`` is a field or another part; ``episodes`` and ``bytes`` are half-open ranges there."""
 
     where: str
     what: str
-    rows: tuple[int, int] | None = None
+    episodes: tuple[int, int] | None = None
     bytes: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         span = f"bytes {self.bytes[0]:,}-{self.bytes[1] - 1:,} " if self.bytes else ""
-        span = span or (f"rows {self.rows[0]:,}-{self.rows[1] - 1:,} " if self.rows else "")
+        if self.episodes:
+            first, last = self.episodes[0], self.episodes[1] - 1
+            span = f"episode {first:,} " if first == last else f"episodes {first:,}-{last:,} "
         return f"{self.where}: {span}{self.what}"
 
 
@@ -166,7 +168,7 @@ def _files(directory: Path) -> set[str]:
 
 
 def _rows(m: Manifest) -> set[str]:
-    """Return the files of plain rows. Block hashes cover the rows, and the shape determines the bytes behind them."""
+    """Return the files of plain rows, which the digests of episodes cover; the shape determines the bytes behind them."""
     films = [arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1) for f in m.fields if f.codec == VIDEO]
     plain = m.fields if m.encoding == "memmap" else ()
     return {file.as_posix() for file in films} | {

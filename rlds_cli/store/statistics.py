@@ -1,11 +1,4 @@
-"""Fingerprints and statistics of a dataset's rows, computed in one pass by several threads.
-
-The fingerprint depends on the content alone, not on encoding, chunking, workers or times.
-
-Per field, sha256 of each block of 2**16 rows (raw little-endian rows; for frames and text the rows' lengths as
-little-endian int64, -1 for none, then their bytes). The field's digest is the sha256 of a JSON line
-``[name, dtype, shape, placement, kind]`` and its block hashes; columns of the episode table count likewise, with
-placement ``episode``. The fingerprint is the sha256 of the digests, sorted by (placement is episode, name).
+"""Digests of episodes and statistics of a dataset's rows, computed in one pass by several threads.
 
 Statistics are over the steps of a field, in float64. Those of raw images (bytes, all elements of a row as one) come
 from sums of integers, which are exact. Blocks of other fields are small enough to stay in a core's cache, and several
@@ -18,9 +11,7 @@ computing sample variances" (1979); ``std`` is the population's (divided by n), 
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.store import arrays
+from rlds_cli.store import digests
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
-from rlds_cli.ted import Array, BoolArray, EpisodeTable, Field, IntArray, Repeated
+from rlds_cli.ted import Array, EpisodeTable, Field, IntArray
 
 BLOCK_ROWS = 1 << 16
-Blocks = npt.NDArray[np.uint8]  # [blocks, 32]
 SAMPLE = 1 << 16
 BINS = 16
 _QUANTILE_ELEMENTS = 1 << 21
@@ -49,94 +40,6 @@ Float = npt.NDArray[np.float64]
 Read = Callable[[int, int], Array]  # rows from one to another
 _PIECE = 64 << 20  # bytes that are read at once
 _LONG = 32  # steps of an episode, on average, from which copying episode by episode is faster than picking rows
-
-
-# -- hashes of blocks, digests of fields and columns, the fingerprint
-
-
-def blocks(rows: int) -> range:
-    """Return the first rows of the blocks."""
-    return range(0, rows, BLOCK_ROWS)
-
-
-def array_block(values: Array) -> bytes:
-    """Hash one block of an array field."""
-    return hashlib.sha256(arrays.raw(values)).digest()
-
-
-def array_blocks(values: Array) -> list[bytes]:
-    """Hash the blocks of an array field, or of the index of a field in videos."""
-    return [array_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values))]
-
-
-def ragged_block(lengths: IntArray, data: Array | bytes) -> bytes:
-    """Hash one block of frames or text; a length of -1 stands for no value."""
-    h = hashlib.sha256(np.ascontiguousarray(lengths, "<i8").tobytes())
-    h.update(arrays.raw(data) if isinstance(data, np.ndarray) else data)
-    return h.digest()
-
-
-def text_block(values: Sequence[str | None]) -> bytes:
-    """Hash one block of strings."""
-    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
-    lengths = np.array([-1 if e is None else len(e) for e in encoded], np.int64)
-    return ragged_block(lengths, b"".join(e for e in encoded if e))
-
-
-def as_array(hashes: Iterable[bytes]) -> Blocks:
-    """Return block hashes as the array that is stored."""
-    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
-
-
-def field_digest(name: str, dtype: str, shape: Sequence[int], placement: str, kind: str, hashes: Blocks) -> str:
-    """Return the digest of one field, from its block hashes."""
-    head = json.dumps([name, dtype, list(shape), placement, kind], separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(head.encode() + b"\n" + hashes.tobytes()).hexdigest()
-
-
-def column_digest(name: str, values: Array | Sequence[str | None]) -> str:
-    """Return the digest of one column of the episode table."""
-    if isinstance(values, np.ndarray):
-        hashes = as_array(array_blocks(values))
-        return field_digest(name, values.dtype.name, values.shape[1:], "episode", "array", hashes)
-    hashes = as_array(text_block(values[a : a + BLOCK_ROWS]) for a in blocks(len(values)))
-    return field_digest(name, "str", (), "episode", "text", hashes)
-
-
-def own_column_digest(name: str, values: Array | Sequence[str | None], missing: BoolArray) -> str:
-    """Return the digest of a user's own episode column: of its values, and of the mask of missing ones if any is."""
-    own = column_digest(name, values)
-    if not isinstance(values, np.ndarray) or not missing.any():
-        return own
-    return hashlib.sha256((own + column_digest(f"missing/{name}", missing)).encode()).hexdigest()
-
-
-def table_digests(table: EpisodeTable) -> dict[str, str]:
-    """Return the digests of the episode columns that count as content."""
-    return {name: column_digest(name, values) for name, values in content_columns(table)}
-
-
-def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
-    """Return the columns that the fingerprint covers; ``seed`` and ``options`` only if an episode has one."""
-    yield "start", table.start
-    yield "length", table.length
-    yield "end", table.end
-    yield "num_observed", table.num_observed
-    if not isinstance(table.seed, Repeated):
-        yield "seed", np.array([s or 0 for s in table.seed], np.uint64)
-        yield "has_seed", np.array([s is not None for s in table.seed], bool)
-    if not isinstance(table.options, Repeated):
-        yield "options", list(table.options)
-    yield from ((f"split/{name}", values) for name, values in table.splits.items())
-
-
-def fingerprint(fields: dict[str, str], columns: dict[str, str]) -> str:
-    """Return ``rlds1:`` and 64 hexadecimal digits, from the digests of fields and episode columns by name."""
-    h = hashlib.sha256()
-    for digests in (fields, columns):
-        for name in sorted(digests):
-            h.update(bytes.fromhex(digests[name]))
-    return f"rlds1:{h.hexdigest()}"
 
 
 # -- statistics of values
@@ -399,47 +302,65 @@ def in_bins(x: Array, low: Float | float, width: Float | float, bins: IntArray |
 # -- one pass over the rows of a field
 
 
-def scan(values: Array, f: Field, last_rows: IntArray, threads: Executor) -> tuple[Blocks, Stats | None]:
-    """Hash the blocks of a field and compute its statistics.
+def blocks(rows: int) -> range:
+    """Return the first rows of the blocks whose statistics are combined."""
+    return range(0, rows, BLOCK_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What one pass over a field gives: digests of its episodes, and of its rows if they are large; its statistics."""
+
+    episodes: Digests
+    rows: Digests | None
+    stats: Stats | None  # None for fields of other values than numbers
+
+
+def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor) -> Scanned:
+    """Hash the episodes of a field and compute its statistics.
 
     Parameters
     ----------
     values : array [rows, ...]
-    last_rows : array [episodes]
-        Rows that are no steps, ascending; they do not count in statistics.
-
-    Returns
-    -------
-    blocks : array [blocks, 32]
-    stats : Stats or None
-        None for fields of other values than numbers.
+        The rows of the episodes, end to end as ``table.start`` has them.
     """
     accumulator = Accumulator(f.shape) if values.dtype.kind in "biuf" else None
     at_once = _at_once(f)
+    start, last_rows = table.start, table.start + table.length
+    count = digests.counted(f, table.length, table.num_observed)
+    large = digests.has_row_digests(f)
     # Some gigabytes of images are a single block: one thread hashes it while another one computes the statistics.
     apart = accumulator is not None and accumulator.pooled and f.dtype == "uint8" and len(values) <= BLOCK_ROWS
     works = ("hash", "count") if apart else ("both",)
 
-    def look(task: tuple[int, str]) -> tuple[bytes, list[tuple[int, list[Moments | ByteSums]]]]:
+    def look(task: tuple[int, str]) -> tuple[list[Digests], list[tuple[int, list[Moments | ByteSums]]]]:
         a, work = task
-        h, found = hashlib.sha256(), []
+        hashes, found = [], []
         for rows, ends in _pieces(values[a : a + BLOCK_ROWS], a, last_rows, at_once):
-            if work != "count":
-                h.update(arrays.raw(rows))  # its bytes are then in the core's cache for their statistics
+            if work != "count":  # the bytes of a piece are then in the core's cache for their statistics
+                hashes.append(digests.of_rows(rows) if large else _begun(a, a + len(rows)))
             if accumulator and work != "hash":
                 found.append(accumulator.moments(_steps(rows, ends)))
-        return h.digest() if work != "count" else b"", found
+            a += len(rows)
+        return hashes, found
+
+    def _begun(a: int, b: int) -> Digests:
+        """Hash the episodes that begin in rows a to b."""
+        e, end = np.searchsorted(start, (a, b))
+        stop = int(start[end - 1] + count[end - 1]) if end > e else a
+        return digests.of_episodes(values[a : max(a, stop)], start[e:end] - a, count[e:end])
 
     looked_at = threads.map(look, [(a, work) for a in blocks(len(values)) for work in works])
     sample = values[_sampled(len(values), last_rows, _width(f.shape))] if accumulator else None
-    hashes = []
-    for digest, found in looked_at:
-        hashes.append(digest)
+    hashes = [np.zeros((0, 32), np.uint8)]
+    for some, found in looked_at:
+        hashes += some
         for steps, moments in found:
             assert accumulator is not None
             accumulator.merge(steps, moments)
     stats = accumulator.result(sample) if accumulator and sample is not None else None
-    return as_array(hashes), stats
+    hashed = np.concatenate(hashes)
+    return Scanned(digests.of_episodes(hashed, start, count), hashed, stats) if large else Scanned(hashed, None, stats)
 
 
 def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:

@@ -8,6 +8,7 @@
     video/<field>/packets             [packets, 4] int64: start and size in the file, time shown, 1 key + 2 shown
     video/<field>/first               [videos + 1]: first packet of each
     video/<field>/tracks/             per video a JSON text: codec, data for its decoder, sides, timescale
+    video/<field>/sha256              [videos, 32]: of each file
 
 A file is stored once, however many episodes or rows use it. The tables follow from the bytes; their sha256 is kept
 beside them, and does not enter the fingerprint.
@@ -24,7 +25,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -38,7 +39,7 @@ from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.formats.mp4 import Track
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, digests
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
@@ -134,6 +135,14 @@ class Videos:
             self._opened[number] = video
         return video
 
+    @cached_property
+    def files(self) -> digests.Digests:
+        """The sha256 of each video file [videos, 32]."""
+        found = arrays.read(self.directory / "sha256")
+        if found.shape != (len(self), 32) or found.dtype != np.uint8:
+            raise DamagedDataset(f"{self.directory / 'sha256'} has other videos.", hint="rlds verify ID")
+        return found
+
     def extent(self, number: int) -> Extent:
         """Return the file and the range of bytes of a video."""
         start, stop = self.offsets[number : number + 2].tolist()
@@ -166,8 +175,8 @@ class Videos:
         return out
 
 
-def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
-    """Write the videos of a field and their tables; return the sha256 of each video."""
+def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
+    """Write the videos of a field and their tables; return the sha256 of each video [videos, 32]."""
     target = arrays.data_file(directory / "bytes", 1)
     target.parent.mkdir(parents=True, exist_ok=True)
     hashes = []
@@ -193,8 +202,10 @@ def write(directory: Path, extents: Sequence[Extent]) -> list[bytes]:
     arrays.write(directory / "first", np.cumsum([0, *(len(t.size) for t in tracks)], dtype=np.int64))
     arrays.write(directory / "packets", np.concatenate([np.zeros((0, 4), np.int64), *map(_rows, tracks)]))
     arrays.write_strings(directory / "tracks", [_described(t) for t in tracks])
+    files = digests.as_array(hashes)
+    arrays.write(directory / "sha256", files)
     arrays.write_group(directory, {"sha256": tables_digest(directory)})
-    return hashes
+    return files
 
 
 def tables_digest(directory: Path) -> str:

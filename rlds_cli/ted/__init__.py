@@ -48,7 +48,7 @@ REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
 # TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
 EPISODE_COLUMNS = frozenset(
     """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode""".split()  # noqa: SIM905
+    options split splits missing episode id""".split()  # noqa: SIM905
 )
 
 
@@ -209,6 +209,12 @@ def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
     return [] if all(isinstance(c, Repeated) for c in columns) else [v for c in columns for v in c]
 
 
+def _joined_ids(tables: Sequence[EpisodeTable]) -> npt.NDArray[np.uint8] | None:
+    """Join ids; None if some episodes have none."""
+    known = [t.id for t in tables if t.id is not None]
+    return np.concatenate(known) if sum(map(len, known)) == sum(map(len, tables)) and known else None
+
+
 def _taken(values: Sequence[T], index: IntArray) -> Sequence[T]:
     return [] if isinstance(values, Repeated) else [values[i] for i in index.tolist()]
 
@@ -220,7 +226,8 @@ class EpisodeTable:
     ``length`` T; ``end`` one of TERMINATED, TRUNCATED, CUT; ``observed`` whether the final observation is recorded;
     ``source`` index of the archive file; ``row`` first row there; ``group`` its group there (``episode_12``);
     ``seed`` unsigned 64-bit or None; ``options`` JSON text or None; ``splits`` one bool array per named split;
-    ``extra`` columns of the user's own, one value or None per episode (names and types: `episode_columns`).
+    ``extra`` columns of the user's own, one value or None per episode (names and types: `episode_columns`);
+    ``id`` uint8 [episodes, 16], or None where ids are yet to be given.
     """
 
     length: IntArray
@@ -233,6 +240,7 @@ class EpisodeTable:
     options: Sequence[str | None] = ()
     splits: dict[str, BoolArray] = field(default_factory=dict)
     extra: dict[str, list[Scalar]] = field(default_factory=dict)
+    id: npt.NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.length)
@@ -291,6 +299,7 @@ class EpisodeTable:
             options=_joined([t.options for t in tables]),
             splits={n: np.concatenate([t.splits.get(n, np.zeros(len(t), bool)) for t in tables]) for n in names},
             extra={n: [v for t in tables for v in t.extra.get(n, [None] * len(t))] for n in own},
+            id=_joined_ids(tables),
         )
 
     def take(self, index: IntArray) -> EpisodeTable:
@@ -306,6 +315,7 @@ class EpisodeTable:
             options=_taken(self.options, index),
             splits={n: v[index] for n, v in self.splits.items()},
             extra={n: [v[i] for i in index.tolist()] for n, v in self.extra.items()},
+            id=None if self.id is None else self.id[index],
         )
 
 

@@ -1,0 +1,193 @@
+"""The fingerprint of a dataset: a hash of its content, built from one digest for each episode of each field.
+
+::
+
+    episode of a field     sha256 of its rows that count                    digests/FIELD [episodes, 32]
+    row of a large field   sha256 of the row                                rows/FIELD    [rows, 32]
+    field                  sha256 of a head line and its episodes' digests
+    column of the table    sha256 of a head line and its values
+    fingerprint            sha256 of the digests of fields, by name, and of columns, by name
+
+T rows of an episode of T steps count, and T+1 of a field placed ``both`` if the final observation is recorded. Rows of
+4 KiB and more, and encoded images, have digests of their own, so that part of an episode has a digest without a read:
+there the episode's digest is the sha256 of its rows' digests. A frame in a video is hashed as the sha256 of the video's
+file and the number of the frame.
+
+So a selection takes digests, a merge concatenates them, and none of them reads a row. Encoding, chunks, places of rows,
+workers and times do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.store import arrays, episode_table
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Repeated
+
+LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
+ROWS = "rows"  # the directory of the digests of rows
+PREFIX = "rlds1:"
+Digests = npt.NDArray[np.uint8]  # [n, 32]
+
+
+# -- rows and episodes of a field
+
+
+def has_row_digests(f: Field | StoredField) -> bool:
+    """Return whether the rows of a field have digests of their own."""
+    if f.kind == "frames":
+        return f.codec != VIDEO
+    return f.kind == "array" and arrays.row_bytes((0, *f.shape), f.dtype) >= LARGE_ROW
+
+
+def counted(f: Field | StoredField, length: IntArray, num_observed: IntArray) -> IntArray:
+    """Return how many rows of each episode count [episodes]: those of its steps, or of its observations."""
+    return num_observed if f.placement == "both" else length
+
+
+def as_array(digests: Iterable[bytes]) -> Digests:
+    """Return digests as the array that is stored [n, 32]."""
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+
+
+def of_rows(values: Array) -> Digests:
+    """Return the sha256 of each row of an array [rows, ...]."""
+    data, width = arrays.raw(arrays.little_endian(values)), arrays.row_bytes(values.shape, values.dtype)
+    return as_array(hashlib.sha256(data[a * width : (a + 1) * width]).digest() for a in range(len(values)))
+
+
+def of_frames(data: Array, offsets: IntArray) -> Digests:
+    """Return the sha256 of each encoded image: image i is ``data[offsets[i] : offsets[i + 1]]``."""
+    raw, edges = arrays.raw(data), offsets.tolist()
+    return as_array(hashlib.sha256(raw[a:b]).digest() for a, b in pairwise(edges))
+
+
+def of_episodes(values: Array, start: IntArray, count: IntArray) -> Digests:
+    """Return the sha256 of ``count[e]`` rows from row ``start[e]`` on, as raw little-endian bytes, for each episode e."""
+    data, width = arrays.raw(arrays.little_endian(values)), arrays.row_bytes(values.shape, values.dtype)
+    edges = zip((start * width).tolist(), ((start + count) * width).tolist(), strict=True)
+    sha256 = hashlib.sha256
+    return as_array([sha256(data[a:b]).digest() for a, b in edges])
+
+
+def of_texts(values: Sequence[str | None]) -> bytes:
+    """Return the digest of the texts of one episode: of their lengths in bytes (-1 for none), and of their bytes."""
+    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.array([-1 if e is None else len(e) for e in encoded], "<i8")
+    return hashlib.sha256(lengths.tobytes() + b"".join(e for e in encoded if e)).digest()
+
+
+def of_text_episodes(codes: Array, texts: Sequence[str | None], start: IntArray, count: IntArray) -> Digests:
+    """Return the digests of the episodes of a text field; the last of ``texts`` stands for code -1."""
+    spans = zip(start.tolist(), (start + count).tolist(), strict=True)
+    return as_array(of_texts([texts[c] for c in codes[a:b].tolist()]) for a, b in spans)
+
+
+def video_rows(index: Array, files: Digests) -> Array:
+    """Return the rows that are hashed for frames in videos [rows, 36]: sha256 of the file, number of the frame.
+
+    Parameters
+    ----------
+    index : int32 array [rows, 2]
+        Number of the video, and of the frame in it; -1 for none.
+    files : array [videos, 32]
+        The sha256 of each video.
+    """
+    known = np.concatenate([files, np.zeros((1, 32), np.uint8)])  # the last stands for no video
+    frames = np.ascontiguousarray(index[:, 1:], "<i4").view(np.uint8)
+    return np.concatenate([known[index[:, 0]], frames], axis=1)
+
+
+# -- fields, columns of the episode table, the fingerprint
+
+
+def of_field(f: Field | StoredField, episodes: Digests, name: str | None = None) -> str:
+    """Return the digest of a field, under another ``name`` if one is given, from those of its episodes."""
+    head = [name or f.name, f.dtype, list(f.shape), f.placement, f.kind, f.codec]
+    return _of_head(head, np.ascontiguousarray(episodes).tobytes())
+
+
+def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArray | None = None) -> str:
+    """Return the digest of a column of the episode table: its values, and the mask of missing ones if any is.
+
+    A missing text is None, and has length -1; a missing number is stored as 0 or NaN.
+    """
+    if not isinstance(values, np.ndarray):
+        return _of_head([name, "str", [], "episode", "text", None], of_texts(values))
+    data = arrays.raw(arrays.little_endian(values)).tobytes()
+    if missing is not None and missing.any():
+        data += missing.tobytes()
+    return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], data)
+
+
+def _of_head(head: Sequence[Any], content: bytes) -> str:
+    line = json.dumps(list(head), separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(line.encode() + b"\n" + content).hexdigest()
+
+
+def of_table(table: EpisodeTable) -> dict[str, str]:
+    """Return the digests of the columns of an episode table that count as content, with the user's own."""
+    found = {name: of_column(name, values) for name, values in content_columns(table)}
+    own = episode_table.all_typed(table.extra)
+    return found | {name: of_column(name, c.values, c.missing) for name, c in own.items()}
+
+
+def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:
+    """Yield TED's columns that count as content; ``seed`` and ``options`` only if an episode has one."""
+    yield "length", table.length
+    yield "end", table.end
+    yield "num_observed", table.num_observed
+    if not isinstance(table.seed, Repeated):
+        yield "seed", np.array([s or 0 for s in table.seed], np.uint64)
+        yield "has_seed", np.array([s is not None for s in table.seed], bool)
+    if not isinstance(table.options, Repeated):
+        yield "options", list(table.options)
+    yield from ((f"split/{name}", values) for name, values in table.splits.items())
+
+
+def fingerprint(fields: Mapping[str, str], columns: Mapping[str, str]) -> str:
+    """Return ``rlds1:`` and 64 hexadecimal digits, from the digests of fields and of columns by name."""
+    h = hashlib.sha256()
+    for digests in (fields, columns):
+        for name in sorted(digests):
+            h.update(bytes.fromhex(digests[name]))
+    return PREFIX + h.hexdigest()
+
+
+# -- ids of episodes
+
+
+def ids(table: EpisodeTable, episodes: Mapping[str, Digests]) -> Digests:
+    """Return an id of 16 bytes for each episode [episodes, 16], from its content.
+
+    An episode that has an id keeps it. Equal ones are told apart by their number among those with the same id.
+
+    Parameters
+    ----------
+    episodes : mapping
+        Digests of the episodes [episodes, 32] by field.
+    """
+    if table.id is not None:
+        found = np.ascontiguousarray(table.id)
+    else:
+        columns = np.stack([table.length, table.end, table.num_observed], 1).astype("<i8").view(np.uint8)
+        parts = np.concatenate([columns, *(episodes[name] for name in sorted(episodes))], axis=1)
+        found = as_array(hashlib.sha256(row).digest() for row in parts)[:, :16].copy()
+    values, number = np.unique(found.view("V16").ravel(), return_inverse=True)
+    if len(values) < len(found):
+        order = np.argsort(number, kind="stable")
+        repeated = np.concatenate([[False], number[order][1:] == number[order][:-1]])
+        first = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
+        for place in np.flatnonzero(repeated).tolist():
+            e, nth = order[place], place - int(first[place])
+            renamed = hashlib.sha256(found[e].tobytes() + nth.to_bytes(8, "little")).digest()[:16]
+            found[e] = np.frombuffer(renamed, np.uint8)
+    return found
