@@ -32,10 +32,6 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array
 
 _THREADS = 8
 _MISSING_ROWS = 1 << 24  # more rows than fit: a truncated file is reported, a larger claim refused
-_UNCOVERED = (
-    "written by a version that kept no digests of files: metadata, sources and what the fingerprint leaves out of the "
-    "episode table are not compared; made again with --force it has them"
-)
 _PIECE = 1 << 20
 _DECODED = 64 << 20
 _UNREADABLE = b"\0" * 32
@@ -80,8 +76,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     problems = [p for c in checked for p in c.problems]
     columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
     problems += wrong
-    seal = sealing.check(path, m, threads)
-    problems += [*_check_others(path, m), *seal.problems]
+    problems += [*_check_others(path, m), *sealing.check(path, m, threads)]
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
@@ -89,8 +84,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
     size = sum(c.bytes for c in checked)
-    remarks = () if seal.covers else (_UNCOVERED,)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), remarks)
+    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
 
 
 def _check_rows(path: Path, m: Manifest) -> None:
