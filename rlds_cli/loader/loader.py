@@ -499,13 +499,10 @@ class Loader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to the position of a `state_dict`; the next ``iter()`` starts there.
 
-        A state saved by an earlier release with other shuffles continues in that release's order, in this epoch and all
-        later ones; `describe` says so.
-
         Raises
         ------
         WrongState
-            The state is of other data, of another sampler, window or seed, or of a later version of the order.
+            The state is of other data, of another sampler, window or seed, or of another version of the order.
         """
         position = state.load(self._identity(state_dict), state_dict)
         self._hold(state_dict, position)

@@ -265,7 +265,7 @@ def stored(objects: Objects) -> dict[str, int]:
 
 
 def is_there(o: Object, there: Mapping[str, int]) -> bool:
-    """Return whether an object is ``there`` (names and sizes), with the list of its blocks if it has one."""
+    """Return whether an object is ``there`` (names and sizes), with the list of its blocks."""
     return o.stored.items() <= there.items()
 
 

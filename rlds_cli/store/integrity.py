@@ -577,6 +577,7 @@ def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[An
 
 def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
     if stored is None:
+        yield name, "is missing"
         return
     # The same numbers are added in another order here, so sums differ by rounding, more so where terms cancel.
     finite = np.abs(found[np.isfinite(found)])
