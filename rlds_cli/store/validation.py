@@ -319,14 +319,15 @@ _PORTION = _record(
 )
 _OPTIONS = _record({}, {"portion": _or_none(_PORTION), "fields": _or_none(_mapping())})
 _STEP = _record(
-    {"from": _text},
     {
+        **dict.fromkeys(("id", "from", "reference", "function", "source", "key", "code", "unit", "arrays"), _text),
         "changed": _list(_text),
-        **dict.fromkeys(("id", "reference", "function", "source", "key", "code", "unit", "arrays"), _or_none(_text)),
         "keeps_steps": _flag,
         "files": _list(_list(_text)),
-        "args": _or_none(_mapping()),
+        "args": _mapping(),
         "fields": _or_none(_list(_text)),
+    },
+    {
         "state": _record({"metadata": _text}, {"sha256": _text}),
         "pipeline": _record({"functions": _list(_mapping(), least=1)}),
     },
