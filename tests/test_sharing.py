@@ -629,6 +629,15 @@ def test_an_index_with_another_byte(store: Path, other: Path) -> None:
         bring(store, other)
 
 
+def test_an_index_without_its_own_sha256(store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    del index["sha256"]
+    (store / "rlds.json").write_text(json.dumps(index))
+    with pytest.raises(DamagedDataset, match="is no sha256"):
+        bring(store, other)
+
+
 def test_an_index_of_a_later_version(store: Path, other: Path) -> None:
     push(large(200).id, store)
     index = json.loads((store / "rlds.json").read_text())
@@ -868,7 +877,14 @@ def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Pat
 
 @pytest.mark.parametrize("address", ["s3://u:p@lab/x", "https://u:p@host/x/", "https://host/x/?token=1", "x", "", 3])
 def test_addresses_that_no_lock_has(address: object, tmp_path: Path) -> None:
-    entry = {"id": "local/x", "fingerprint": "rlds1:" + "a" * 64, "fields": {}, "files": [], "options": {}}
+    entry = {
+        "id": "local/x",
+        "fingerprint": "rlds1:" + "a" * 64,
+        "fields": {},
+        "files": [],
+        "options": {},
+        "made_by": [],
+    }
     file = tmp_path / "rlds.lock"
     file.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": address}]}))
     with pytest.raises(RldsError, match=r"datasets\[0\]\.address"):
@@ -968,7 +984,14 @@ def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, t
     with Server() as server:
         for name, data in tree(store).items():
             server.add(f"/{name}", data)
-        entry = {"id": "local/large", "fingerprint": ds.fingerprint, "fields": {}, "files": [], "options": {}}
+        entry = {
+            "id": "local/large",
+            "fingerprint": ds.fingerprint,
+            "fields": {},
+            "files": [],
+            "options": {},
+            "made_by": [],
+        }
         lock = tmp_path / "rlds.lock"
         lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{server.url}/"}]}))
         host = server.host
