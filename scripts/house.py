@@ -56,7 +56,7 @@ _BELOW = {
     "growing": "base files formats ted store",
     "remote": "base files formats ted registry home store growing http",
     "dataset": _STORED,
-    "checks": f"{_STORED} dataset archives",  # faults of readers
+    "checks": f"{_STORED} dataset",
     "convert": f"{_STORED} dataset archives checks",  # it records findings
     "downloads": f"{_STORED} dataset archives checks convert",
     "loader": f"{_STORED} dataset",

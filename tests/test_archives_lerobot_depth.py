@@ -16,13 +16,12 @@ import pytest
 from lerobot_archives import Content, H, W, write_v3
 from PIL import Image
 
-from rlds_cli import checks
-from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
 from rlds_cli.formats import mp4
 from rlds_cli.importing import import_archive, plan_import
 from rlds_cli.loader import Loader, Metres, Sequential
-from rlds_cli.maintenance.verification import trace, verify
+from rlds_cli.maintenance.verification import trace
 from rlds_cli.report.plots import contact_sheet
 
 DEPTH = "observation/images/depth"
@@ -296,34 +295,3 @@ def test_another_storage_format_is_refused_by_its_name(tmp_path: Path) -> None:
     (root / "meta/info.json").write_text(json.dumps(info | {"storage_format": "lance"}))
     with pytest.raises(UnknownLayout, match='the storage_format "lance" is not read'):
         plan_import(root, "local/a")
-
-
-def of_version(ds: Dataset, version: int, dtype: str) -> Dataset:
-    """The dataset as an older version of the reader would have described it."""
-    path = ds.path / "zarr.json"
-    document = json.loads(path.read_text())
-    m = document["attributes"]["rlds"]
-    m["reader_version"] = version
-    m["fields"] = [f | ({"dtype": dtype} if f["name"] == DEPTH else {}) for f in m["fields"]]
-    path.chmod(0o644)
-    path.write_text(json.dumps(document))
-    return open_dataset(ds.path)
-
-
-def test_check_names_what_an_older_reader_did(tmp_path: Path) -> None:
-    ds = import_archive(write_v3(tmp_path / "a", depth()), "local/a")
-    assert "reader-version" in checks.check(ds).ok
-    old = of_version(ds, 1, "uint8")
-    (found,) = [f for f in checks.check(old).findings if f.check == "reader-version"]
-    assert (found.code, found.severity) == ("old-reader", "warning")
-    assert found.text == (
-        "converted by version 1 of the reader lerobot, which decoded 12-bit depth videos to 8 bits: "
-        "rlds import FILES --as local/a --force"
-    )
-    assert found in checks.quick(old)
-    assert found.text in verify("local/a").remarks
-
-
-def test_an_older_reader_did_right_without_depth(tmp_path: Path) -> None:
-    ds = import_archive(write_v3(tmp_path / "a", Content(lengths=(3,), video=("depth",))), "local/a")
-    assert "reader-version" in checks.check(of_version(ds, 1, "uint8")).ok

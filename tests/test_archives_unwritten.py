@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlds_cli import checks
-from rlds_cli.archives import Archive, faults
+from rlds_cli.archives import Archive, unwritten
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
 
@@ -35,7 +35,7 @@ def write(path: Path, *, rewards: bool = True, upto: int = N, fletcher: bool = F
 
 def test_a_whole_file_has_no_note(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5")
-    assert faults.unwritten(Archive(tmp_path, (path,))) == ()
+    assert unwritten.notes(Archive(tmp_path, (path,))) == ()
 
 
 def test_chunks_that_were_never_written_are_named(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_chunks_in_nested_groups_and_odd_corners(tmp_path: Path) -> None:
         d = f.create_dataset("a/b/c", (25, 7), "f8", chunks=(10, 4))  # 3 rows of 2 chunks
         d[:10, :4] = 1
         d[20:, 4:] = 1
-    (note,) = faults.unwritten(Archive(tmp_path, (path,)))
+    (note,) = unwritten.notes(Archive(tmp_path, (path,)))
     assert note.count == 4 and "a/b/c (4 of 6 chunks)" in note.text
 
 

@@ -130,13 +130,6 @@ def test_orders_keep_what_was_asked_for(home: Path) -> None:
     assert request.unfinished() == ()
 
 
-def test_parts_without_an_order_are_gone_on_with(home: Path) -> None:
-    part = part_of(home, UNHASHED[0])
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"x")
-    assert request.unfinished() == (DownloadRequest(UNHASHED[0]),)
-
-
 def test_a_part_that_was_interrupted_is_no_order_of_the_whole(home: Path) -> None:
     place, id = Home(home), ids.parse("openx/bridge")
     part = place.archive(id) / "bridge-train.tfrecord-00000-of-01024.part"

@@ -39,7 +39,7 @@ LOCK: dict[str, Any] = {
             "fields": {"observation": S},
             "files": [
                 {"file": "a/b.hdf5", "size": 3, "sha256": S, "url": "https://host/a/b.hdf5", "revision": None},
-                {"file": "c.hdf5", "size": None, "sha256": None, "url": "file:///home/me/c.hdf5", "revision": "main"},
+                {"file": "c.hdf5", "size": None, "sha256": None, "url": None, "revision": "main"},
             ],
             "options": {"frames": "84x84", "skip_bad": True, "portion": {"include": ["a*"], "episodes": [0, None]}},
             "made_by": [],
@@ -86,6 +86,8 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"files\[0\]\.url is \"/etc/passwd\"": put(*FILE, "url", value="/etc/passwd"),
     r"files\[0\]\.url is \"~/\.ssh/id_rsa\"": put(*FILE, "url", value="~/.ssh/id_rsa"),
     r"files\[0\]\.url is \"FILE:///etc/passwd\"": put(*FILE, "url", value="FILE:///etc/passwd"),
+    r"files\[0\]\.url is \"file:///home/me/x\", not an address": put(*FILE, "url", value="file:///home/me/x"),
+    r"datasets\[1\] has no \"made_by\"": lambda lock: lock["datasets"][1].pop("made_by"),
     r"files\[0\]\.url is \"ftp://host/x\"": put(*FILE, "url", value="ftp://host/x"),
     r"files\[0\]\.url is \"http:/x\"": put(*FILE, "url", value="http:/x"),
     r"files\[0\]\.url is \"http://\[::1\"": put(*FILE, "url", value="http://[::1"),

@@ -275,14 +275,11 @@ def stranger() -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("address", ["file", "server"])
 def test_files_come_from_the_places_of_the_registry(
-    lock: dict[str, Any], address: str, stranger: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: dict[str, Any], stranger: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a repository without known hashes, neither a local file nor another server is taken for a place."""
-    secret = tmp_path / "key"
-    secret.write_bytes(b"x" * 100)
-    url = secret.as_uri() if address == "file" else f"{stranger.url}/x.hdf5"
+    """Of a repository without known hashes, another server is not taken for a place."""
+    url = f"{stranger.url}/x.hdf5"
     monkeypatch.setenv("HF_ENDPOINT", f"{stranger.url}/hub")
     lock["datasets"] = [{**lock["datasets"][0], "id": "lerobot/alice/pick"}]
     lock["datasets"][0]["files"] = [{"file": "x.hdf5", "size": 100, "sha256": None, "url": url, "revision": None}]

@@ -15,7 +15,7 @@ from image_archives import ReplayLog
 from server import Page, Server
 
 import rlds_cli
-from rlds_cli import ids, registry
+from rlds_cli import ids, preprocess, registry
 from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
 from rlds_cli.importing import import_archive
@@ -158,12 +158,9 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     spoil(tmp_path / "a.hdf5")
     done = repair("local/a")
     assert not done.now.ok and "has changed: rlds import" in done.why
-    made = rlds_cli.create("local/y@v", [{"observation": np.arange(4.0), "action": np.arange(3)}])
-    document = json.loads((made.path / "zarr.json").read_text())
-    document["attributes"]["rlds"]["provenance"] = [{"from": "local/y", "source": "rlds1:00"}]
-    (made.path / "zarr.json").chmod(0o644)
-    (made.path / "zarr.json").write_text(json.dumps(document))
-    spoil(made.path / "action" / "c" / "0", 1)
+    source = rlds_cli.create("local/y", [{"observation": np.arange(4.0), "action": np.arange(3)}])
+    made = preprocess.run(source, "cast", "v", args={"fields": "observation", "dtype": "float32"}, jobs=0)
+    spoil(made.path / "observation" / "c" / "0", 1)
     assert "made of local/y" in repair("local/y@v").why
     rlds_cli.create("local/z", [{"observation": np.arange(4.0), "action": np.arange(3)}], cache_dir=tmp_path / "other")
     spoil(tmp_path / "other/datasets/local/z/action/c/0", 1)

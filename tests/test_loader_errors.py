@@ -241,8 +241,8 @@ def test_masks_are_no_fields_to_choose_from(ds):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"order": 3}, "order 3; this one knows 1 and 2"),
-        ({"order": "2"}, "order 2"),
+        ({"order": 2}, "order 2; this one has 1"),
+        ({"order": "1"}, "order 1"),
         ({"samples": -3}, "samples=-3"),
         ({"samples": 1.5}, "samples=1.5"),
         ({"samples": "4"}, "samples='4'"),

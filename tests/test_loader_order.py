@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference import shuffles
 
 from rlds_cli.loader import kernel
-from rlds_cli.loader.order import EPISODE, VERSION, VERSIONS, WINDOW, Order
+from rlds_cli.loader.order import EPISODE, WINDOW, Order
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -20,25 +20,17 @@ def test_a_draw_depends_on_its_own_position_only(seed, epoch, start, count, step
     assert drawn.tolist() == [(shuffles.philox(seed, epoch, WINDOW, p) >> 11) * 2.0**-53 for p in positions]
 
 
-@given(SEEDS, st.integers(0, 1000), st.integers(1, 400), st.sampled_from(VERSIONS))
-def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n, version):
-    expected = shuffles.shuffled(seed, epoch, n, version)
-    assert Order(seed, epoch, version).shuffled(range(n), n).tolist() == expected
+@given(SEEDS, st.integers(0, 1000), st.integers(1, 400))
+def test_a_shuffle_is_the_permutation_that_the_docs_describe(seed, epoch, n):
+    assert Order(seed, epoch).shuffled(range(n), n).tolist() == shuffles.shuffled(seed, epoch, n)
 
 
 @pytest.mark.parametrize("n", [4095, 4096, 4097, 5000])
-def test_many_numbers_are_shuffled_in_more_rounds(n):
-    assert Order(5, 2).shuffled(range(n), n).tolist() == shuffles.shuffled(5, 2, n, 2)
+def test_many_numbers_are_shuffled_in_rounds(n):
+    assert Order(5, 2).shuffled(range(n), n).tolist() == shuffles.shuffled(5, 2, n)
 
 
-def test_version_1_of_the_order_stays_what_it_is():
-    assert Order(7, 3, 1).shuffled(range(10), 10).tolist() == [7, 6, 0, 2, 8, 1, 4, 9, 3, 5]
-    assert Order(7, 3, 1).shuffled(range(3), 5000).tolist() == [3753, 4755, 774]
-    assert Order(7, 3, 1).below(WINDOW, range(6), 1000).tolist() == [328, 988, 19, 712, 942, 462]
-
-
-def test_version_2_of_the_order_stays_what_it_is():
-    assert VERSION == 2
+def test_the_order_stays_what_it_is():
     assert Order(7, 3).shuffled(range(10), 10).tolist() == [4, 0, 3, 8, 5, 1, 7, 9, 6, 2]
     assert Order(7, 3).shuffled(range(3), 5000).tolist() == [1636, 2136, 3396]
     assert Order(7, 3).below(WINDOW, range(6), 1000).tolist() == [328, 988, 19, 712, 942, 462]

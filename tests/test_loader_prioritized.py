@@ -358,7 +358,7 @@ def test_torch_saves_a_state_and_loads_it_without_unpickling_objects(ds, tmp_pat
 
 
 def test_states_with_arrays_or_lists_load_as_well(ds):
-    """Those of earlier versions, and those that were JSON."""
+    """As NumPy or JSON keeps them."""
     loader = load(ds, sampler=Prioritized(lag=1))
     train(loader, 4)
     state = loader.state_dict()

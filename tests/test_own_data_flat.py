@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from own_files import FORMATS, write
 
 from rlds_cli import archives
 from rlds_cli.archives import plain
-from rlds_cli.archives.faults import ConversionRecord, faults
 from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.importing import import_archive, plan_import
@@ -622,22 +620,6 @@ def test_any_layout_gives_the_right_episodes(
         assert read.of(e, "next/reward").tolist() == [first[e] + i for i in range(t)]
         assert read.of(e, "next/terminated").tolist() == [False] * (t - 1) + [ends[e] == TERMINATED]
         assert read.of(e, "next/truncated").tolist() == [False] * (t - 1) + [ends[e] != TERMINATED]
-
-
-@pytest.mark.parametrize(
-    ("fields", "told", "old"),
-    [
-        (["episode_id"], True, True),
-        (["other"], True, False),
-        (["episode_id"], False, False),
-        (["extra/next/reward"], True, True),
-    ],
-)
-def test_datasets_that_the_first_version_merged_are_known(fields: list[str], told: bool, old: bool) -> None:
-    facts = {"flags": {"terminals": "bool"}} if told else {}
-    made = ConversionRecord("plain", 1, dict.fromkeys(fields, "int64"), facts, {"episodes_by": None}, lambda name: "")
-    assert bool(faults(made)) == old
-    assert not faults(replace(made, version=2)) and not faults(replace(made, options={"episodes_by": "flags"}))
 
 
 LONG = "x" * 40  # longer than what is kept as bytes of one width

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,6 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DownloadFailed, WrongHash
 from rlds_cli.loader import Loader, Sequential, Shuffled, Slice
-from rlds_cli.maintenance.verification import verify
-from rlds_cli.remote import index as indexes
 from rlds_cli.remote.blocks import BLOCK, GROUP
 from rlds_cli.sharing.pushing import push
 
@@ -26,24 +22,6 @@ ROW = 1536  # bytes: 16 of them are a window of 24 KiB
 def wide(rows: int = 6000) -> Dataset:
     """Some 9 groups of observations."""
     return large(rows, width=ROW)
-
-
-def to_format_1(store: Path) -> None:  # noqa: F811
-    """Write the index of a pushed dataset as earlier versions did, from the description of that format."""
-    index = json.loads((store / "rlds.json").read_text())
-    index = {k: v for k, v in index.items() if k not in ("sha256", "groups")} | {"rlds_dataset": 1}
-    index["objects"] = [o[:2] for o in index["objects"]]
-    hashes = b""
-    for name, size in index["objects"]:
-        data = (store / "objects" / name).read_bytes()
-        hashes += b"".join(hashlib.sha256(data[a : a + (1 << 20)]).digest() for a in range(0, size, 1 << 20))
-    for file in (*(store / "blocks").iterdir(), *(store / "groups").iterdir()):
-        file.unlink()
-    (store / "groups").rmdir()
-    name = hashlib.sha256(hashes).hexdigest()
-    (store / "blocks" / name).write_bytes(hashes)
-    index["blocks"] = [name, len(hashes)]
-    (store / "rlds.json").write_text(json.dumps(index))
 
 
 def window(ds: Dataset, row: int) -> np.ndarray:
@@ -181,45 +159,3 @@ def test_lists_are_kept_and_a_damaged_file_of_them_is_fetched_again(
             row = {None: 100, False: 2500, True: 5000}[damaged]
             assert same(window(got, row), window(ds, row))
         assert len([r for r in asked if "/blocks/" in r.path]) == (damaged is not False)
-
-
-# -- what earlier versions wrote
-
-
-def test_a_dataset_of_format_1(store: Path, other: Path) -> None:  # noqa: F811
-    ds = wide()
-    push(ds.id, store)
-    to_format_1(store)
-    text = (store / "rlds.json").read_bytes()
-    index = indexes.parse(text, "x")
-    assert index.format == 1 and indexes.parse(index.to_bytes(), "x") == index
-    got = rlds_cli.open_dataset(store, cache_dir=other)
-    before = got.store.stats.fetched
-    assert same(window(got, 800), window(ds, 800))
-    assert got.store.stats.fetched - before == GROUP
-    arguments = {"window": Slice(16), "sampler": Shuffled(), "backend": "numpy", "steps": 20}
-    for one, two in zip(Loader(ds, 8, **arguments), Loader(got, 8, **arguments), strict=True):  # type: ignore[arg-type]
-        assert all(x.tobytes() == y.tobytes() for (_, x), (_, y) in zip(one.leaves(), two.leaves(), strict=True))
-    whole = rlds_cli.download(str(store), as_="local/whole", cache_dir=other)
-    assert verify("local/whole", cache_dir=other).ok and whole.fingerprint == ds.fingerprint
-    blocks = rlds_cli.download(str(store), blocks=True, as_="local/blocks", cache_dir=other.with_name("third"))
-    assert blocks.fingerprint == ds.fingerprint
-
-
-def test_a_push_takes_over_objects_of_format_1(store: Path, other: Path) -> None:  # noqa: F811
-    first = wide()
-    push(first.id, store)
-    to_format_1(store)
-    assert push(first.id, store).sent == 0  # what is there is whole
-    episodes = [flat(first.episode(k)) for k in range(first.num_episodes)]
-    longer = rlds_cli.create("local/large", [*episodes, episodes[0]], force=True)
-    done = push(longer.id, store)
-    index = json.loads((store / "rlds.json").read_text())
-    assert index["rlds_dataset"] == 2 and {o[2] for o in index["objects"]} == {True, False}
-    assert 0 < done.sent < done.skipped
-    got = rlds_cli.open_dataset(store, cache_dir=other)
-    for row in (40, 3000, longer.num_rows - 20):
-        assert same(window(got, row), window(longer, row))
-    assert same(got.column("observation")[:], longer.column("observation")[:])
-    push(longer.id, store, prune=True)
-    assert rlds_cli.download(str(store), as_="local/x", cache_dir=other).fingerprint == longer.fingerprint

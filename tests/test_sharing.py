@@ -19,6 +19,7 @@ import growing_model
 import numpy as np
 import pytest
 from conftest import run_rlds
+from forged_address import signed
 from frames_data import film
 from hypothesis import given
 from hypothesis import strategies as st
@@ -511,9 +512,9 @@ def test_a_store_without_a_file(part: str, store: Path, other: Path) -> None:
 def test_an_index_with_the_fingerprint_of_something_else(store: Path, other: Path) -> None:
     """The hashes of blocks are right; the content is not what the index, and a pin, promise."""
     push(large(2000).id, store)
-    index = unsigned(store)
+    index = json.loads((store / "rlds.json").read_text())
     index["fingerprint"] = "rlds1:" + "a" * 64
-    (store / "rlds.json").write_text(json.dumps(index))
+    (store / "rlds.json").write_text(signed(index))
     with pytest.raises(DamagedDataset, match="fingerprint"):
         bring(f"{store}#{index['fingerprint']}", other)
     assert not (other / "datasets/local/large").exists()
@@ -555,9 +556,8 @@ MUTATIONS: dict[str, Callable[[dict], object]] = {
     "empty object": lambda d: d["objects"][0].__setitem__(1, 0),
     "name": lambda d: d["objects"][0].__setitem__(0, "../../secret"),
     "groups": lambda d: d["groups"].__setitem__(1, 64),
-    "groups of another format": lambda d: d.update(blocks=d.pop("groups")),
-    "object of another format": lambda d: d["objects"][0].pop(),
-    "listed": lambda d: d["objects"][0].__setitem__(2, 1),
+    "no groups": lambda d: d.pop("groups"),
+    "object of another length": lambda d: d["objects"][0].pop(),
     "manifest": lambda d: d.update(manifest=None),
     "another manifest": lambda d: d.update(manifest="0" * 64),
     "list": lambda d: d.update(files={}),
@@ -565,18 +565,12 @@ MUTATIONS: dict[str, Callable[[dict], object]] = {
 }
 
 
-def unsigned(store: Path) -> dict[str, Any]:
-    """The index of a store, as a stranger writes it: without its own sha256, so that the values are looked at."""
-    index = json.loads((store / "rlds.json").read_text())
-    return {name: value for name, value in index.items() if name != "sha256"}
-
-
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_the_index_of_a_stranger(what: str, store: Path, other: Path) -> None:
     push(large(200).id, store)
-    index = unsigned(store)
+    index = json.loads((store / "rlds.json").read_text())
     MUTATIONS[what](index)
-    (store / "rlds.json").write_text(json.dumps(index))
+    (store / "rlds.json").write_text(signed(index))
     with pytest.raises(DamagedDataset):
         bring(store, other)
     assert not (other / "datasets").exists() or not any((other / "datasets").rglob("zarr.json"))
@@ -602,11 +596,11 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         "fingerprint": f"rlds1:{sha[0]}",
         "generation": None,
         "manifest": sha[0],
-        "blocks": [sha[0], 64],
+        "groups": [sha[0], 64],
         "objects": [[sha[0], 9], [sha[1], 7]],
         "files": [["zarr.json", 9, pieces], ["a/b", 0, []]],
     }
-    indexes.parse(json.dumps(index).encode(), "it")
+    indexes.parse(signed(index).encode(), "it")
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
@@ -622,7 +616,7 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         holder, key = data.draw(st.sampled_from(places))
         holder[key] = data.draw(odd)
     with suppress(DamagedDataset, NewerFormat):
-        found = indexes.parse(json.dumps(index).encode(), "it")
+        found = indexes.parse(signed(index).encode(), "it")
         assert indexes.parse(found.to_bytes(), "it").files == found.files
 
 
@@ -635,12 +629,21 @@ def test_an_index_with_another_byte(store: Path, other: Path) -> None:
         bring(store, other)
 
 
+def test_an_index_without_its_own_sha256(store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    index = json.loads((store / "rlds.json").read_text())
+    del index["sha256"]
+    (store / "rlds.json").write_text(json.dumps(index))
+    with pytest.raises(DamagedDataset, match="is no sha256"):
+        bring(store, other)
+
+
 def test_an_index_of_a_later_version(store: Path, other: Path) -> None:
     push(large(200).id, store)
-    index = unsigned(store)
-    (store / "rlds.json").write_text(json.dumps(index | {"rlds_dataset": 3}))
+    index = json.loads((store / "rlds.json").read_text())
+    (store / "rlds.json").write_text(signed(index | {"rlds_dataset": 2}))
     for act in (lambda: bring(store, other), lambda: push("local/large", store)):
-        with pytest.raises(NewerFormat, match="format 3"):
+        with pytest.raises(NewerFormat, match="format 2"):
             act()
 
 
@@ -874,7 +877,14 @@ def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Pat
 
 @pytest.mark.parametrize("address", ["s3://u:p@lab/x", "https://u:p@host/x/", "https://host/x/?token=1", "x", "", 3])
 def test_addresses_that_no_lock_has(address: object, tmp_path: Path) -> None:
-    entry = {"id": "local/x", "fingerprint": "rlds1:" + "a" * 64, "fields": {}, "files": [], "options": {}}
+    entry = {
+        "id": "local/x",
+        "fingerprint": "rlds1:" + "a" * 64,
+        "fields": {},
+        "files": [],
+        "options": {},
+        "made_by": [],
+    }
     file = tmp_path / "rlds.lock"
     file.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": address}]}))
     with pytest.raises(RldsError, match=r"datasets\[0\]\.address"):
@@ -948,10 +958,10 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     ds = large(2000)
     push(ds.id, store)
     index = json.loads((store / "rlds.json").read_text())
-    objects = [(store / "objects" / name).read_bytes() for name, _, _ in index["objects"]]
-    assert [[hashlib.sha256(o).hexdigest(), len(o), True] for o in objects] == index["objects"]
+    objects = [(store / "objects" / name).read_bytes() for name, _ in index["objects"]]
+    assert [[hashlib.sha256(o).hexdigest(), len(o)] for o in objects] == index["objects"]
     hashes = b""
-    for (name, _, _), o in zip(index["objects"], objects, strict=True):
+    for (name, _), o in zip(index["objects"], objects, strict=True):
         blocks = [hashlib.sha256(o[a : a + 65_536]).digest() for a in range(0, len(o), 65_536)]
         assert (store / "blocks" / name).read_bytes() == b"".join(blocks)
         hashes += b"".join(hashlib.sha256(b"".join(blocks[a : a + 16])).digest() for a in range(0, len(blocks), 16))
@@ -974,7 +984,14 @@ def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, t
     with Server() as server:
         for name, data in tree(store).items():
             server.add(f"/{name}", data)
-        entry = {"id": "local/large", "fingerprint": ds.fingerprint, "fields": {}, "files": [], "options": {}}
+        entry = {
+            "id": "local/large",
+            "fingerprint": ds.fingerprint,
+            "fields": {},
+            "files": [],
+            "options": {},
+            "made_by": [],
+        }
         lock = tmp_path / "rlds.lock"
         lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{server.url}/"}]}))
         host = server.host
@@ -1068,8 +1085,7 @@ def test_a_wrong_object_beside_an_address_is_not_taken_over(
         index = json.loads(stored.read("rlds.json"))
         pieces = next(f[2] for f in index["files"] if f[0].startswith("observation/c/"))
         pieces[0][2] += 1 << 16
-        index["sha256"] = None
-        stored.write("rlds.json", json.dumps(index).encode())
+        stored.write("rlds.json", signed(index).encode())
     else:
         data = bytearray(stored.read(name))
         data[len(data) // 2] ^= 255

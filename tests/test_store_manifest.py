@@ -29,8 +29,13 @@ SAMPLE = Manifest(
             "q01": 0.0,
             "q99": 1.0,
             "count": 4,
+            "nonfinite": 0,
+            "histogram": (),
+            "low": 0.0,
+            "high": 0.0,
         }
     },
+    files="cd" * 32,
     notes=({"code": "a", "text": "b", "count": 1, "where": ""},),
     metadata=("policy",),
 )
@@ -77,7 +82,7 @@ def test_what_is_no_manifest_is_damage(tmp_path: Path, text: str) -> None:
         manifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("lost", ["fields", "counts", "fingerprint", "id"])
+@pytest.mark.parametrize("lost", ["fields", "counts", "fingerprint", "id", "notes", "stats", "provenance", "files"])
 def test_a_manifest_that_lacks_something_is_damage(tmp_path: Path, lost: str) -> None:
     document = SAMPLE.to_json()
     del document[lost]

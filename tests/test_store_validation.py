@@ -101,7 +101,7 @@ def test_paths_that_no_field_has(path: str) -> None:
         (lambda m: m.update(encoding="pickle"), "encoding is 'pickle'"),
         (lambda m: m.update(fingerprint="rlds1:../../x"), "a fingerprint expected"),
         (lambda m: m.update(fields={}), "fields is {}; a list"),
-        (lambda m: m.update(provenance=[{"state": 5}]), 'lacks "from"'),
+        (lambda m: m.update(provenance=[{"state": 5}]), r"provenance\[0\] lacks"),
         (lambda m: m.update(notes=["x"]), r"notes\[0\] is 'x'"),
         (lambda m: m.update(metadata="x"), "metadata is 'x'"),
         (lambda m: m.update(spaces={"action": {"type": "Box", "shape": "x"}}), 'lacks "'),

@@ -44,7 +44,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("counts", source.counts),
     ("next-unknown", episodes.next_unknown),
     ("rewards", episodes.isolated_rewards),
-    ("reader-version", source.reader_version),
     ("defects", source.defects),
 )
 # Checks whose findings are not written into manifests: later registries know more defects, and for most datasets

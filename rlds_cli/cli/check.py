@@ -56,7 +56,7 @@ def check(
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
-    counts-differ, reward-isolated, old-reader.
+    counts-differ, reward-isolated.
 
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown.
 

@@ -198,10 +198,9 @@ def _chain(m: Manifest) -> Iterator[str]:
         count = m.archive["files"]
         yield f"{plural(count, 'archive file')}, sha256 {m.archive['sha256']}"
     for step in m.provenance:
-        args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in (step.get("args") or {}).items())
-        function = step.get("reference") or step.get("function")
-        code = f", source {step['code'][:8]}" if step.get("code") else ""
-        yield f"{step.get('from')} ({short(str(step.get('source')))}) by {function}({args}){code}"
+        args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in step["args"].items())
+        code = f", source {step['code'][:8]}"
+        yield f"{step['from']} ({short(step['source'])}) by {step['reference']}({args}){code}"
 
 
 def _episodes(rule: str | None) -> str:

@@ -173,7 +173,7 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
 
 
 def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest:
-    from rlds_cli.archives import faults
+    from rlds_cli.archives import unwritten
 
     _check_frames(c, plan)
     threads = max(2, jobs)
@@ -184,7 +184,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     if not len(built.episodes):
         trees.discard(work)
         raise _nothing(c, built)
-    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *faults.unwritten(plan.archive)))
+    notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *unwritten.notes(plan.archive)))
     built = replace(built, notes=notes)
     _finish(c, plan, built, threads=threads)
     directory = built.directory

@@ -231,10 +231,10 @@ def _wrapper(dataset: str, described: Json) -> tuple[str, Json]:
 def _check_unchanged(manifest: Manifest) -> None:
     """Refuse data whose observations or actions a function has changed: the environment still has the old ones."""
     for step in manifest.provenance:
-        changed = [n for n in step.get("changed", ()) if n.split("/")[0] in ("observation", "action")]
+        changed = [n for n in step["changed"] if n.split("/")[0] in ("observation", "action")]
         if changed:
             raise NoEnvironment(
-                f"{manifest.id}: {step.get('function')} changed {', '.join(changed)}; the environment gives and takes"
+                f"{manifest.id}: {step['function']} changed {', '.join(changed)}; the environment gives and takes"
                 f" those of {step['from']}.",
                 hint=f'rlds_cli.open_dataset("{step["from"]}").make_env(), wrapped to do what the function did',
             )

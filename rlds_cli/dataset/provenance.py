@@ -111,8 +111,8 @@ class ReadAs:
         except (TypeError, KeyError) as e:
             what = str(file.get("file"))[:80]
             raise DamagedDataset(f"The sources of {m.id} do not say how {what!r} was read: {e}.") from e
-        keeps_rows = all(step.get("keeps_steps", False) for step in m.provenance)
-        changed = {name for step in m.provenance for name in step.get("changed", ())}
+        keeps_rows = all(step["keeps_steps"] for step in m.provenance)
+        changed = {name for step in m.provenance for name in step["changed"]}
         if before is not None:
             return replace(
                 before, keeps_rows=before.keeps_rows and keeps_rows, changed=sorted({*before.changed, *changed})

@@ -20,7 +20,6 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import FileLock, LockHeld
-from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File, check
@@ -154,18 +153,10 @@ def bytes_left(id: DatasetId, place: Home) -> int:
 
 
 def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
-    """Return the unfinished downloads of the user's own home, except those that another process is working on.
-
-    Earlier versions wrote no requests down: their unfinished archives are requested with default options.
-    """
+    """Return the unfinished downloads of the user's own home, except those that another process is working on."""
     where = settings.read(cache_dir)
     place = Home(where.home)
-    known = dict(_noted(place))
-    of = {ids.parse(id).base for id in known}  # a request for a part of an archive counts
-    for id, directory in place.archives():
-        if id not in of and any(is_unfinished(f.name) for f in trees.files(directory)):
-            known[str(id)] = {"ref": str(id)}
-    wanted = {ids.parse(id): _order(values) for id, values in known.items()}
+    wanted = {ids.parse(id): _order(values) for id, values in _noted(place)}
     return tuple(
         replace(request, cache_dir=cache_dir, offline=offline)
         for id, request in wanted.items()

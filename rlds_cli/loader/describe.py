@@ -9,7 +9,6 @@ import numpy as np
 from rlds_cli.files.hashing import short
 from rlds_cli.loader.index import EpisodeIndex, WindowIndex
 from rlds_cli.loader.mixture.sources import MixtureSource
-from rlds_cli.loader.order import VERSION
 from rlds_cli.loader.read import BatchReader, DatasetSource
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.samplers.uniform import GROWTH, Uniform, first_part
@@ -30,7 +29,6 @@ class Described(Protocol):
     ranks: Ranks
     prefetch: int
     fill: bool
-    order_version: int
 
     @property
     def source(self) -> DatasetSource | MixtureSource:
@@ -62,7 +60,7 @@ def _dataset(loader: Described, source: DatasetSource) -> list[str]:
         f"{dataset.id} ({short(dataset.fingerprint)}): {_extent(source.locator.pool)}{_live(source.locator.pool)}",
         f"samples   {_drawn(source.locator.pool)}: {loader.window}",
         *(f"left out  {reason}" for reason in _left_out(loader, source)),
-        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}{epoch}; {length} at a loop",
+        f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         *_warm_up(loader.sampler, source.locator.pool),
         _batches(loader),
         *([f"fetching  {note}"] if (note := dataset.store.note) else []),
@@ -92,7 +90,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
     return [
         *lines,
         f"window    {loader.window}",
-        f"order     {loader.sampler}, seed {loader.seed}{_older(loader)}; {length} at a loop",
+        f"order     {loader.sampler}, seed {loader.seed}; {length} at a loop",
         _batches(loader),
         f"fields    {', '.join(source.names)}",
     ]
@@ -131,12 +129,6 @@ def _remote(loader: Described, source: DatasetSource) -> list[str]:
     else:
         rest = reads.filling.state
     return [f"remote    {here:,} of {_counted(count, 'block')} of these fields are here{'; ' if rest else ''}{rest}"]
-
-
-def _older(loader: Described) -> str:
-    """Name the version of the order, if it is an older one: that of a state saved by an earlier release."""
-    version = loader.order_version
-    return "" if version == VERSION else f", version {version} of the order (that of the state loaded)"
 
 
 def _batches(loader: Described) -> str:

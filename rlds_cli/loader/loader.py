@@ -23,7 +23,7 @@ from rlds_cli.loader.mixture.live import LiveMixture
 from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
-from rlds_cli.loader.order import VERSION, Order, integer
+from rlds_cli.loader.order import Order, integer
 from rlds_cli.loader.peers import Peers
 from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
@@ -227,7 +227,7 @@ class Loader:
             self._live = Live(growing, self._reader, ahead=self.prefetch, replayed=log, agreement=agreement)
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
-        self._position, self._sought, self.order_version = Position(0, 0), False, VERSION
+        self._position, self._sought = Position(0, 0), False
         self._meter = Meter(self._datasets)
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
@@ -317,7 +317,7 @@ class Loader:
 
     @property
     def _order(self) -> Order:
-        return Order(self.seed, version=self.order_version)
+        return Order(self.seed)
 
     def _start(self) -> Position:
         """Return the position at which the next pass starts."""
@@ -421,7 +421,7 @@ class Loader:
     def _move(self, position: Position) -> None:
         self._position, self._sought = self.schedule.settle(position), True
         for batches in self._given_out:
-            batches.move(self._position, self.order_version)
+            batches.move(self._position)
 
     def update_priorities(
         self, batch: Batch, priority: Any, *, beta: float | None = None, reduce: Reduce | None = None
@@ -474,7 +474,6 @@ class Loader:
             window=self.window,
             anchors=self.anchors,
             seed=self.seed,
-            order_version=self.order_version,
         )
         if self._live is None:
             return mine
@@ -500,17 +499,13 @@ class Loader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go to the position of a `state_dict`; the next ``iter()`` starts there.
 
-        A state saved by an earlier release with other shuffles continues in that release's order, in this epoch and all
-        later ones; `describe` says so.
-
         Raises
         ------
         WrongState
-            The state is of other data, of another sampler, window or seed, or of a later version of the order.
+            The state is of other data, of another sampler, window or seed, or of another version of the order.
         """
         position = state.load(self._identity(state_dict), state_dict)
         self._hold(state_dict, position)
-        self.order_version = int(state_dict["order"])
         self._move(position)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -524,7 +519,7 @@ class Loader:
             "world_size": self.ranks.world,
             "anchors": self.anchors,
         }
-        where = self._position, self._sought, self.order_version
+        where = self._position, self._sought
         return _again, (self.dataset, self.batch_size, made_of, where, self._held(self._position))
 
     # -- workers
@@ -598,12 +593,12 @@ def _again(
     dataset: Dataset | Mixture,
     batch_size: int,
     made_of: Mapping[str, Any],
-    where: tuple[Position, bool, int],
+    where: tuple[Position, bool],
     held: Mapping[str, Any],
 ) -> Loader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first loader has given them
         loader = Loader(dataset, batch_size, **made_of)
     loader._hold(held, where[0])
-    loader._position, loader._sought, loader.order_version = where
+    loader._position, loader._sought = where
     return loader

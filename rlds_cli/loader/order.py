@@ -5,17 +5,9 @@ numbers: as easy as 1, 2, 3"). A shuffle of few numbers sorts them by such draws
 shuffle of many is a Feistel permutation of Z_a x Z_b with a * b >= n (Black and Rogaway 2002, "Ciphers with arbitrary
 finite domains"): a and b about sqrt(n), so that hardly a value falls outside [0, n) and is encrypted again, whatever n.
 
-The order has versions, which differ in their shuffles. A loader takes the newest one, unless it goes on from a state
-that was saved with an older one:
-
-======= ============== ====== ====================================================================
-version sorted up to n rounds neighbours x, x + 1 that stay neighbours, against a uniform shuffle
-======= ============== ====== ====================================================================
-1       never          4      twice as many, whatever n
-2       4096           6      1 + 1 / sqrt(n) times as many above 4096
-======= ============== ====== ====================================================================
-
-Every two rounds divide that excess by sqrt(n): two inputs that differ in one half must collide in the other.
+Six rounds leave 1 + 1 / sqrt(n) times as many neighbours x, x + 1 neighbours as a uniform shuffle does, four rounds
+twice as many, whatever n: every two rounds divide the excess by sqrt(n), since two inputs that differ in one half must
+collide in the other.
 """
 
 from __future__ import annotations
@@ -34,11 +26,10 @@ from rlds_cli.loader import kernel
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.ted import IntArray
 
-VERSIONS = (1, 2)  # a change of any sequence below adds a version; states of an older one continue in its order
-VERSION = VERSIONS[-1]
+VERSION = 1  # in the states of loaders: a change of any sequence below takes a higher number
 WINDOW, EPISODE, SHUFFLE, COLUMN = 0, 1, 2, 3  # streams: draws for different purposes never share numbers
-_ROUNDS = {1: 4, 2: 6}
-_SORTED = {1: 0, 2: 1 << 12}  # up to this size a shuffle sorts: about as fast as the permutation
+_ROUNDS = 6
+_SORTED = 1 << 12  # up to this size a shuffle sorts: about as fast as the permutation
 _STREAM_BITS = 8
 
 
@@ -52,13 +43,10 @@ class Order:
         In [0, 2**64).
     epoch : int
         In [0, 2**56).
-    version : int
-        One of `VERSIONS`.
     """
 
     seed: int
     epoch: int = 0
-    version: int = VERSION
 
     def uniform(
         self, stream: int, positions: SampleNumbers, scale: float = 1.0, salt: int = 0
@@ -75,10 +63,10 @@ class Order:
 
     def shuffled(self, positions: SampleNumbers, n: int, salt: int = 0) -> IntArray:
         """Apply a random permutation of [0, n) to ``positions``; another for every ``salt``."""
-        if n <= _SORTED[self.version]:
+        if n <= _SORTED:
             return _sorted(self, n, salt).take(_numbers(positions))
         a = isqrt(n - 1) + 1 if n > 1 else 1
-        keys = kernel.words(self.seed, self._key(SHUFFLE), salt, 0, _ROUNDS[self.version]).astype(np.uint32)
+        keys = kernel.words(self.seed, self._key(SHUFFLE), salt, 0, _ROUNDS).astype(np.uint32)
         return kernel.permute(positions, n, (a, -(-n // a)), keys)
 
     def shuffled_in_blocks(self, positions: SampleNumbers, n: int, block: int, live: int) -> IntArray:

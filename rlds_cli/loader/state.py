@@ -19,12 +19,12 @@ _MIXED = ("members", "weights")  # only mixtures have these
 
 
 def identity(
-    dataset: Dataset | Mixture, *, sampler: Sampler, window: Window, anchors: Anchors, seed: int, order_version: int
+    dataset: Dataset | Mixture, *, sampler: Sampler, window: Window, anchors: Anchors, seed: int
 ) -> dict[str, Any]:
     """Return what decides the order of samples: a position of another order means nothing."""
     mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
-        "order": order_version,
+        "order": order.VERSION,
         "dataset": dataset.id,
         "fingerprint": dataset.fingerprint,
         "sampler": repr(sampler),
@@ -41,7 +41,7 @@ def save(mine: Mapping[str, Any], position: Position) -> dict[str, Any]:
 
 
 def load(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Position:
-    """Read the position out of ``state``; its version of the order may be an older one than that of ``mine``.
+    """Read the position out of ``state``.
 
     Raises
     ------
@@ -53,9 +53,7 @@ def load(mine: Mapping[str, Any], state: Mapping[str, Any]) -> Position:
     if missing:
         raise WrongState(f"this is not the state of a loader: no {', '.join(missing)}.")
     keys = dict.fromkeys([*mine, *(key for key in _MIXED if key in state)])
-    wrong = [key for key in keys if key not in ("order", "dataset") and state.get(key) != mine.get(key)]
-    if state["order"] not in order.VERSIONS:
-        wrong.insert(0, "order")
+    wrong = [key for key in keys if key != "dataset" and state.get(key) != mine.get(key)]
     if wrong:
         raise WrongState(
             f"this state is of {_summary(state)}; this loader is on {_summary(mine)}."
@@ -92,8 +90,7 @@ def _summary(kind: Mapping[str, Any]) -> str:
 
 def _hint(wrong: list[str], state: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     if "order" in wrong:
-        known = " and ".join(map(str, order.VERSIONS))
-        return f"it was saved by a release of rlds with order {state['order']}; this one knows {known}"
+        return f"it was saved by a release of rlds with order {state['order']}; this one has {order.VERSION}"
     if all("members" in kind for kind in (state, mine)) and wrong[0] in ("fingerprint", *_MIXED):
         theirs = {**state["members"], "weights": state.get("weights")}
         ours = {**mine["members"], "weights": mine["weights"]}

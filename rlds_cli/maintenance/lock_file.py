@@ -201,8 +201,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
     id = _id(value.member("id"))
     for _, digest in value.member("fields").members():
         digest.matching(_DIGEST, "a digest of 64 hexadecimal digits")
-    made_by = value.optional("made_by")
-    steps = made_by.items() if made_by else []
+    steps = value.member("made_by").items()
     for step in steps:
         _check_step(step)
     if steps:
@@ -249,8 +248,8 @@ def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
     return tuple(found.values())
 
 
-def _address(value: _Value) -> str | None:
-    """Return an address of the network or the package; None for a local file, which other machines do not have."""
+def _address(value: _Value) -> str:
+    """Return an address of the network or the package: other machines do not have a local file."""
     url = value.text()
     try:
         parts = urlsplit(url)
@@ -258,8 +257,6 @@ def _address(value: _Value) -> str | None:
     except ValueError:
         raise value.wrong("an address") from None
     scheme = url.partition(":")[0]
-    if scheme == "file":  # from an earlier version
-        return None
     if scheme == "package":
         _Value(url.removeprefix("package:"), value.place).path()
         return url
@@ -309,7 +306,7 @@ def _check_entry(entry: _Value, id: str) -> None:
     holders = [entry, *(files.items() if files else ())]
     for urls in (u for holder in holders for k in ("urls", "tree") if (u := holder.optional(k))):
         for url in urls.items():
-            if url.text().startswith("package:") or _address(url) is None:
+            if _address(url).startswith("package:"):
                 raise url.wrong(f"an address of the network ({', '.join(network_schemes())})")
     for file in files.items() if files else ():
         file.member("path").path()

@@ -115,9 +115,7 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
     step = m.provenance[-1]
-    source, wanted = step.get("from"), str(step.get("source", "")).partition("+")[0]
-    if not source or not wanted:
-        return []
+    source, wanted = step["from"], step["source"].partition("+")[0]
     try:
         there = home.find(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:

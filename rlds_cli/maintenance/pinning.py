@@ -158,13 +158,13 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
     if not steps:
         return "it was created from values in Python" if m.reader == "create" else ""
     for step in steps:
-        reference = str(step.get("reference"))
+        reference = step["reference"]
         named = ":" in reference or builtin.get(reference) is not None
         if not named or step.get("held"):
             return (
                 f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
             )
-    if "+" in str(steps[0].get("source")) and str(steps[0].get("reference")).replace("-", "_") not in _SELECTING:
+    if "+" in steps[0]["source"] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
         return f"it was made of a selection of the episodes of {steps[0]['from']}"
     return ""
 

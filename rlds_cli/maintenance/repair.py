@@ -147,7 +147,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
     if origins.contradicted(path):
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
-        return f"it was made of {m.provenance[-1].get('from')}: rlds preprocess makes it again, with --force"
+        return f"it was made of {m.provenance[-1]['from']}: rlds preprocess makes it again, with --force"
     if origins.described(path) is not None:
         return ""
     return _lost(path) if id.family == "local" else _unknown(id)

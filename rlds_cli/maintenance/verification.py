@@ -15,7 +15,6 @@ import numpy as np
 
 from rlds_cli import archives, ids, settings
 from rlds_cli.archives import ArchivedStep, ArchivedValue
-from rlds_cli.checks.source import reader_faults
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import RldsError
@@ -80,7 +79,7 @@ def verify(
         found,
         ok=not problems and not of_packed,
         problems=(*problems, *of_packed.values()),
-        remarks=(*found.remarks, *remarks, *_outdated(path)),
+        remarks=(*found.remarks, *remarks),
         hint=hint,
         packed=tuple(of_packed),
     )
@@ -99,14 +98,6 @@ def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dic
         return check.check(Dataset(open_store(path, check=False)), there, intact=intact)
     except (RldsError, OSError, ValueError, KeyError):
         return {}  # the check of the dataset itself reports it
-
-
-def _outdated(path: Path) -> list[str]:
-    """Return known errors of the reader version that wrote an intact dataset."""
-    try:
-        return reader_faults(Dataset(open_store(path, check=False)))
-    except (RldsError, OSError, ValueError, KeyError):
-        return []  # the check of the dataset itself reports it
 
 
 def _digits(expect: str) -> str:

@@ -144,7 +144,7 @@ class Pipeline:
         there = dataset.schema
         asked = {n for key in self.fields for n in task.matching(dataset, key)}
         steps = dataset.manifest.provenance[len(self.dataset.manifest.provenance) :]
-        changed = {n for step in steps for n in step.get("changed", ()) if n in there}
+        changed = {n for step in steps for n in step["changed"] if n in there}
         return sorted(asked | changed | {n for n in FLAGS if n in there})
 
     @property

@@ -181,9 +181,7 @@ def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
 def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
     """Return the plan for the whole dataset if all episodes were like this one."""
     kept = len(results) == 1 and results[0].length == before.length
-    changed = {
-        n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step.get("changed", ())
-    }
+    changed = {n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step["changed"]}
     untouched = frozenset(n for n in made.schema if kept and n not in changed)
     return WritePlan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
 

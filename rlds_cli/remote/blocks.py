@@ -8,9 +8,6 @@
 
 A reader gets the hashes of groups first. A whole group is proved by these alone. A block that comes without the rest of
 its group is proved by the list of the group, which the hash of the group proves.
-
-An object whose hashes were written by an earlier version has no list of its blocks: the hash of a group is that of its
-bytes, and groups come whole.
 """
 
 from __future__ import annotations
@@ -76,9 +73,9 @@ def hashes_of_groups(blocks: bytes) -> bytes:
     return b"".join(hashlib.sha256(blocks[at : at + _LIST]).digest() for at in range(0, len(blocks), _LIST))
 
 
-def hash_of_group(data: bytes | memoryview, *, listed: bool) -> bytes:
-    """Return the hash of a group from its bytes; ``listed``: of an object that has a list of its blocks."""
-    return hashlib.sha256(hashes_of_blocks(data) if listed else data).digest()
+def hash_of_group(data: bytes | memoryview) -> bytes:
+    """Return the hash of a group from its bytes."""
+    return hashlib.sha256(hashes_of_blocks(data)).digest()
 
 
 class GroupHashes:
@@ -90,12 +87,10 @@ class GroupHashes:
         Of all objects, end to end.
     sizes : iterable of int
         Of the objects.
-    listed : iterable of bool
-        Whether an object has a list of its blocks.
     """
 
-    def __init__(self, hashes: memoryview, sizes: Iterable[int], listed: Iterable[bool]) -> None:
-        self._hashes, self._sizes, self._listed = hashes, [*sizes], [*listed]
+    def __init__(self, hashes: memoryview, sizes: Iterable[int]) -> None:
+        self._hashes, self._sizes = hashes, [*sizes]
         self._first = [0]
         for size in self._sizes:
             self._first.append(self._first[-1] + groups_of(size))
@@ -110,10 +105,10 @@ class GroupHashes:
 
     def is_group(self, number: int, group: int, data: bytes | memoryview) -> bool:
         """Return whether ``data`` is group ``group`` of an object."""
-        return hash_of_group(data, listed=self._listed[number]) == self._at(number, group)
+        return hash_of_group(data) == self._at(number, group)
 
     def is_list(self, number: int, group: int, blocks: bytes) -> bool:
-        """Return whether ``blocks`` are the hashes of the blocks of a group of an object that has lists."""
+        """Return whether ``blocks`` are the hashes of the blocks of a group of an object."""
         return hashlib.sha256(blocks).digest() == self._at(number, group)
 
     def list_of(self, number: int, group: int) -> tuple[int, int]:

@@ -337,15 +337,14 @@ class RemoteContent(Content):
                 block = last
 
     def _run(self, number: int, offset: int, end: int, take: Take) -> None:
-        """Fetch the blocks or groups that hold a range, and give the range to ``take``."""
-        unit, size = BLOCK if self.index.objects[number].listed else GROUP, self._size(number)
+        """Fetch the blocks that hold a range, and give the range to ``take``."""
 
         def give(at: int, data: Chunk) -> None:
             if at < offset or at + len(data) > end:
                 self._keep(number, at, data)
             take(memoryview(data)[max(0, offset - at) : end - at])
 
-        self._fetch(number, offset // unit * unit, min(-(-end // unit) * unit, size), give)
+        self._fetch(number, offset // BLOCK * BLOCK, min(-(-end // BLOCK) * BLOCK, self._size(number)), give)
 
     def _keep(self, number: int, start: int, data: Chunk) -> None:
         """Keep blocks of an object in memory."""
@@ -438,8 +437,6 @@ class RemoteContent(Content):
         group = at // GROUP
         if blocks is not None:
             return hashes_of_blocks(data) == blocks[at % GROUP // BLOCK * HASH :][:HASH]
-        if not self.index.objects[number].listed:
-            return self._hashes.is_group(number, group, data)
         blocks = hashes_of_blocks(data)
         right = self._hashes.is_list(number, group, blocks)
         if right:
@@ -465,10 +462,6 @@ class RemoteContent(Content):
                 hint="open it again; blocks that are here already stay readable",
             ) from e
 
-    def has_blocks(self, path: str) -> bool:
-        """Return whether single blocks of a file can be fetched and checked."""
-        return all(self.index.objects[p.object].listed for p in self.file(path).pieces)
-
     def is_right(self, path: str, start: int, data: memoryview) -> bool:
         """Return whether data is a block of a file, as far as hashes of single blocks tell: else False."""
         pieces, end = self.file(path).pieces, start + len(data)
@@ -478,7 +471,7 @@ class RemoteContent(Content):
         p = pieces[k]
         offset = p.offset + start - p.at
         o = self.index.objects[p.object]
-        if offset % BLOCK or not (len(data) == BLOCK or offset + len(data) == o.size) or not o.listed:
+        if offset % BLOCK or not (len(data) == BLOCK or offset + len(data) == o.size):
             return False
         try:
             return self._is_right(p.object, offset, data, self._lists.of(p.object, offset // GROUP))

@@ -2,18 +2,16 @@
 
 ::
 
-    {"rlds_dataset": 2, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
+    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
      "manifest": sha256 of zarr.json,
      "sha256": of this text, with zeros in place of it,
-     "objects": [[sha256, size, listed], ...],             objects/<sha256>, and blocks/<sha256> where it is listed
+     "objects": [[sha256, size], ...],                     objects/<sha256> and blocks/<sha256>
      "groups": [sha256, size],                             groups/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
 A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
 ``offset`` on. What no piece covers is a hole: rows that a dataset which grows does not need. `blocks` tells of the
-hashes. An index of format 1 has objects ``[sha256, size]`` without lists of blocks, and ``blocks``, the object
-``blocks/<sha256>``, in place of ``groups``. The index may come from a stranger, so every value is checked before it is
-used.
+hashes. The index may come from a stranger, so every value is checked before it is used.
 """
 
 from __future__ import annotations
@@ -31,11 +29,10 @@ from rlds_cli.files import json as documents
 from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
 
 NAME = "rlds.json"
-FORMAT = 2
+FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
 MANIFEST = "zarr.json"
-_GROUPS = {1: "blocks", 2: "groups"}  # by format: member, and directory, of the hashes of groups
 _NONE = "0" * 64
 _OWN = b'"sha256": "%s"'
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -69,11 +66,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A file that never changes, named by the sha256 of its content; ``listed`` if the hashes of its blocks are."""
+    """A file that never changes, named by the sha256 of its content."""
 
     sha256: str
     size: int
-    listed: bool = True
 
     @property
     def name(self) -> str:
@@ -81,14 +77,14 @@ class Object:
         return f"objects/{self.sha256}"
 
     @property
-    def list(self) -> tuple[str, int] | None:
-        """Name below the address, and bytes, of the list of the hashes of its blocks, if there is one."""
-        return (f"blocks/{self.sha256}", HASH * blocks_of(self.size)) if self.listed else None
+    def list(self) -> tuple[str, int]:
+        """Name below the address, and bytes, of the list of the hashes of its blocks."""
+        return f"blocks/{self.sha256}", HASH * blocks_of(self.size)
 
     @property
     def stored(self) -> dict[str, int]:
         """Names and sizes of the files at the address that belong to it."""
-        return {self.name: self.size} | dict([self.list] if self.list else [])
+        return {self.name: self.size} | dict([self.list])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +99,11 @@ class Index:
     groups: Object
     files: tuple[File, ...]
     rlds_version: str = field(default=__version__)
-    format: int = FORMAT
 
     @property
     def groups_name(self) -> str:
         """Name of the object with the hashes of groups."""
-        return f"{_GROUPS[self.format]}/{self.groups.sha256}"
+        return f"groups/{self.groups.sha256}"
 
     @property
     def size(self) -> int:
@@ -122,15 +117,15 @@ class Index:
     def to_bytes(self) -> bytes:
         """Return the JSON text."""
         content = {
-            "rlds_dataset": self.format,
+            "rlds_dataset": FORMAT,
             "rlds_version": self.rlds_version,
             "id": self.id,
             "fingerprint": self.fingerprint,
             "generation": self.generation,
             "manifest": self.manifest,
             "sha256": _NONE,
-            _GROUPS[self.format]: [self.groups.sha256, self.groups.size],
-            "objects": [[o.sha256, o.size, o.listed][: self.format + 1] for o in self.objects],
+            "groups": [self.groups.sha256, self.groups.size],
+            "objects": [[o.sha256, o.size] for o in self.objects],
         }
         files = (
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
@@ -163,7 +158,7 @@ def parse(text: bytes, where: str) -> Index:
                 hint="pip install --upgrade rlds-cli",
             )
         _check_own(text, content.get("sha256"))
-        return _index(content, version)
+        return _index(content)
     except NewerFormat:
         raise
     except (ValueError, RldsError) as e:
@@ -172,25 +167,24 @@ def parse(text: bytes, where: str) -> Index:
 
 
 def _check_own(text: bytes, told: Any) -> None:
-    """Refuse a text that is not as it was written: what came may be damaged. A text without its sha256 passes."""
-    if told is not None:
-        plain = text.replace(_OWN % _sha(told).encode(), _OWN % _NONE.encode(), 1)
-        if hashlib.sha256(plain).hexdigest() != told:
-            raise ValueError("it is not as it was written: it has another sha256 than it says")
+    """Refuse a text that is not as it was written: what came may be damaged."""
+    plain = text.replace(_OWN % _sha(told).encode(), _OWN % _NONE.encode(), 1)
+    if hashlib.sha256(plain).hexdigest() != told:
+        raise ValueError("it is not as it was written: it has another sha256 than it says")
 
 
-def _index(content: dict[str, Any], format: int) -> Index:
+def _index(content: dict[str, Any]) -> Index:
     id = str(ids.parse(_text(content.get("id"), "id")))
     fingerprint = _text(content.get("fingerprint"), "fingerprint")
     kind = _FINGERPRINT.fullmatch(fingerprint)
     generation = content.get("generation")
     if kind is None or (kind["kind"] == "2") != (generation is not None):
         raise ValueError("a fingerprint that is none, or of another kind of dataset")
-    objects = tuple(_object(o, format) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
+    objects = tuple(_object(o) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
     if len({o.sha256 for o in objects}) != len(objects):
         raise ValueError("an object occurs twice")
-    sha256, size = _members(content.get(_GROUPS[format]), 2, "hashes")
-    groups = Object(_sha(sha256), _number(size, MOST_HASHES + 1, "a size"), listed=False)
+    sha256, size = _members(content.get("groups"), 2, "hashes")
+    groups = Object(_sha(sha256), _number(size, MOST_HASHES + 1, "a size"))
     if groups.size != HASH * sum(groups_of(o.size) for o in objects):
         raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
     files = tuple(
@@ -211,7 +205,6 @@ def _index(content: dict[str, Any], format: int) -> Index:
         groups=groups,
         files=files,
         rlds_version=version[:40] if isinstance(version, str) else "",
-        format=format,
     )
 
 
@@ -263,11 +256,9 @@ def _path(value: Any) -> str:
     return value
 
 
-def _object(value: Any, format: int) -> Object:
-    sha256, size, *listed = _members(value, format + 1, "an object")
-    if listed and type(listed[0]) is not bool:
-        raise ValueError("an object that does not say whether its blocks are listed")
-    found = Object(_sha(sha256), _number(size, _LARGEST + 1, "a size"), any(listed))
+def _object(value: Any) -> Object:
+    sha256, size = _members(value, 2, "an object")
+    found = Object(_sha(sha256), _number(size, _LARGEST + 1, "a size"))
     if found.size < 1:
         raise ValueError("an object is empty")
     return found

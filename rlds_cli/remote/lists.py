@@ -44,7 +44,7 @@ class BlockLists:
         self._path, self._index, self._groups, self._store, self._told = path, index, groups, store, told
         self._first = [0]
         for o in index.objects:
-            self._first.append(self._first[-1] + (o.list[1] if o.list else 0))
+            self._first.append(self._first[-1] + o.list[1])
         self._descriptor = -1
         self.after_fork()
 
@@ -91,7 +91,7 @@ class BlockLists:
 
     def _fetched(self, number: int, group: int, first: int) -> bytes:
         start, length = self._groups.list_of(number, group)
-        name, size = self._index.objects[number].list or ("", 0)
+        name, size = self._index.objects[number].list
         many = min(_RANGE, size - first)
         for _ in range(ATTEMPTS):
             data = self._store().read_range(name, first, many)

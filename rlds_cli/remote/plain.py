@@ -120,13 +120,7 @@ def _ordinary(objects: Objects, document: bytes, stats: Stats, directory: Path) 
     except RldsError as e:
         what = e.message.replace(f"{directory}/", "").rstrip(".")
         raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
-    if not m.files:
-        raise DamagedDataset(
-            f"{where} is a plain copy of a dataset that was written without digests of its files, which cannot be "
-            "checked where it is.",
-            hint="rlds push ID ADDRESS sends it in a form that can; or copy it to this disk",
-        )
-    if not sealing.own_digest(directory):
+    if not sealing.has_own_digest(directory):
         raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint="copy it again")
     if not where.matches(m.fingerprint):
         raise WrongFingerprint(f"{where} has {short(m.fingerprint)}, and {where.pin} was asked for.")

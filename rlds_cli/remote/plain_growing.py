@@ -62,7 +62,7 @@ def read_head(objects: Objects, document: bytes, stats: Stats, directory: Path) 
     DownloadFailed
     """
     where = objects.address
-    if sealing.own_digest(directory) is False:
+    if not sealing.has_own_digest(directory):
         raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint="copy it again")
     found = objects.read(generations.FILE)
     if found is None:

@@ -58,7 +58,7 @@ from rlds_cli.remote.blocks import groups_of
 LOCK = "room.lock"
 MAP, PINS, FETCHING, FILES, ROWS = "map", "pins", "fetching", "files.json", "rows"
 MANY = GROUP // BLOCK  # blocks of a group
-_MAGIC = b"rldsmap2"
+_MAGIC = b"rldsmap1"
 _HEADER = 4096
 _BOOT, _SLOTS_USED, _GONE, _TAKEN, _FIGURES = slice(8, 72), 72, 76, 80, 96  # places in the header
 _SLOTS = 1024

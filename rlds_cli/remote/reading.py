@@ -98,7 +98,7 @@ def read_hashes(objects: Objects, index: Index) -> bytes:
 
 def group_hashes(index: Index, hashes: bytes | memoryview) -> GroupHashes:
     """Return the hashes of the groups of an index's objects."""
-    return GroupHashes(memoryview(hashes), (o.size for o in index.objects), (o.listed for o in index.objects))
+    return GroupHashes(memoryview(hashes), (o.size for o in index.objects))
 
 
 def read_groups(objects: Objects, index: Index) -> GroupHashes:

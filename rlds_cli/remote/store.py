@@ -181,7 +181,6 @@ class Access:
             self.pinned.name,
             files,
             source,
-            whole=[number for number, path in enumerate(paths) if not of.has_blocks(path)],
             check=lambda file, start, data: of.is_right(files[file].path, start, data),
             timeout=self._seconds,
             where=str(self.address),

@@ -269,11 +269,10 @@ def _provenance(steps: tuple[Mapping[str, Any], ...]) -> str | None:
 
 
 def _made(step: Mapping[str, Any]) -> str:
-    args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
-    function = str(step.get("reference") or step.get("function"))
-    source = short(str(step.get("source", "")).partition("+")[0])
-    call, origin = code(visible.within(f"{function}({args})")), code(str(step.get("from")))
-    return f"{call}, unit {plain(str(step.get('unit')))}, from {origin} ({plain(source)})"
+    args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
+    source = short(step["source"].partition("+")[0])
+    call, origin = code(visible.within(f"{step['reference']}({args})")), code(step["from"])
+    return f"{call}, unit {plain(step['unit'])}, from {origin} ({plain(source)})"
 
 
 def _notes(s: Summary) -> str | None:

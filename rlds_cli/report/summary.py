@@ -373,7 +373,7 @@ def summarise_derived(ds: Dataset) -> Outcome:
 
 def _findings_of_changed(ds: Dataset) -> tuple[Finding, ...]:
     """Return findings about new and changed fields; checks of the source report the others."""
-    changed = {n for step in ds.manifest.provenance[-1:] for n in step.get("changed", ())}
+    changed = {n for step in ds.manifest.provenance[-1:] for n in step["changed"]}
     about = (f for f in manifest_findings(ds) if f.severity != "note" and f.check != "defects")
     return ranked(f for f in about if f.field is not None and f.field in changed)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from rlds_cli.errors import RldsError
-from rlds_cli.remote.blocks import GROUP, Hasher, hash_of_group, hashes_of_groups
+from rlds_cli.remote.blocks import Hasher, hashes_of_groups
 from rlds_cli.remote.index import Index, Object, Piece
 from rlds_cli.remote.objects import Chunk
 from rlds_cli.sharing.packing import Known
@@ -31,48 +31,28 @@ def check(known: Known, o: Object, index: Index) -> bytes | None:
     number = next(k for k, other in enumerate(known.index.objects) if other.sha256 == o.sha256)
     wanted = index.objects.index(o)
     pieces = _Pieces(p for f in index.files for p in f.pieces if p.object == wanted)
-    hasher, groups = Hasher(), _Groups()
+    hasher = Hasher()
     try:
 
         def take(chunk: Chunk) -> None:
             hasher.update(chunk)
             pieces.update(chunk)
-            if not o.listed:
-                groups.update(chunk)
 
         known.objects.fetch(o.name, 0, o.size, take)
         expected = known.hashes.of(number)
     except RldsError:
         return None
     sha256, blocks = hasher.result()
-    found = hashes_of_groups(blocks) if o.listed else groups.result()
-    return blocks if sha256 == o.sha256 and found == expected and pieces.are_right() else None
+    right = sha256 == o.sha256 and hashes_of_groups(blocks) == expected and pieces.are_right()
+    return blocks if right else None
 
 
 def is_list(known: Known, o: Object, blocks: bytes) -> bool:
     """Return whether the list of an object's blocks beside the address is what it should be."""
-    name, size = o.list or ("", 0)
+    name, size = o.list
     with suppress(RldsError):
         return known.objects.read_range(name, 0, size) == blocks
     return False
-
-
-class _Groups:
-    """Hashes the groups of an object whose blocks are not listed."""
-
-    def __init__(self) -> None:
-        self._data, self._found = bytearray(), bytearray()
-
-    def update(self, chunk: Chunk) -> None:
-        """Add the next bytes."""
-        self._data += chunk
-        while len(self._data) >= GROUP:
-            self._found += hash_of_group(bytes(self._data[:GROUP]), listed=False)
-            del self._data[:GROUP]
-
-    def result(self) -> bytes:
-        """Return the hashes end to end."""
-        return bytes(self._found) + (hash_of_group(bytes(self._data), listed=False) if self._data else b"")
 
 
 class _Pieces:

@@ -184,11 +184,11 @@ class _Ranges:
             self._known[key] = h.hexdigest()
         return self._known[key]
 
-    def is_group(self, file: LocalFile, at: int, group: bytes, *, listed: bool) -> bool:
+    def is_group(self, file: LocalFile, at: int, group: bytes) -> bool:
         """Return whether a group of blocks from ``at`` on has a hash."""
         data = b"".join(_chunks(Span(file, at, GROUP)))
         self._told(len(data))
-        return hash_of_group(data, listed=listed) == group
+        return hash_of_group(data) == group
 
 
 def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges: _Ranges) -> list[Match]:
@@ -222,11 +222,11 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
 def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
     """Yield the parts of a piece whose groups of blocks are the same in a file: that of rows before a change."""
     first, stop = groups_of(piece.offset), (piece.offset + piece.length) // GROUP
-    hashes, listed = known.hashes.of(piece.object), known.index.objects[piece.object].listed
+    hashes = known.hashes.of(piece.object)
 
     def is_equal(group: int) -> bool:
         at = piece.at + group * GROUP - piece.offset
-        return ranges.is_group(file, at, hashes[HASH * group : HASH * (group + 1)], listed=listed)
+        return ranges.is_group(file, at, hashes[HASH * group : HASH * (group + 1)])
 
     looked = range(first, stop, max(1, (stop - first) // _LOOKS))
     if not any(map(is_equal, looked)):
@@ -514,7 +514,7 @@ def _assembled(
         generation=snapshot.generation,
         manifest=snapshot.manifest,
         objects=tuple(objects),
-        groups=Object(name, len(data), listed=False),
+        groups=Object(name, len(data)),
         files=tuple(
             File(f.path, f.size, tuple(sorted(pieces[f.path], key=lambda p: p.at)))
             for f in sorted(snapshot.files, key=lambda f: f.path)

@@ -265,7 +265,7 @@ def stored(objects: Objects) -> dict[str, int]:
 
 
 def is_there(o: Object, there: Mapping[str, int]) -> bool:
-    """Return whether an object is ``there`` (names and sizes), with the list of its blocks if it has one."""
+    """Return whether an object is ``there`` (names and sizes), with the list of its blocks."""
     return o.stored.items() <= there.items()
 
 
@@ -351,7 +351,7 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
         blocks = copies.check(known, o, plan.index)
         if blocks is None or not objects.copy(known.objects, o.name):  # also over one that another push left
             raise _NotCopied(str(known.objects.address))
-        if o.list is not None and not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
+        if not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
             objects.put(o.list[0], Body.of(blocks))
     todo = [made for made in plan.new if not is_there(made.object, there)]
     told = _Told(id, "send", sum(made.object.size for made in todo), tell)
@@ -361,7 +361,6 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
 
 def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = lambda done: None) -> None:
     """Send an object, after the list of the hashes of its blocks; raises UploadFailed."""
-    assert made.object.list is not None
     objects.put(made.object.list[0], Body.of(made.blocks))
     objects.put(made.object.name, made.body(told))
 

@@ -76,7 +76,7 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     problems += [p for c in checked for p in c.problems]
     columns, wrong = _check_episodes(path, {c.name for c in checked if not c.problems}, threads)
     problems += [p for p in wrong if p not in problems]
-    problems += [*_check_others(path, m), *sealing.check(path, m, threads).problems]
+    problems += [*_check_others(path, m), *sealing.check(path, m, threads)]
     known = {c.name: c.digest for c in checked if c.digest is not None}
     fingerprint = None
     if columns is not None and len(known) == len(m.fields):
@@ -658,6 +658,7 @@ def _reads(start: Array, stop: Array, first: int, end: int) -> Iterator[tuple[An
 
 def _sum_of(name: str, stored: Array | None, found: Array) -> Iterator[tuple[str, str]]:
     if stored is None:
+        yield name, "is missing"
         return
     # The same numbers are added in another order here, so sums differ by rounding, more so where terms cancel.
     finite = np.abs(found[np.isfinite(found)])

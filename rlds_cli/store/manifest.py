@@ -114,8 +114,8 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
     stored = tuple(StoredField(**{**f, "shape": tuple(f["shape"])}) for f in d.pop("fields"))
     counts = Counts(**d.pop("counts"))
     for name in ("provenance", "metadata", "notes"):
-        d[name] = tuple(d.get(name, ()))
-    return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d.get("stats", {}))})
+        d[name] = tuple(d[name])
+    return Manifest(fields=stored, counts=counts, **{**d, "stats": _decode(d["stats"])})
 
 
 def read(dataset: Path) -> Manifest:

@@ -93,7 +93,7 @@ def check_listing(directory: Path, m: Manifest) -> None:
     DamagedDataset
     """
     try:
-        intact = not m.files or m.files == sha256_of(directory / LISTING)
+        intact = m.files == sha256_of(directory / LISTING)
     except OSError:
         intact = False
     if not intact:
@@ -105,39 +105,26 @@ def below(digests: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     return {new + name.removeprefix(old): digest for name, digest in digests.items() if name.startswith(f"{old}/")}
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """The result of a check of the files; ``covers`` is False for old datasets without digests of files."""
-
-    problems: tuple[Problem, ...]
-    covers: bool
-
-
-def check(directory: Path, m: Manifest, threads: int) -> Seal:
+def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
     """Compare the manifest and every listed file with their digests."""
-    found, files = own_digest(directory), listed(directory)
-    if found is None and not m.files and not files:
-        return Seal((), covers=False)
-    problems = [] if found else [Problem("manifest", "its digest is not that of zarr.json")]
+    problems = [] if has_own_digest(directory) else [Problem("manifest", "its digest is not that of zarr.json")]
     try:
         intact = m.files == sha256_of(directory / LISTING)
     except OSError as e:
-        return Seal((*problems, Problem(LISTING, f"cannot be read: {e.strerror}")), covers=True)
+        return (*problems, Problem(LISTING, f"cannot be read: {e.strerror}"))
     if not intact:
-        return Seal((*problems, Problem(LISTING, "is not what the manifest says: the digests of files")), covers=True)
-    there = _files(directory)
+        return (*problems, Problem(LISTING, "is not what the manifest says: the digests of files"))
+    there, files = _files(directory), listed(directory)
     with ThreadPoolExecutor(threads) as pool:
         problems += filter(None, pool.map(lambda name: _compare(directory, name, files[name], there), sorted(files)))
     added = sorted(n for n in there - set(files) if n.startswith("episodes/") and "/." not in n)
-    return Seal((*problems, *(Problem(n, "is not of this dataset") for n in added)), covers=True)
+    return (*problems, *(Problem(n, "is not of this dataset") for n in added))
 
 
-def own_digest(directory: Path) -> bool | None:
-    """Return whether the manifest's file has the digest that it states; None if it states none."""
+def has_own_digest(directory: Path) -> bool:
+    """Return whether the manifest's file has the digest that it states."""
     text = (directory / MANIFEST).read_bytes().decode("utf-8", "surrogateescape")
     head, key, tail = text.rpartition(_KEY)
-    if not key:
-        return None
     plain = head + key + _NONE + tail[64:]
     return hashlib.sha256(plain.encode("utf-8", "surrogateescape")).hexdigest() == tail[:64]
 

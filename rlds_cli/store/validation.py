@@ -35,7 +35,6 @@ _LONGEST_NAME, _LONGEST_COLUMN = 1 << 14, 100
 _ELEMENTS = ("mean", "std", "min", "max", "q01", "q99")  # statistics of each element of a row
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _DIGEST = re.compile("[0-9a-f]{64}")
-_DIGEST_OR_NONE = re.compile("([0-9a-f]{64})?")
 _FINGERPRINT = re.compile("rlds[12]:[0-9a-f]{64}")
 _FLAGS, _REWARD = ("next/terminated", "next/truncated"), "next/reward"
 
@@ -60,7 +59,7 @@ def check(manifest: Any) -> None:
     _check_counts(manifest["counts"])
     _check_growing(manifest)
     _check_rows(manifest["counts"]["rows"], fields)
-    _check_stats(manifest.get("stats", {}), {f["name"]: f for f in fields})
+    _check_stats(manifest["stats"], {f["name"]: f for f in fields})
 
 
 def shape(value: Any, where: str, *, itemsize: int = 1, most: int = MOST_BYTES) -> tuple[int, ...]:
@@ -266,8 +265,9 @@ _COUNTS = _record(
     closed=True,
 )
 _STATS = _record(
-    {"count": _whole(), **dict.fromkeys(_ELEMENTS, _any)},  # `_check_stats` compares their shapes with the fields'
     {
+        "count": _whole(),
+        **dict.fromkeys(_ELEMENTS, _any),  # `_check_stats` compares their shapes with the fields'
         "nonfinite": _whole(0, MOST_BYTES),
         "histogram": _list(_whole(0, MOST_BYTES), most=MAX_WIDTH),
         "low": _number,
@@ -319,14 +319,15 @@ _PORTION = _record(
 )
 _OPTIONS = _record({}, {"portion": _or_none(_PORTION), "fields": _or_none(_mapping())})
 _STEP = _record(
-    {"from": _text},
     {
+        **dict.fromkeys(("id", "from", "reference", "function", "source", "key", "code", "unit", "arrays"), _text),
         "changed": _list(_text),
-        **dict.fromkeys(("id", "reference", "function", "source", "key", "code", "unit", "arrays"), _or_none(_text)),
         "keeps_steps": _flag,
         "files": _list(_list(_text)),
-        "args": _or_none(_mapping()),
+        "args": _mapping(),
         "fields": _or_none(_list(_text)),
+    },
+    {
         "state": _record({"metadata": _text}, {"sha256": _text}),
         "pipeline": _record({"functions": _list(_mapping(), least=1)}),
     },
@@ -383,22 +384,22 @@ _MANIFEST = _record(
         "fingerprint": _like(_FINGERPRINT, "a fingerprint"),
         "created": _text,
         "rlds_version": _text,
-    },
-    {
         "reader": _text,
         "reader_version": _whole(),
-        "episodes_by": _or_none(_text),
+        "episodes_by": _text,
         "facts": _FACTS,
         "spaces": _mapping(_or_none(_space)),
         "env": _ENV,
         "stats": _mapping(_STATS),
         "archive": _ARCHIVE,
-        "files": _like(_DIGEST_OR_NONE, "a sha256"),
+        "files": _text,
         "options": _OPTIONS,
         "provenance": _list(_STEP),
         "metadata": _list(_text),
         "notes": _list(_NOTE),
         "shared": _mapping(_one_of("link", "reflink", "copy")),
+    },
+    {
         "episode_columns": _mapping(_COLUMN, _column_name),
         "growing": _record({}, {"segment_rows": _segment_rows, "keep": _KEEP}),
     },
@@ -452,6 +453,7 @@ def _check_growing(manifest: Mapping[str, Any]) -> None:
     """Check what datasets that grow have, and what they never have."""
     growing = manifest.get("growing")
     if not growing:
+        _like(_DIGEST, "a sha256")(manifest["files"], "the manifest: files")
         return
     if "segment_rows" not in growing:
         raise ValueError('growing lacks "segment_rows"')

@@ -171,7 +171,14 @@ def requests_into_the_network(scene: Scene) -> None:
 
         threading.Thread(target=accept, daemon=True).start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/admin"
-        entry = {"id": "local/x", "fingerprint": f"rlds1:{'0' * 64}", "fields": {}, "files": [], "options": {}}
+        entry = {
+            "id": "local/x",
+            "fingerprint": f"rlds1:{'0' * 64}",
+            "fields": {},
+            "files": [],
+            "options": {},
+            "made_by": [],
+        }
         lock = scene.work / "rlds.lock"
         lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{url}/"}]}))
         scene.refused(scene.run("sync", lock), "--allow-address")

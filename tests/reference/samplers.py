@@ -24,10 +24,10 @@ def sequential(counts: Sequence[int]) -> list[tuple[int, int]]:
     return numbered(counts)
 
 
-def shuffled(counts: Sequence[int], seed: int, epoch: int, version: int = 2) -> list[tuple[int, int]]:
+def shuffled(counts: Sequence[int], seed: int, epoch: int) -> list[tuple[int, int]]:
     """An epoch of a shuffle."""
     windows = numbered(counts)
-    return [windows[i] for i in shuffles.shuffled(seed, epoch, len(windows), version)]
+    return [windows[i] for i in shuffles.shuffled(seed, epoch, len(windows))]
 
 
 def uniform(counts: Sequence[int], seed: int, epoch: int, samples: int) -> list[tuple[int, int]]:

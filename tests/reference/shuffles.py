@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 SHUFFLE = 2  # the stream of Philox that shuffles draw from
-ROUNDS = {1: 4, 2: 6}
-SORTED = {1: 0, 2: 4096}
+ROUNDS = 6
+SORTED = 4096
 
 
 def philox(seed: int, epoch: int, stream: int, position: int, salt: int = 0) -> int:
@@ -16,13 +16,13 @@ def philox(seed: int, epoch: int, stream: int, position: int, salt: int = 0) -> 
     return int(np.random.Philox(key=key, counter=counter).random_raw(4)[position % 4])
 
 
-def shuffled(seed: int, epoch: int, n: int, version: int, salt: int = 0) -> list[int]:
+def shuffled(seed: int, epoch: int, n: int, salt: int = 0) -> list[int]:
     """Where [0, n) goes."""
-    if n <= SORTED[version]:
+    if n <= SORTED:
         bits = (n - 1).bit_length()
         draws = [philox(seed, epoch, SHUFFLE, i, salt) >> bits for i in range(n)]
         return sorted(range(n), key=lambda i: (draws[i], i))
-    keys = [philox(seed, epoch, SHUFFLE, i, salt) % 2**32 for i in range(ROUNDS[version])]
+    keys = [philox(seed, epoch, SHUFFLE, i, salt) % 2**32 for i in range(ROUNDS)]
     return [feistel(x, n, keys) for x in range(n)]
 
 

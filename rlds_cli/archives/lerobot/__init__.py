@@ -33,7 +33,7 @@ from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import FLAGS, VIDEO, Array, Chunk, Field, Note
 from rlds_cli.text import plural
 
-VERSION = 2
+VERSION = 1
 _DATA = ("data", "videos")  # below these lie the files of episodes, everything else describes
 PART_ROWS = 1 << 16
 _CHECKED_ROWS = 1 << 8  # read at a time to look for damage: rows may hold images

@@ -75,7 +75,7 @@ from rlds_cli.ted import (
     chunks,
 )
 
-VERSION = 2
+VERSION = 1
 choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")

@@ -194,12 +194,12 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 
 def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
-    args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
-    function = f"{step.get('reference') or step.get('function')}{f' ({args})' if args else ''}"
-    source = short(str(step.get("source", "")).partition("+")[0])
+    args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
+    function = f"{step['reference']}{f' ({args})' if args else ''}"
+    source = short(step["source"].partition("+")[0])
     reads = ", ".join(f"{name} (sha256 {sha[:12]})" for name, sha in (step.get("depends") or {}).items())
     reads = f", which reads {reads}" if reads else ""
-    return f"made by  {function}{reads}, unit {step.get('unit')}, from {step.get('from')} ({source})"
+    return f"made by  {function}{reads}, unit {step['unit']}, from {step['from']} ({source})"
 
 
 def _spaces(s: Summary) -> str:

@@ -34,7 +34,6 @@ MOST_WORKERS = 1024
 class SharedLoader(Protocol):
     """The parts of a `Loader` that its workers use."""
 
-    order_version: int
     ranks: Ranks
     schedule: Schedule
 
@@ -96,14 +95,14 @@ class TorchBatches(IterableDataset[Batch]):
                 'as_torch() of batches with backend="jax".', hint='backend="torch", or iterate over the loader itself'
             )
         self._loader, self._warned = loader, False
-        place = torch.tensor([0, *start, loader.order_version])
+        place = torch.tensor([0, *start])
         self._place = place.share_memory_()  # type: ignore[no-untyped-call]
         self._begun = torch.zeros(MOST_WORKERS, 2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
-    def move(self, position: Position, order_version: int) -> None:
-        """Begin the next pass at ``position`` of an order of this version."""
+    def move(self, position: Position) -> None:
+        """Begin the next pass at ``position``."""
         moves = int(self._place[0])
-        self._place[1:] = torch.tensor([*position, order_version])
+        self._place[1:] = torch.tensor(position)
         self._place[0] = moves + 1
 
     def __iter__(self) -> Iterator[Batch]:
@@ -115,7 +114,7 @@ class TorchBatches(IterableDataset[Batch]):
         if worker is None:
             self._warn_once(stacked)
             return iter(self._loader)
-        moves, epoch, sample, self._loader.order_version = self._place.tolist()
+        moves, epoch, sample = self._place.tolist()
         seen, passes = self._begun[worker.id].tolist()
         passes = passes if seen == moves else 0
         self._begun[worker.id] = torch.tensor([moves, passes + 1])

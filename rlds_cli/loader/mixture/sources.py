@@ -33,7 +33,7 @@ from rlds_cli.loader.mixture.shares import (
     dealt,
     normalised,
 )
-from rlds_cli.loader.order import VERSION, Order
+from rlds_cli.loader.order import Order
 from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report
@@ -47,10 +47,10 @@ from rlds_cli.text import did_you_mean
 
 
 @lru_cache(maxsize=256)
-def order_of(seed: int, name: str, epoch: int, version: int = VERSION) -> Order:
+def order_of(seed: int, name: str, epoch: int) -> Order:
     """Return the order of a member; with an empty name, that of the draws of members."""
     digest = hashlib.sha256(f"{seed} {epoch} {name}".encode()).digest()
-    return Order(int.from_bytes(digest[:8], "little"), version=version)
+    return Order(int.from_bytes(digest[:8], "little"))
 
 
 class MemberPlan:
@@ -176,7 +176,7 @@ class MemberSource:
 
         ``order`` is the mixture's.
         """
-        own = order_of(order.seed, self.name, order.epoch, order.version)
+        own = order_of(order.seed, self.name, order.epoch)
         if not len(places):
             return
         if self._endless:

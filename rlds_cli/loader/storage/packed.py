@@ -44,7 +44,7 @@ from rlds_cli.ted import Array
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-FORMAT = 2
+FORMAT = 1
 MOST_BYTES = 8 << 30  # of one file
 SHARE_OF_FREE = 10  # a file takes at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
@@ -53,7 +53,7 @@ BLOCK = 1 << 16  # bytes that are hashed at a time
 PIECE = 2 << 20  # bytes written at once: file systems with large folios map them as huge pages, 29 to 22 us a gather
 MOST_CHECKED = 64 << 20  # bytes that are hashed when a file is first mapped
 
-_MAGIC, _MAGIC_BEFORE = b"rldspak2", b"rldspack"
+_MAGIC = b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
 _HASH, _LONGEST_KEY = 32, 1 << 20
 _THREADS = 4
@@ -139,11 +139,6 @@ def content_of(dataset: Dataset) -> str:
 def files(dataset: Dataset, home: Path) -> list[Path]:
     """Return the files in a home that are packed from a dataset, sorted by name."""
     return sorted(file for file in (home / "packed").glob(f"{_short(dataset)}-*") if file.is_file())
-
-
-def is_older(fd: int) -> bool:
-    """Return whether the file is of the old format without hashes, which this version does not read."""
-    return _end(fd)[2] == _MAGIC_BEFORE
 
 
 def _end(fd: int) -> tuple[int, int, bytes]:

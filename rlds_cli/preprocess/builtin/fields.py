@@ -397,7 +397,7 @@ def _normalizer(source: Dataset, fields: tuple[str, ...], mode: Mode, eps: float
     return Normalize(source, fields, mode=mode, eps=eps)
 
 
-@builtin(version=2, prepare=_prepare_normalise, loader="Loader(ds, transform=Normalize(ds))")
+@builtin(version=1, prepare=_prepare_normalise, loader="Loader(ds, transform=Normalize(ds))")
 def normalise(
     episode: Batch, *, source: Dataset, fields: Names = "observation", mode: Mode = "std", eps: float = 1e-3
 ) -> Any:

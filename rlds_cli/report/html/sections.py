@@ -162,11 +162,10 @@ def _chain(steps: tuple[Mapping[str, Any], ...]) -> Markup | None:
 
 
 def _made(step: Mapping[str, Any]) -> Markup:
-    args = ", ".join(f"{k}={v}" for k, v in (step.get("args") or {}).items())
-    function = str(step.get("reference") or step.get("function"))
-    source = short(str(step.get("source", "")).partition("+")[0])
+    args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
+    source = short(step["source"].partition("+")[0])
     return join(
-        tag("code", f"{function}({args})"), f", unit {step.get('unit')}, from ", tag("code", str(step.get("from"))),
+        tag("code", f"{step['reference']}({args})"), f", unit {step['unit']}, from ", tag("code", step["from"]),
         f" ({source})",
     )  # fmt: skip
 

@@ -1,0 +1,77 @@
+"""Chunks of HDF5 files that were never written: they are read as the fill value, and nobody notices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlds_cli.errors import ArchiveError
+from rlds_cli.ted import Note
+
+if TYPE_CHECKING:
+    import h5py
+
+    from rlds_cli.archives import Archive
+
+_SHOWN = 4  # datasets in a note
+
+
+def notes(archive: Archive) -> Sequence[Note]:
+    """Make one note that names the first datasets of HDF5 files with chunks that were never written; read no values."""
+    from rlds_cli.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
+
+    found = [
+        (f"{name} ({missing:,} of {total:,} chunks) of {archive.name_of(i)}", missing)
+        for i, path in enumerate(archive.files)
+        if is_hdf5(path)
+        for name, missing, total in _unwritten(path)
+    ]
+    if not found:
+        return ()
+    more = f"; and {len(found) - _SHOWN:,} more datasets" if len(found) > _SHOWN else ""
+    named = "; ".join(text for text, _ in found[:_SHOWN])
+    text = f"chunks were never written, and are read as the fill value, usually 0: {named}{more}"
+    return (Note("never-written", text, sum(missing for _, missing in found)),)
+
+
+def _unwritten(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
+    import h5py
+
+    from rlds_cli.formats.hdf5 import open_file
+
+    names: list[bytes] = []
+
+    def collect(name: bytes, info: h5py.h5o.ObjInfo) -> None:
+        if info.type == h5py.h5o.TYPE_DATASET:
+            names.append(name)
+
+    try:
+        with open_file(path, check=False) as f:
+            # Links out of the file are not followed; h5py's own objects would take as long as reading.
+            h5py.h5o.visit(f.id, collect, info=True)
+            for name in names:
+                if (missing := _missing(h5py.h5d.open(f.id, name))) is not None:
+                    yield name.decode(errors="replace"), *missing
+    except ArchiveError:
+        return  # left out with --skip-bad, or refused in the reader's own words
+
+
+def _missing(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
+    import h5py
+
+    shape = d.shape
+    if shape is None or 0 in shape:
+        return None
+    plist = d.get_create_plist()
+    layout = plist.get_layout()
+    if layout == h5py.h5d.CHUNKED:
+        total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
+        there = d.get_num_chunks()
+    elif layout == h5py.h5d.CONTIGUOUS:
+        total, there = 1, int(d.get_storage_size() > 0)
+    else:
+        return None
+    return (total - there, total) if there < total else None
