@@ -77,7 +77,7 @@ def read_plain(objects: Objects) -> Plain | None:
     Raises
     ------
     DamagedDataset
-        Its manifest is damaged, or no generation has all of its logs.
+        Its manifest is damaged, or its logs are shorter than its newest generation.
     WrongFingerprint
         The address pins other content.
     NewerFormat, DownloadFailed
@@ -105,29 +105,34 @@ def read_plain(objects: Objects) -> Plain | None:
 
 
 def _generations(objects: Objects) -> bytes:
-    """Return the log of generations up to the newest one that has all of its logs; empty without a log.
+    """Return the log of generations up to the newest one, or to the one that the address pins; empty without a log.
 
-    If the address pins one of these generations, the log ends with that.
+    Raises
+    ------
+    DamagedDataset
+        The logs are shorter than that generation.
+    DownloadFailed
     """
     found = objects.read(generations.FILE)
     if found is None:
         return b""
     cut = range(0, len(found.data) - generations.BYTES + 1, generations.BYTES)
     records = [generations.unpacked(found.data[at : at + generations.BYTES]) for at in cut]
-    sizes = {name: objects.size(name) or 0 for name in _logs(Generation())}
-    whole = [
-        g
-        for number, g in enumerate(records)
-        if g is not None and g.number == number and all(size <= sizes[name] for name, size in _logs(g).items())
-    ]
-    if not whole:
-        raise DamagedDataset(
-            f"{objects.address} has no generation whose logs are whole: it was copied while it was written, or is "
-            "damaged.",
-            hint="copy it again while nobody writes; rlds push sends one generation at any time",
-        )
-    newest = next((g for g in reversed(whole) if objects.address.matches(g.fingerprint)), whole[-1])
-    return found.data[: (newest.number + 1) * generations.BYTES]
+    whole = [g for number, g in enumerate(records) if g is not None and g.number == number]
+    wanted = [g for g in whole if objects.address.matches(g.fingerprint)] or whole
+    if not wanted:
+        raise _torn(objects, generations.FILE)
+    for name, size in _logs(wanted[-1]).items():
+        if (objects.size(name) or 0) < size:
+            raise _torn(objects, name)
+    return found.data[: (wanted[-1].number + 1) * generations.BYTES]
+
+
+def _torn(objects: Objects, name: str) -> DamagedDataset:
+    return DamagedDataset(
+        f"{objects.address}/{name} is missing or too short: it was copied while the dataset grew, or is damaged.",
+        hint="copy it again while nobody writes; rlds push sends one generation at any time",
+    )
 
 
 def _logs(g: Generation) -> dict[str, int]:

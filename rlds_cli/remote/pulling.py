@@ -72,9 +72,7 @@ def look_up(address: Address, where: Settings, *, as_: str | None = None, policy
     """Read the index at an address; raises as `pull`, and writes nothing."""
     with open_objects(address, where, policy=policy) as objects:
         there = read_there(objects, Stats())
-        files, size = (
-            plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
-        )
+        files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
     id = _id(there, as_, address)
     here = home.find(id, where)
     return Found(files, size, id, here if here is not None and _has(here, there) else None)
