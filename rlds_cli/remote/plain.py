@@ -300,6 +300,7 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
     """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
     g = generations.unpacked(plain.log[-generations.BYTES :])
     assert g is not None
+    disk.check_space(sum(_logs(g).values()), dataset)
     for name, size in _logs(g).items():
         (dataset / name).unlink(missing_ok=True)
         _bring(objects, name, size, dataset / name, lambda _: None)
