@@ -38,8 +38,6 @@ def tell(*datasets: Dataset | None) -> None:
 
             address, stats = fetched(ds.store)
             tell_bytes(stats.fetched, stats.requests, address)
-            if ds.store.note is not None:
-                out.note(ds.store.note)
 
 
 def tell_bytes(size: int, requests: int, address: str) -> None:

@@ -289,7 +289,7 @@ def _pull(request: DownloadRequest, where: Settings, progress: Progress) -> Path
     _check_options(request)
     _check_id(request)
     address = addresses.parse(request.ref)
-    id = pulling.look_up(address, where, as_=request.as_).id
+    id = pulling.id_of(address, where, as_=request.as_)
     with recorded(request, id, Home(where.home)):
         return pulling.pull(address, where, as_=str(id), force=request.force, blocks=request.blocks, progress=progress)
 

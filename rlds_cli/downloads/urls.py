@@ -111,7 +111,7 @@ def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
         return False
     policy = RetryPolicy(attempts=1, connect=5.0, read=10.0, idle=15.0) if is_file else None
     try:
-        pulling.look_up(address, where, as_=request.as_, policy=policy)
+        pulling.id_of(address, where, as_=request.as_, policy=policy)
     except DatasetNotFound:
         return False
     except InvalidId:  # of the dataset: it has an index

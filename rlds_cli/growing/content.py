@@ -63,20 +63,12 @@ def content(fields: Sequence[Field], sums: Sums) -> bytes:
 
 def episode_digest(about: Sequence[object], rows: Mapping[str, Array | list[str | None]]) -> bytes:
     """Return the digest of one episode: ``about`` it, and the rows of each field."""
-    hashes = []
+    h = hashlib.sha256(json.dumps(list(about), separators=(",", ":"), ensure_ascii=True).encode() + b"\n")
     for name in sorted(rows):
         values = rows[name]
         array = isinstance(values, np.ndarray)
         data = arrays.raw(arrays.little_endian(values)) if array else json.dumps(values).encode()  # type: ignore[arg-type]
-        hashes.append(hashlib.sha256(data).digest())
-    return digest_of(about, hashes)
-
-
-def digest_of(about: Sequence[object], hashes: Iterable[bytes]) -> bytes:
-    """Return the digest of one episode from the sha256 of the rows of each field, by name."""
-    h = hashlib.sha256(json.dumps(list(about), separators=(",", ":"), ensure_ascii=True).encode() + b"\n")
-    for found in hashes:
-        h.update(found)
+        h.update(hashlib.sha256(data).digest())
     return h.digest()
 
 

@@ -145,7 +145,7 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
         what = None
         if digests[-1] != store.digest_of(k):
             what = "is not as it was written"
-        elif wrong := wrong_columns(columns, k, rows, int(table.length[k])):
+        elif wrong := _wrong_columns(columns, k, rows, int(table.length[k])):
             what = f"has another {wrong} in the episode table than in its rows"
         if what is not None:
             problems.append(Problem(f"episode {i:,}", what, (a, a + int(table.length[k]) + 1)))
@@ -173,7 +173,7 @@ def _head(table: EpisodeTable, k: int) -> list[object]:
     return [*numbers, table.seed[k], table.options[k], splits]
 
 
-def wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
+def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
     """Return the name of a column that the rows of an episode contradict."""
     if REWARD in rows and rows[REWARD].ndim == 1 and rows[REWARD].dtype.kind in "biuf":
         total, told = float(np.sum(rows[REWARD], dtype=np.float64)), float(columns["total_reward"][k])

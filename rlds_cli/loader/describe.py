@@ -63,7 +63,6 @@ def _dataset(loader: Described, source: DatasetSource) -> list[str]:
         f"order     {loader.sampler}, seed {loader.seed}{epoch}; {length} at a loop",
         *_warm_up(loader.sampler, source.locator.pool),
         _batches(loader),
-        *([f"fetching  {note}"] if (note := dataset.store.note) else []),
         *([f"reading   {source.packing}"] if source.packing else []),
         *_remote(loader, source),
         *(f"{name:<31} {_source(loader, source, name)}" for name in source.columns),

@@ -59,8 +59,6 @@ It raises an RldsError for what cannot be had. ``start`` is the beginning of a b
 """
 Check = Callable[[int, int, memoryview], bool]
 """``check(file, start, data)`` returns whether ``data`` is the block of a file that begins at ``start``."""
-Heartbeat = Callable[[], object]
-"""``heartbeat()`` returns what changes while the source of a process brings bytes that no block shows yet."""
 
 
 @dataclass
@@ -122,8 +120,6 @@ class BlockFiles:
         The address, for messages.
     counts : bool
         Count requests and bytes that arrive; False if the source does.
-    heartbeat : callable, optional
-        See `Heartbeat`. A caller waits as long as it changes.
 
     Attributes
     ----------
@@ -151,9 +147,7 @@ class BlockFiles:
         where: str = "the store",
         stats: Stats | None = None,
         counts: bool = True,
-        heartbeat: Heartbeat = lambda: None,
     ) -> None:
-        self._heartbeat = heartbeat
         self.room, self.map = room, room.open_map(room.ground(name), files)
         self.files, self.where, self.timeout = self.map.files, where, timeout
         self.stats = stats or Stats()
@@ -340,20 +334,6 @@ class BlockFiles:
             if self._slot is None:
                 self._slot = self.map.take_slot()
 
-    def keep(self, blocks: IntArray) -> None:
-        """Take room for blocks, by their numbers over all files, that a source writes before they are checked.
-
-        They stay until `let_go`.
-        """
-        self._pin(blocks)
-        new = blocks[self.map.state[blocks] == 0]
-        if len(new):
-            self.stats.add(evicted=self.room.reserve(self.map, new))
-
-    def let_go(self, blocks: IntArray) -> None:
-        """Let blocks leave again that `keep` keeps."""
-        self._unpin(blocks)
-
     # -- filling
 
     def fill(self, ranges: Sequence[tuple[int, int, int]]) -> Filling:
@@ -464,7 +444,7 @@ class BlockFiles:
         left = np.arange(flight.first, flight.stop)
         left = left[self.map.state[left] == 0]
         locks = self._locks()
-        pause, until, heartbeat = _POLL, time.monotonic() + self.timeout, self._heartbeat()
+        pause, until = _POLL, time.monotonic() + self.timeout
         while len(left):
             mine = self._locked(locks, left)
             try:
@@ -478,8 +458,6 @@ class BlockFiles:
             others = left[self.map.state[left] == 0]
             if mine or len(others) < len(left):
                 pause, until = _POLL, time.monotonic() + self.timeout
-            elif (beat := self._heartbeat()) != heartbeat:
-                heartbeat, until = beat, time.monotonic() + self.timeout
             elif len(others) and time.monotonic() > until:
                 raise DownloadFailed(
                     f"{self.describe(int(others[0]))} did not arrive within {self.timeout:g} s: another process "
@@ -701,7 +679,7 @@ class _Patience:
 
     def __init__(self, of: BlockFiles, blocks: IntArray, timeout: float) -> None:
         self._of, self._blocks, self._timeout = of, blocks, timeout
-        self._here: tuple[object, ...] = ()
+        self._here = -1
         self._since = time.monotonic()
 
     def wait_for(self, flight: Flight) -> None:
@@ -712,7 +690,7 @@ class _Patience:
             if self._of.map.state[mine].all():
                 return
             state = self._of.map.state[self._blocks]
-            here = int(np.count_nonzero(state)), self._of._heartbeat()
+            here = int(np.count_nonzero(state))
             if here != self._here:
                 self._here, self._since = here, time.monotonic()
             elif time.monotonic() - self._since >= self._timeout:

@@ -24,7 +24,6 @@ import tempfile
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -122,17 +121,19 @@ def policy(timeout: float | None) -> RetryPolicy:
     )
 
 
-class Content(ABC):
-    """The files of a dataset at an address.
+class RemoteContent:
+    """The files of a dataset that was pushed, checked by the hashes of its blocks.
 
     Parameters
     ----------
     connection : Connection
-    index : Index
+    pinned : Pinned
     root : Path
         Directory for its small files.
     stats : Stats
         Counts requests and bytes.
+    shares : bool
+        The root is one of those of all remote datasets of a home, which share what they have.
 
     Attributes
     ----------
@@ -140,17 +141,30 @@ class Content(ABC):
         Directory with the small files that are here.
     """
 
-    def __init__(self, connection: Connection, index: Index, root: Path, stats: Stats) -> None:
-        self.connection, self.index, self.stats = connection, index, stats
+    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shares: bool) -> None:
+        self.connection, self.index, self.stats = connection, pinned.index, stats
         self.path = root / DATASET
-        self._files = {f.path: f for f in index.files}
+        self._files = {f.path: f for f in pinned.index.files}
         self._sorted = sorted(self._files)
         self._there: set[str] = set()
         self._lock = threading.Lock()
+        self._hashes = group_hashes(pinned.index, pinned.hashes)
+        self._lists = BlockLists(
+            root / LISTS,
+            pinned.index,
+            self._hashes,
+            connection,
+            lambda size: stats.add(requests=1, fetched=size),
+        )
+        self._small = SmallFiles(pinned.index, str(connection.address))
+        self._shared = Shared(root if shares else None, pinned.index, INDEX)
+        self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
         _contents.add(self)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
+        self._lists.after_fork()
+        self._shared.after_fork()
 
     @property
     def address(self) -> Address:
@@ -192,38 +206,6 @@ class Content(ABC):
     def size(self, prefix: str) -> int:
         """Return the bytes at the address of the files whose paths begin so."""
         return sum(p.length for f in self.below(prefix) for p in f.pieces)
-
-    @abstractmethod
-    def _is_here(self, file: File) -> bool: ...
-
-    @abstractmethod
-    def _bring(self, files: list[File]) -> None: ...
-
-
-class RemoteContent(Content):
-    """The files of a dataset that was pushed, checked by the hashes of its blocks.
-
-    With ``shares`` the root is one of those of all remote datasets of a home, which share what they have.
-    """
-
-    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shares: bool) -> None:
-        super().__init__(connection, pinned.index, root, stats)
-        self._hashes = group_hashes(pinned.index, pinned.hashes)
-        self._lists = BlockLists(
-            root / LISTS,
-            pinned.index,
-            self._hashes,
-            connection,
-            lambda size: stats.add(requests=1, fetched=size),
-        )
-        self._small = SmallFiles(pinned.index, str(connection.address))
-        self._shared = Shared(root if shares else None, pinned.index, INDEX)
-        self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
-
-    def _after_fork(self) -> None:
-        super()._after_fork()
-        self._lists.after_fork()
-        self._shared.after_fork()
 
     def _is_here(self, file: File) -> bool:
         try:
@@ -547,7 +529,7 @@ def _remove(root: Path, process: int) -> None:
 _TEMPORARY = "rlds-memory-"
 _NEW = 60.0  # seconds
 _locks: dict[Path, int] = {}  # descriptors of temporary directories
-_contents: weakref.WeakSet[Content] = weakref.WeakSet()
+_contents: weakref.WeakSet[RemoteContent] = weakref.WeakSet()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 

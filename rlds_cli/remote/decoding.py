@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def open_decoded(
         The files at the address.
     """
     files = [*(RowFile(path, e.size) for path, e in encoded.items()), *(RowFile(p, s) for p, s in films.items())]
-    decoders = {path: ChunkDecoder(e, _Blocks(raw)) for path, e in encoded.items()}
+    decoders = {path: ChunkDecoder(e, raw) for path, e in encoded.items()}
 
     def source(file: int, start: int, length: int, take: Take) -> None:
         path = files[file].path
@@ -100,48 +100,12 @@ def open_decoded(
     )
 
 
-class Raw(Protocol):
-    """Shards as they are stored; ``where`` they are, for messages."""
-
-    where: str
-
-    def size_of(self, path: str) -> int | None:
-        """Return the bytes of a shard; None if there is none."""
-        ...
-
-    def bytes_of(self, path: str, start: int, length: int) -> bytes:
-        """Return bytes [start, start + length) of a shard; raises RldsError."""
-        ...
-
-
-class _Blocks:
-    """Shards whose blocks are kept."""
-
-    def __init__(self, raw: BlockFiles) -> None:
-        self._raw, self.where = raw, raw.where
-
-    def size_of(self, path: str) -> int | None:
-        try:
-            return self._raw.files[self._raw.number(path)].size
-        except KeyError:
-            return None
-
-    def bytes_of(self, path: str, start: int, length: int) -> bytes:
-        return self._raw.read(self._raw.number(path), start, length)
-
-
 class ChunkDecoder:
-    """Reads ranges of the rows of a compressed array.
+    """Reads ranges of the rows of a compressed array, whose shards are files of ``raw``."""
 
-    Attributes
-    ----------
-    tables : dict of int to int array
-        Place and size of the chunks of each shard that was read.
-    """
-
-    def __init__(self, of: Encoded, raw: Raw) -> None:
+    def __init__(self, of: Encoded, raw: BlockFiles) -> None:
         self._of, self._raw = of, raw
-        self.tables: dict[int, IntArray] = {}
+        self._tables: dict[int, IntArray] = {}  # place and size of the chunks of each shard that was read
         self._lock = threading.Lock()
 
     def read(self, start: int, length: int, take: Take) -> None:
@@ -165,7 +129,7 @@ class ChunkDecoder:
         offset, length = self._table(shard, per)[within].tolist()
         if offset < 0 or length < 0 or offset + length > self._size(path) or length > compression.longest_chunk(size):
             raise DamagedDataset(f"{path} of {self._raw.where} has no chunk {within:,}.", hint=_HINT)
-        decoded = _decoded(self._raw.bytes_of(path, offset, length), size)
+        decoded = _decoded(self._read(path, offset, length), size)
         if decoded is None:
             raise DamagedDataset(f"Chunk {within:,} of {path} of {self._raw.where} does not decode.", hint=_HINT)
         return decoded
@@ -173,7 +137,7 @@ class ChunkDecoder:
     def _table(self, shard: int, chunks: int) -> IntArray:
         """Return place and size [chunks, 2] of the chunks of a shard, -1 for one that was not written."""
         with self._lock:
-            known = self.tables.get(shard)
+            known = self._tables.get(shard)
         if known is not None:
             return known
         path = self._of.shard(shard)
@@ -181,16 +145,19 @@ class ChunkDecoder:
         start = self._size(path) - size - _CRC_BYTES
         if start < 0:
             raise DamagedDataset(f"{path} of {self._raw.where} is shorter than its index.", hint=_HINT)
-        found = np.frombuffer(self._raw.bytes_of(path, start, size), "<i8").reshape(chunks, 2).astype(np.int64)
+        found = np.frombuffer(self._read(path, start, size), "<i8").reshape(chunks, 2).astype(np.int64)
         with self._lock:
-            self.tables[shard] = found
+            self._tables[shard] = found
         return found
 
     def _size(self, path: str) -> int:
-        size = self._raw.size_of(path)
-        if size is None:
-            raise DamagedDataset(f"{self._raw.where} has no {path}.", hint=_HINT)
-        return size
+        try:
+            return self._raw.files[self._raw.number(path)].size
+        except KeyError:
+            raise DamagedDataset(f"{self._raw.where} has no {path}.", hint=_HINT) from None
+
+    def _read(self, path: str, start: int, length: int) -> bytes:
+        return self._raw.read(self._raw.number(path), start, length)
 
 
 def _decoded(data: bytes, size: int) -> bytes | None:

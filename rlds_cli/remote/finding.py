@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from rlds_cli.errors import DamagedDataset, Offline, RldsError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -16,25 +16,25 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
-from rlds_cli.remote.directory import DirectoryObjects
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
-from rlds_cli.remote.plain import Plain, is_plain, read_plain
+from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import expected, read_hashes, read_index
 from rlds_cli.settings import Settings
-from rlds_cli.store import sealing
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
 _MOST_ADDRESSES = 20  # that are kept
 
 
-def find(address: Address, where: Settings, connection: Connection, stats: Stats) -> Pinned | Plain:
+def find(address: Address, where: Settings, connection: Connection, stats: Stats) -> Pinned:
     """Return the content of an address: pinned content that is here without a request, else what is there now.
 
     Raises
     ------
-    DatasetNotFound, WrongFingerprint, DamagedDataset, NewerFormat, DownloadFailed
+    DatasetNotFound
+        Nothing was pushed there; a plain copy of a dataset can be downloaded only.
+    WrongFingerprint, DamagedDataset, NewerFormat, DownloadFailed
     Offline
         The network may not be used, and nothing of it is here.
     """
@@ -43,8 +43,8 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     if whole or offline:
         for root in seen(where, address):
             with suppress(OSError, RldsError):
-                found = load_plain(root, where) if is_plain(root) else load(root)
-                if found is not None and address.matches(found.index.fingerprint):
+                found = load(root)
+                if address.matches(found.index.fingerprint):
                     return found
     if offline:
         raise Offline(
@@ -54,7 +54,11 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     objects = connection()
     index = read_there(objects, stats)
     if isinstance(index, Plain):
-        return index
+        pushes = "" if address.scheme in ("http", "https") else f" {address}"
+        raise DatasetNotFound(
+            f"{address} is a copy of a dataset's files: it can be downloaded, and is not read where it is.",
+            hint=f"rlds download {address} --as local/NAME; or, where it was copied from, rlds push ID{pushes}",
+        )
     for root in homes(where):
         with suppress(OSError, RldsError):
             known = load(root / Pinned(index, b"").name)
@@ -69,8 +73,9 @@ def read_there(objects: Objects, stats: Stats) -> Index | Plain:
     """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`."""
     there = read_index(objects)
     if there is None:
-        plain = read_plain(objects, stats)
+        plain = read_plain(objects)
         if plain is not None:
+            stats.add(requests=1, fetched=len(plain.document) + len(plain.log))
             return plain
     index, document = expected(objects, there)
     stats.add(requests=1, fetched=len(document.data))
@@ -89,8 +94,7 @@ def seen(where: Settings, address: Address | None = None) -> list[Path]:
         with suppress(OSError):
             for entry in sorted(os.scandir(top), key=lambda e: e.name):
                 root = Path(entry.path)
-                known = root / DATASET / sealing.MANIFEST if is_plain(root) else root / INDEX
-                there = entry.is_dir(follow_symlinks=False) and known.exists()
+                there = entry.is_dir(follow_symlinks=False) and (root / INDEX).exists()
                 if there and (address is None or str(address) in addresses_of(root)):
                     found.append(root)
     return sorted(found, key=lambda root: -(root / ADDRESSES).stat().st_mtime if (root / ADDRESSES).exists() else 0)
@@ -118,17 +122,12 @@ def load(root: Path) -> Pinned:
     return found
 
 
-def load_plain(root: Path, where: Settings) -> Plain | None:
-    """Read what is here of a plain copy: its manifest and the files that it names are those of a copy, too."""
-    return read_plain(DirectoryObjects(Address("file", "", str(root / DATASET)), where), Stats())
-
-
-def save(root: Path, pinned: Pinned | Plain, address: Address) -> None:
+def save(root: Path, pinned: Pinned, address: Address) -> None:
     """Write the index, the hashes and the address of a remote dataset into its directory."""
-    known = isinstance(pinned, Plain)
+    known = False
     with suppress(OSError, RldsError):
-        known = known or load(root).index == pinned.index
-    if not known and isinstance(pinned, Pinned):
+        known = load(root).index == pinned.index
+    if not known:
         for name, data in ((HASHES, pinned.hashes), (INDEX, pinned.index.to_bytes())):
             with safe_files.replacing(root / name) as file:
                 file.write(data)

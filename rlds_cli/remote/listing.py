@@ -11,7 +11,7 @@ from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.objects import Objects
-from rlds_cli.remote.plain import Plain
+from rlds_cli.remote.plain import Plain, measure
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 
@@ -79,6 +79,5 @@ def _listed(objects: Objects) -> tuple[Listed | None, int]:
         there = read_there(objects, stats)
     except DatasetNotFound:
         return None, 0
-    index = there.index if isinstance(there, Plain) else there
-    listed = Listed(str(objects.address), index.id, there.size, index.fingerprint, index.generation)
-    return listed, stats.fetched
+    size = measure(objects, there)[1] if isinstance(there, Plain) else there.size
+    return Listed(str(objects.address), there.id, size, there.fingerprint, there.generation), stats.fetched

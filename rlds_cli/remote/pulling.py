@@ -35,7 +35,7 @@ from rlds_cli.http.connections import is_private
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import LOCAL
-from rlds_cli.remote import completing, origins
+from rlds_cli.remote import completing, origins, plain
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
@@ -72,12 +72,16 @@ def look_up(address: Address, where: Settings, *, as_: str | None = None, policy
     """Read the index at an address; raises as `pull`, and writes nothing."""
     with open_objects(address, where, policy=policy) as objects:
         there = read_there(objects, Stats())
-    index, plain = (there.index, True) if isinstance(there, Plain) else (there, False)
-    id = _id(index, as_, address)
+        files, size = plain.measure(objects, there) if isinstance(there, Plain) else (len(there.objects), there.size)
+    id = _id(there, as_, address)
     here = home.find(id, where)
-    size = there.size
-    files = len(index.files if plain else index.objects)
-    return Found(files, size, id, here if here is not None and _has(here, index) else None)
+    return Found(files, size, id, here if here is not None and _has(here, there) else None)
+
+
+def id_of(address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None) -> DatasetId:
+    """Return the id that the dataset at an address gets here; raises as `pull`, and writes nothing."""
+    with open_objects(address, where, policy=policy) as objects:
+        return _id(read_there(objects, Stats()), as_, address)
 
 
 def pull(
@@ -93,7 +97,7 @@ def pull(
 ) -> Path:
     """Return the directory of a dataset at an address in the user's own home, after fetching what is missing of it.
 
-    It was pushed there, or is a plain copy: that is fetched in the blocks in which it is read where it is.
+    It was pushed there, or is a plain copy.
 
     Parameters
     ----------
@@ -122,32 +126,33 @@ def pull(
     """
     with open_objects(address, where, policy=policy) as objects:
         there = read_there(objects, Stats())
-        index, plain = (there.index, True) if isinstance(there, Plain) else (there, False)
-        if expect is not None and index.fingerprint != expect:
-            raise WrongFingerprint(f"{address} has {index.fingerprint}; {expect} was asked for. Nothing was written.")
-        id = _id(index, as_, address)
+        if expect is not None and there.fingerprint != expect:
+            raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
+        id = _id(there, as_, address)
         place = Home(where.home)
         if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
             progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
         with exclusive(place, id, progress):
             here = home.find(id, where)
-            if here is not None and _has(here, index) and not force:
-                origins.record(place, id, _origin(address, index))
+            if here is not None and _has(here, there) and not force:
+                origins.record(place, id, _origin(address, there))
                 return here
             if here is not None:
-                _check_replaceable(here, place, id, address, index, force)
+                _check_replaceable(here, place, id, address, there, force)
             target = place.dataset(id)
             with disk_errors(target), _not_written(here):
-                if blocks or plain:
-                    _complete(objects, index, id, place, progress)
+                if isinstance(there, Plain):
+                    _copy(objects, there, id, place, progress)
+                elif blocks:
+                    _complete(objects, there, id, place, progress)
                 else:
-                    _fetch_and_publish(objects, index, id, place, here, progress)
-            origins.record(place, id, _origin(address, index))
+                    _fetch_and_publish(objects, there, id, place, here, progress)
+            origins.record(place, id, _origin(address, there))
     progress(Event(str(id), "ready", note=f"downloaded from {address}"))
     return target
 
 
-def _id(index: Index, as_: str | None, address: Address) -> DatasetId:
+def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
     id = ids.parse(as_ or index.id)
     if as_ is None and id.family != LOCAL:
         raise InvalidId(
@@ -157,11 +162,11 @@ def _id(index: Index, as_: str | None, address: Address) -> DatasetId:
     return id
 
 
-def _origin(address: Address, index: Index) -> Origin:
+def _origin(address: Address, index: Index | Plain) -> Origin:
     return Origin(str(address), index.fingerprint, index.generation, pulled=True)
 
 
-def _has(here: Path, index: Index) -> bool:
+def _has(here: Path, index: Index | Plain) -> bool:
     """Return whether a dataset has the content of an index."""
     try:
         if is_growing(here) != (index.generation is not None):
@@ -173,7 +178,9 @@ def _has(here: Path, index: Index) -> bool:
         return False
 
 
-def _check_replaceable(here: Path, place: Home, id: DatasetId, address: Address, index: Index, force: bool) -> None:
+def _check_replaceable(
+    here: Path, place: Home, id: DatasetId, address: Address, index: Index | Plain, force: bool
+) -> None:
     """Raise NameTaken unless a dataset may be replaced: with ``force``, or as the copy of an earlier generation."""
     if not here.is_relative_to(place.root):
         raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
@@ -227,14 +234,8 @@ def _fetch_and_publish(
         (work / "head").mkdir(exist_ok=True)
         safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
         manifest.read(work / "head")
-    arriving = _Arriving(objects, index, hashes, work, str(id), tell)
-    arriving.run(here)
-    dataset = work / "dataset"
-    _identify(dataset, head, id, growing=index.generation is not None)
-    _check(dataset, index, objects, tell)
-    safe_files.directory(place.dataset(id).parent, place.root)
-    publishing.publish(dataset, place.dataset(id), growing=index.generation is not None)
-    trees.discard(work)
+    _Arriving(objects, index, hashes, work, str(id), tell).run(here)
+    _publish(objects, index, head, work, id, place, tell)
 
 
 def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: Progress) -> None:
@@ -245,12 +246,27 @@ def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: 
     head = (dataset / indexes.MANIFEST).read_bytes()
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"{objects.address}/{indexes.MANIFEST} is not the one that was seen first.")
-    _identify(dataset, head, id, growing=index.generation is not None)
+    _publish(objects, index, head, work, id, place, tell)
+    completing.forget(root)  # later, by rlds gc, if a process reads it
+
+
+def _copy(objects: Objects, there: Plain, id: DatasetId, place: Home, tell: Progress) -> None:
+    """Fetch the files of a plain copy, and publish them."""
+    work = safe_files.work_directory(place.partial(id, "copy"), place.root)
+    plain.fetch(objects, there, work, str(id), tell)
+    _publish(objects, there, there.document, work, id, place, tell)
+
+
+def _publish(
+    objects: Objects, index: Index | Plain, head: bytes, work: Path, id: DatasetId, place: Home, tell: Progress
+) -> None:
+    """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
+    dataset, growing = work / "dataset", index.generation is not None
+    _identify(dataset, head, id, growing=growing)
     _check(dataset, index, objects, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
-    publishing.publish(dataset, place.dataset(id), growing=index.generation is not None)
+    publishing.publish(dataset, place.dataset(id), growing=growing)
     trees.discard(work)
-    completing.forget(root)  # later, by rlds gc, if a process reads it
 
 
 def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> None:
@@ -266,7 +282,7 @@ def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> No
         sealing.write_manifest(dataset, replace(m, id=str(id)))
 
 
-def _check(dataset: Path, index: Index, objects: Objects, tell: Progress) -> None:
+def _check(dataset: Path, index: Index | Plain, objects: Objects, tell: Progress) -> None:
     """Verify everything that arrived.
 
     Raises
@@ -278,6 +294,11 @@ def _check(dataset: Path, index: Index, objects: Objects, tell: Progress) -> Non
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
     report = verify_growing(dataset, progress=tell) if is_growing(dataset) else verify_directory(dataset, progress=tell)
     problem = next(map(str, report.problems), None)
+    if problem is not None and isinstance(index, Plain):
+        plain.forget(dataset, index, report.problems)
+        raise DamagedDataset(
+            f"{objects.address}: {problem}. It was not published; files that are right are kept.", hint=plain.HINT
+        )
     if problem is None and report.fingerprint != index.fingerprint:
         problem = f"its content has the fingerprint {report.fingerprint}, not {index.fingerprint}"
     if problem is not None:

@@ -25,7 +25,6 @@ from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
 from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
-from rlds_cli.remote.plain import Plain, PlainContent
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, generations, manifest
@@ -125,7 +124,7 @@ class Access:
     def __init__(
         self,
         connection: Connection,
-        pinned: Pinned | Plain,
+        pinned: Pinned,
         where: Settings,
         limit: int | None,
         timeout: float | None,
@@ -152,11 +151,7 @@ class Access:
                 error = disk.disk_error(e, root)
                 error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
                 raise error from e
-        self.content: PlainContent | RemoteContent = (
-            PlainContent(connection, pinned, root, stats)
-            if isinstance(pinned, Plain)
-            else RemoteContent(connection, pinned, root, stats, shares=self.root is not None)
-        )
+        self.content = RemoteContent(connection, pinned, root, stats, shares=self.root is not None)
         self.path = self.content.path
         self.row_blocks: BlockFiles
 
@@ -168,9 +163,6 @@ class Access:
     def blocks(self, paths: Sequence[str]) -> BlockFiles:
         """Return the files of rows by blocks."""
         of = self.content
-        if isinstance(of, PlainContent):
-            self.row_blocks = of.open(self.room, self.pinned.name, of.rows(paths), self._seconds)
-            return self.row_blocks
         files = [RowFile(path, of.file(path).size) for path in paths]
 
         def source(file: int, start: int, length: int, take: Take) -> None:
@@ -192,9 +184,6 @@ class Access:
     def decoded(self, encoded: Mapping[str, Encoded], paths: Sequence[str], films: Sequence[str]) -> BlockFiles:
         """Return the rows of compressed arrays by blocks; ``paths`` are of files of rows, ``films`` those of videos."""
         of, name = self.content, f"{self.pinned.name}-rows"
-        if isinstance(of, PlainContent):
-            self.blocks(films)
-            return of.open(self.room, name, {**of.decoded(encoded), **of.rows(films)}, self._seconds)
         raw = self.blocks(paths)
         raw.stats = Stats()  # what waits for it counts
         sizes = {path: of.file(path).size for path in films}
@@ -239,12 +228,6 @@ class _Remote(Store):
     def unproved(self) -> str:
         """The name of the directory of what was seen, which holds the hash of its index."""
         return self.access.pinned.name
-
-    @property
-    def note(self) -> str | None:
-        """What a reader should know of the way in which rows are fetched, in words."""
-        of = self.access.content
-        return of.note if isinstance(of, PlainContent) else None
 
     @property
     def stats(self) -> Stats:

@@ -105,11 +105,6 @@ class Store:
         """Return the directory of a field."""
         return self.path / self._stored[name].path
 
-    @property
-    def note(self) -> str | None:
-        """What a reader should know of the way in which rows are read, in words; None for nothing."""
-        return None
-
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Guard the opening of files, which happens on first use: the path must still hold this dataset.
