@@ -403,7 +403,7 @@ class Dataset:
         return [n for n in self.schema if any(is_below(n, u) for u in usual)]
 
     def _read(self, episode: IntArray, step: IntArray, names: Sequence[str]) -> Batch:
-        """Read steps of episodes; fields placed ``both`` also as ``next/...``: the next observation, or the last known."""
+        """Read steps; fields placed ``both`` also as ``next/...``, the last value known where the next one is not."""
         batch, start = Batch(), self.episodes["start"][episode]
         rows = start + step
         after = start + np.minimum(step + 1, self.episodes["num_observed"][episode] - 1)

@@ -80,7 +80,7 @@ def check_places(e: dict[str, Array], m: Manifest) -> None:
     DamagedDataset
     """
     start, length = e["start"], e["length"]
-    within = (0 <= start) & (start < m.counts.rows) & (0 <= length) & (length < m.counts.rows - start)
+    within = (start >= 0) & (start < m.counts.rows) & (length >= 0) & (length < m.counts.rows - start)
     if not within.all():
         raise _damaged(m, f"its episodes are not within the {m.counts.rows:,} rows")
     ascending = np.argsort(start, kind="stable")
