@@ -110,7 +110,7 @@ def _replace(directory: Path, values: np.ndarray) -> None:
 def pair(make: Callable[[], Dataset], tmp_path: Path, **options: Any) -> tuple[Dataset, Dataset]:
     """Return a dataset, and the same with scattered rows."""
     ds = make()
-    return ds, scatter(ds, tmp_path / "scattered", **options)
+    return ds, scatter(ds, tmp_path / ds.id.partition("/")[2], **options)
 
 
 def dataset(ref: str = "local/rows", **options: Any) -> Dataset:

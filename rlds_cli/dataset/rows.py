@@ -79,6 +79,11 @@ class Rows:
     # -- places
 
     @property
+    def is_dense(self) -> bool:
+        """True if these are all rows of the store, in order."""
+        return len(self) == self.store.manifest.counts.rows and not self._shift.any()
+
+    @property
     def end(self) -> Array:
         """How each episode ends, as a code: TERMINATED, TRUNCATED or CUT [episodes]."""
         return np.asarray(self.store.episodes["end"])[self.index]
