@@ -28,12 +28,15 @@ def camera(episode: int, step: int) -> bytes:
     return out.getvalue()
 
 
-def episodes(*, frames: bool = True, texts: bool = True, lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, Any]]:
-    """One episode of every kind: with and without its final observation, with all ends, with terminals inside."""
-    return [_episode(k, length, frames, texts) for k, length in enumerate(lengths)]
+def episodes(*, plain: bool = False) -> list[dict[str, Any]]:
+    """One episode of every kind: with and without its final observation, with all ends, with terminals inside.
+
+    Plain ones have a single observation, and neither images nor texts.
+    """
+    return [_episode(k, length, plain) for k, length in enumerate(LENGTHS)]
 
 
-def _episode(k: int, steps: int, frames: bool, texts: bool) -> dict[str, Any]:
+def _episode(k: int, steps: int, plain: bool) -> dict[str, Any]:
     rng = np.random.default_rng(k)
     rows, end = steps + (k % 3 != 0), np.arange(steps) == steps - 1
     terminated, truncated = end & (k % 2 == 0), end & (k % 4 == 1)
@@ -45,12 +48,11 @@ def _episode(k: int, steps: int, frames: bool, texts: bool) -> dict[str, Any]:
         "next": {"reward": rng.normal(size=steps), "terminated": terminated, "truncated": truncated},
         "episode": {"task": f"task {k % 2}", "score": k / 2},
     }
-    if frames:
-        e["observation"]["camera"] = [camera(k, t) for t in range(rows)]
-        e["info"]["wrist"] = [camera(100 + k, t) for t in range(steps)]
-    if texts:
-        e["instruction"] = [f"{k} {t // 3}" for t in range(steps)]
-    return e
+    if plain:
+        return {**e, "observation": e["observation"]["state"]}
+    e["observation"]["camera"] = [camera(k, t) for t in range(rows)]
+    e["info"]["wrist"] = [camera(100 + k, t) for t in range(steps)]
+    return {**e, "instruction": [f"{k} {t // 3}" for t in range(steps)]}
 
 
 def scatter(ds: Dataset, path: Path, *, seed: int = 0) -> Dataset:

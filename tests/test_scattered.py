@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlds_cli.checks.run import check
 from rlds_cli.dataset import Dataset
 from rlds_cli.exports import FORMATS
 from rlds_cli.interop import d4rl, minari
-from rlds_cli.loader import Goals, Loader, ReturnToGo, Slice
+from rlds_cli.loader import Goals, Loader, ReturnToGo, Slice, Transition
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.preprocess import unit
 from rlds_cli.report import compare, describe_episode, summarise
@@ -32,8 +33,7 @@ def both(tmp_path: Path) -> Pair:
 
 @pytest.fixture
 def numbers(tmp_path: Path) -> Pair:
-    """Without images and texts."""
-    return scattered.pair(lambda: scattered.dataset("local/numbers", frames=False, texts=False), tmp_path)
+    return scattered.pair(lambda: scattered.dataset("local/numbers", plain=True), tmp_path)
 
 
 def assert_same(a: Any, b: Any, where: str = "") -> None:
@@ -160,22 +160,22 @@ WINDOWS: list[dict[str, Any]] = [
     {},
     {"window": Slice(4, after=2)},
     {"window": Slice(4, before=3, after=2)},
-    {"extra": (ReturnToGo(0.9), Goals("goal", random=0.5, future=0.5, of="observation/state"))},
+    {"extra": (ReturnToGo(0.9), Goals("goal", random=0.5, future=0.5, of="observation"))},
     {"extra": (ReturnToGo(through_terminals=True), "episode", "step")},
-    {"n_step": 3, "gamma": 0.9},
+    {"window": Transition(n_step=3, gamma=0.9)},
 ]
 
 
 @pytest.mark.parametrize("options", WINDOWS)
 def test_batches(both: Pair, numbers: Pair, options: dict[str, Any]) -> None:
     for one, other in (*selections(both), numbers):
-        expected, found = (list(Loader(ds, 16, seed=1, **options)) for ds in (one, other))
+        expected, found = (list(islice(Loader(ds, 16, seed=1, **options), 20)) for ds in (one, other))
         assert len(expected) == len(found)
         for a, b in zip(expected, found, strict=True):
             assert_same(dict(a.leaves()), dict(b.leaves()))
 
 
-def test_drop_ins(both: Pair, numbers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_ins(both: Pair, numbers: Pair) -> None:
     for one, other in selections(both):
         ours, theirs = minari.MinariDataset(one), minari.MinariDataset(other)
         for a, b in zip(ours, theirs, strict=True):

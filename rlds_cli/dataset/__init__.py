@@ -21,7 +21,6 @@ from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
 from rlds_cli.remote import addresses, origins
@@ -201,17 +200,6 @@ class Dataset:
             raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")
         newest = self.store.newest()
         return self if newest is self.store else Dataset(newest)
-
-    def end_to_end(self) -> Dataset:
-        """Return the dataset without rows between its episodes: itself, or a view if episodes left between others.
-
-        Rows of all episodes are then those of `store.rows`, in order. They are copied when they are read, so that
-        training is faster without this view.
-        """
-        if not isinstance(self.store, GrowingStore) or self.store.kept is None:
-            return self
-        index = np.searchsorted(self.store.kept, self.episodes.index) if self._selected else None
-        return Dataset(end_to_end(self.store), index)
 
     @property
     def schema(self) -> Mapping[str, Field]:
