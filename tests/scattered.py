@@ -55,11 +55,12 @@ def _episode(k: int, steps: int, plain: bool) -> dict[str, Any]:
     return {**e, "instruction": [f"{k} {t // 3}" for t in range(steps)]}
 
 
-def scatter(ds: Dataset, path: Path, *, seed: int = 0) -> Dataset:
+def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) -> Dataset:
     """Copy a dataset to ``path``, its episodes in the order of the table but stored at other rows.
 
     Rows of no episode, last rows of root and next fields, and final observations that are not recorded are garbage. An
-    episode without a recorded final observation may share its last row with the first step of another.
+    episode without a recorded final observation may share its last row with the first step of another. With
+    ``repeats``, final observations that are not recorded repeat the last one, as `rlds_cli.ted` lays them out.
     """
     shutil.copytree(ds.path, path)
     for file in (path, *path.rglob("*")):
@@ -70,10 +71,10 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0) -> Dataset:
     for k in rng.permutation(len(start)).tolist():
         start[k] = at
         unknown = e["num_observed"][k] == e["length"][k]
-        at += int(e["length"][k]) + (0 if unknown and k % 2 else 1 + int(rng.integers(0, 3)))
+        at += int(e["length"][k]) + (0 if unknown and k % 2 and not repeats else 1 + int(rng.integers(0, 3)))
     total = at + 3
     for f in store.fields.values():
-        known = e["num_observed"] if f.placement == "both" else e["length"]
+        known = (e["length"] + 1 if repeats else e["num_observed"]) if f.placement == "both" else e["length"]
         runs = [(int(a), int(a + n), int(b)) for a, n, b in zip(e["start"], known, start, strict=True)]
         directory = path / store.path_of(f.name)
         write = _frames if f.kind == "frames" and f.codec != VIDEO else _array
