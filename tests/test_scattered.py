@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import frames_data
 import h5py
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from rlds_cli.maintenance.verification import verify
 from rlds_cli.preprocess import unit
 from rlds_cli.report import compare, describe_episode, summarise
 from rlds_cli.report.html import read_content, render
+from rlds_cli.ted import Chunk, Part
 
 Pair = tuple[Dataset, Dataset]
 
@@ -203,3 +206,18 @@ def test_drop_ins(both: Pair, numbers: Pair) -> None:
     for one, other in selections(numbers):
         assert_same(d4rl.qlearning_dataset(one, fixed=True), d4rl.qlearning_dataset(other, fixed=True))
         assert_same([*d4rl.sequence_dataset(one, fixed=True)], [*d4rl.sequence_dataset(other, fixed=True)])
+
+
+def test_sums_of_episodes_leave_out_last_rows() -> None:
+    class Filled(frames_data.Film):
+        def read(self, part: Part) -> Iterator[Chunk]:
+            for chunk in super().read(part):
+                for name in ("next/reward", "next/terminated", "next/truncated"):
+                    values = np.array(chunk.columns[name])
+                    values[chunk.last] = 1
+                    chunk.columns[name] = values
+                yield chunk
+
+    ds = frames_data.write(Filled([3, 1, 5], None))
+    assert ds.episodes["total_reward"].tolist() == [3, 0, 10]
+    assert ds.episodes["num_done"].tolist() == ds.episodes["num_terminated"].tolist() == [1, 1, 1]

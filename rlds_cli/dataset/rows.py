@@ -15,6 +15,7 @@ placed ``both``, else zeros, no text (code -1) and no frame.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -288,7 +289,7 @@ def _consecutive(rows: IntArray) -> list[tuple[int, int]]:
 
 
 def _row_bytes(column: Any) -> int:
-    return int(np.prod(column.shape[1:], dtype=np.int64)) * np.dtype(column.dtype).itemsize
+    return math.prod(column.shape[1:]) * int(np.dtype(column.dtype).itemsize)
 
 
 def _picked(column: Any, rows: IntArray) -> Array:
