@@ -221,3 +221,17 @@ def test_sums_of_episodes_leave_out_last_rows() -> None:
     ds = frames_data.write(Filled([3, 1, 5], None))
     assert ds.episodes["total_reward"].tolist() == [3, 0, 10]
     assert ds.episodes["num_done"].tolist() == ds.episodes["num_terminated"].tolist() == [1, 1, 1]
+
+
+def test_merged_and_created_again(both: Pair, tmp_path: Path) -> None:
+    for one, other in selections(both):
+        made = [
+            (
+                rlds_cli.merge([ds], "local/merged", cache_dir=tmp_path / f"merged{k}", force=True),
+                rlds_cli.create(
+                    "local/again", map(ds.episode, range(ds.num_episodes)), cache_dir=tmp_path / f"again{k}", force=True
+                ),
+            )
+            for k, ds in enumerate((one, other))
+        ]
+        assert [ds.fingerprint for ds in made[0]] == [ds.fingerprint for ds in made[1]]
