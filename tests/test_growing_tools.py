@@ -15,6 +15,7 @@ import rlds_cli
 from rlds_cli import report
 from rlds_cli.checks import check
 from rlds_cli.cli import app
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError, WrongFingerprint
 from rlds_cli.maintenance import pinning, reencode, remove, repair
 from rlds_cli.maintenance.verification import verify
@@ -210,24 +211,13 @@ def test_datasets_and_episodes_go_to_other_processes_by_pickle(tmp_path, keep):
     ds = recorded(tmp_path, KEEPS[keep], 60)
     again = pickle.loads(pickle.dumps(ds))
     assert again.generation == ds.generation and np.array_equal(again.episodes["number"], ds.episodes["number"])
-    whole = pickle.loads(pickle.dumps(ds.end_to_end()))
-    assert np.array_equal(whole.store.rows("action")[:], ds.end_to_end().store.rows("action")[:])
+    rows = pickle.loads(pickle.dumps(Rows(ds)))
+    want = np.concatenate([1000 * n + np.arange(STEPS + 1) for n in ds.episodes["number"]])
+    assert np.array_equal(rows.between("observation", 0, len(rows))[:, 0], want)
     batch = pickle.loads(pickle.dumps(ds.episode(4)))
     assert batch.origin is not None
     made = rlds_cli.create("local/one", [batch], cache_dir=tmp_path)
     assert made.episodes["number"].tolist() == [ds.episodes["number"][4]]
-
-
-def test_rows_end_to_end_are_read_by_slices_numbers_and_masks(tmp_path):
-    ds = recorded(tmp_path, KEEPS["reservoir"], 60)
-    rows = ds.end_to_end().store.rows("observation")
-    want = np.concatenate([1000 * n + np.arange(STEPS + 1) for n in ds.episodes["number"]])
-    assert np.array_equal(np.asarray(rows)[:, 0], want) and len(rows) == len(want) and rows.shape == (len(want), 16)
-    some = np.array([0, 5, -1, 77])
-    for index in (slice(10, 100), slice(None, None, 7), slice(50, 10, -3), some, 3, want % 2 == 0):
-        assert np.array_equal(rows[index][..., 0], want[index])
-    with pytest.raises(IndexError):
-        rows[np.array([len(want)])]
 
 
 def same(a, b) -> None:

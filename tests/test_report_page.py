@@ -25,12 +25,13 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.checks import check
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError
 from rlds_cli.report.columns import evenly, is_image
 from rlds_cli.report.html import content, spreads, write_page
 from rlds_cli.report.html.content import gather, picture
 from rlds_cli.report.html.markup import Markup, data, tag
-from rlds_cli.report.html.spreads import DatasetRows, spread
+from rlds_cli.report.html.spreads import spread
 from rlds_cli.report.summary import summarise
 from rlds_cli.ted import Field
 
@@ -218,8 +219,8 @@ def test_markup_is_not_escaped_again() -> None:
 
 def test_histograms_are_those_of_the_steps() -> None:
     ds = lists([7, 1, 30])
-    rows = DatasetRows(ds)
-    found = spread(ds, rows, ds.schema["observation"])
+    rows = Rows(ds)
+    found = spread(rows, ds.schema["observation"])
     assert found is not None and (found.steps, found.sampled, found.hidden) == (38, False, 0)
     steps = [
         t for k in range(3) for t in range(ds.episodes["start"][k], ds.episodes["start"][k] + ds.episodes["length"][k])
@@ -232,7 +233,7 @@ def test_histograms_are_those_of_the_steps() -> None:
     assert list(found.elements[0].histogram.counts) == expected
     assert (found.elements[0].min, found.elements[0].max) == (low, high)
     assert found.elements[0].mean == pytest.approx(first.mean()) and found.elements[0].std == pytest.approx(first.std())
-    whole = spread(ds, rows, ds.schema["action"])
+    whole = spread(rows, ds.schema["action"])
     assert whole is not None
     action = ds.column("action")[steps]
     assert whole.elements[0].histogram.counts == tuple(
@@ -243,7 +244,7 @@ def test_histograms_are_those_of_the_steps() -> None:
 def test_long_tails_and_values_that_are_not_finite_are_counted_apart() -> None:
     values = np.concatenate([np.linspace(0, 1, 997), [1e6, np.nan, np.inf]])
     ds = lists([1000], extra=lambda k, t: values)
-    found = spread(ds, DatasetRows(ds), ds.schema["extra"])
+    found = spread(Rows(ds), ds.schema["extra"])
     assert found is not None
     (one,) = found.elements
     assert (one.outside, one.nonfinite, sum(one.histogram.counts)) == (1, 2, 997)
@@ -252,7 +253,7 @@ def test_long_tails_and_values_that_are_not_finite_are_counted_apart() -> None:
 
 def test_many_steps_are_sampled_and_it_says_so() -> None:
     ds = lists([40_000, 40_000])
-    found = spread(ds, DatasetRows(ds), ds.schema["next/reward"])
+    found = spread(Rows(ds), ds.schema["next/reward"])
     assert found is not None and found.sampled and 60_000 < found.steps <= 65_536
     assert sum(found.elements[0].histogram.counts) + found.elements[0].outside == found.steps
     assert "steps sampled" in page_of(ds)

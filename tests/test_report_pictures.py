@@ -19,6 +19,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli import create
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.report import plots
 from rlds_cli.report.columns import Histogram
@@ -175,9 +176,10 @@ def test_encoded_frames_and_long_episodes() -> None:
     assert plots.contact_sheet(ds, "observation").size == (8 * (120 + 4) + 4, 3 * (160 + 16) + 4)
     assert plots.contact_sheet(ds, "observation", episode=1).size == (8 * (120 + 4) + 4, 6 * (160 + 16) + 4)
     f = ds.schema["observation"]
-    rows = plots.episode_rows(ds, f, 1)
-    assert len(rows) == 101
-    np.testing.assert_array_equal(plots.pictures(ds, f, rows[[0, 7]])[1], decoded(1, 7))
+    rows = Rows(ds)
+    at = plots.episode_rows(rows, f, 1)
+    assert len(at) == 101
+    np.testing.assert_array_equal(plots.pictures(rows, f, at[[0, 7]])[1], decoded(1, 7))
 
 
 @pytest.mark.parametrize(
@@ -187,12 +189,14 @@ def test_encoded_frames_and_long_episodes() -> None:
 def test_layouts_of_frames(shape: tuple[int, ...], where: object) -> None:
     o = np.random.default_rng(0).integers(0, 255, (3, *shape), np.uint8)
     ds = create("local/i", [{"observation": o, "action": np.zeros((2, 1))}])
-    found = plots.pictures(ds, plots.image_field(ds), np.arange(3))
+    found = plots.pictures(Rows(ds), plots.image_field(ds), np.arange(3))
     grey = o if where is ... else o[where]  # type: ignore[index]
     np.testing.assert_array_equal(found, np.repeat(grey[..., None], 3, -1))
     rgb = np.random.default_rng(0).integers(0, 255, (3, 3, 20, 24), np.uint8)
     ds = create("local/j", [{"observation": rgb, "action": np.zeros((2, 1))}], force=True)
-    np.testing.assert_array_equal(plots.pictures(ds, plots.image_field(ds), np.arange(3)), rgb.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(
+        plots.pictures(Rows(ds), plots.image_field(ds), np.arange(3)), rgb.transpose(0, 2, 3, 1)
+    )
 
 
 def test_which_field_is_meant(ds: rlds_cli.Dataset) -> None:

@@ -68,11 +68,11 @@ def _columns_named(s: Subject, names: re.Pattern[str], *, text: bool) -> list[Fi
 
 def _neighbours(s: Subject, f: Field) -> Iterator[tuple[IntArray, Array, Array]]:
     """Neighbouring rows of one episode, block by block: rows [n], values [n] in the row before, values [n] there."""
-    observed = s.observed(f)
-    for a, values in s.blocks(f.name, more=1):
+    observed = s.rows.count(f)
+    for a, values in s.rows.blocks(f.name, more=1):
         flat = values.reshape(len(values))
         rows = np.arange(a + 1, a + len(flat))
-        episode = np.searchsorted(s.start, rows, "right") - 1
+        episode = s.rows.episodes_at(rows)
         step = rows - s.start[episode]
         inside = (step > 0) & (step < observed[episode])
         yield rows[inside], flat[:-1][inside], flat[1:][inside]
@@ -88,7 +88,7 @@ def _step_column(s: Subject, f: Field) -> Iterator[Finding]:
     first = s.at(f.name, s.start).reshape(-1).astype(np.float64)
     seen = Sightings(s)
     for rows, before, after in _neighbours(s, f):
-        episode = s.episodes_at(rows)
+        episode = s.rows.episodes_at(rows)
         x, y = before.astype(np.float64), after.astype(np.float64)
         again = (y < x - unit / 2) & (y <= first[episode] + 1.5 * unit) & ~_at_maximum(before)
         seen.add(rows[again])
@@ -148,7 +148,7 @@ def _episode_column(s: Subject, f: Field) -> Iterator[Finding]:
 
 def _is_id(s: Subject, f: Field, changes: IntArray) -> bool:
     """Tell an id from a category by its changes: a category comes back to the same values again and again."""
-    starts = s.start[: np.searchsorted(s.start, changes[-1], "right")]
+    starts = s.start[s.start <= changes[-1]]
     values = s.at(f.name, np.union1d(starts, changes)).reshape(-1)
     runs = values[np.r_[True, values[1:] != values[:-1]]]
     return bool(np.unique(runs, return_counts=True)[1].max() <= max(1, len(runs) / 3))
@@ -193,7 +193,7 @@ def _beyond_others(s: Subject) -> tuple[int, IntArray]:
     most = max(1, len(s.length) // 100)
     usual = int(np.percentile(np.sort(s.length)[:-most], 99))
     at = np.flatnonzero(s.length > _OUTLIER_FACTOR * max(1, usual))
-    limited = (s.end[at] == TRUNCATED) & (s.length[at] % _ROUND_LIMIT == 0)
+    limited = (s.rows.end[at] == TRUNCATED) & (s.length[at] % _ROUND_LIMIT == 0)
     return usual, at[~limited] if len(s.length) >= _MIN_EPISODES_OUTLIER and len(at) <= most else at[:0]
 
 
@@ -240,7 +240,7 @@ def _episodes_terminated_inside(s: Subject) -> Seen:
     count = s.ds.episodes.get("num_terminated")
     if count is None:
         return Seen()
-    return whole(np.flatnonzero(count > (s.end == TERMINATED)))
+    return whole(np.flatnonzero(count > (s.rows.end == TERMINATED)))
 
 
 def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
@@ -256,7 +256,7 @@ def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
 def _flags_of_ends(s: Subject) -> Iterator[Finding]:
     """Compare the flags of the last steps with the episode table."""
     terminated, truncated = (np.asarray(s.at(name, s.last), bool) for name in FLAGS)
-    ended = s.end == TERMINATED
+    ended = s.rows.end == TERMINATED
     unflagged = np.flatnonzero(~terminated & ~truncated)
     differs = np.flatnonzero((terminated != ended) & (terminated | truncated))
     both = np.flatnonzero(terminated & truncated)
@@ -295,7 +295,7 @@ def time_limits(s: Subject) -> Iterator[Finding]:
         text += f", the longest {longest:,}"
         yield finding("too-long", "warning", text, len(over), None, whole(over), s.known("too-long"))
     full = s.length == (limit or longest)
-    if full.sum() < _FEWEST or longest < 2 or not (s.end[full] == TERMINATED).all():
+    if full.sum() < _FEWEST or longest < 2 or not (s.rows.end[full] == TERMINATED).all():
         return
     if limit:
         at = np.flatnonzero(full)
@@ -350,29 +350,25 @@ def isolated_rewards(s: Subject) -> Iterator[Finding]:
 def _isolated(s: Subject, low: float, high: float) -> Sightings | None:
     """Find rewarded steps inside episodes; None unless rewards are sparse and never come in a row."""
     seen, before = Sightings(s), -2
-    final = s.start + s.length
-    for a, values in s.blocks(REWARD):
+    for a, values in s.rows.blocks(REWARD):
+        stop = a + len(values)
+        is_step, is_last = np.ones(len(values), bool), np.zeros(len(values), bool)
+        is_step[s.rows.last_rows(a, stop) - a] = False
+        is_last[s.rows.last_rows(a + 1, stop + 1) - 1 - a] = True
         rewarded = values == high
-        if not (rewarded | (values == low) | _final_rows(final, a, len(values))).all():
+        if not (rewarded | (values == low) | ~is_step).all():
             return None
-        rows: IntArray = a + np.flatnonzero(rewarded & ~_final_rows(final, a, len(values)))
+        rows: IntArray = a + np.flatnonzero(rewarded & is_step)
         if len(rows):
             if rows[0] == before + 1 or (np.diff(rows) == 1).any():
                 return None
             before = int(rows[-1])
-        inside = rows[~_final_rows(final - 1, a, len(values))[rows - a]]
+        inside = rows[~is_last[rows - a]]
         inside = inside[np.asarray(s.at(_TERMINATED, inside), bool)]
         seen.add(inside)
         if seen.count > _SPARSE_SHARE * s.ds.num_steps:
             return None
     return seen
-
-
-def _final_rows(final: IntArray, start: int, rows: int) -> Array:
-    found = np.zeros(rows, bool)
-    first, end = np.searchsorted(final, (start, start + rows))
-    found[final[first:end] - start] = True
-    return found
 
 
 # -- repeated episodes

@@ -80,7 +80,7 @@ def check(
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
     if quick:
         return _quick(ds)
-    s, tell = Subject(Dataset(ds.store).end_to_end()), watched(shown(progress), ds.store)
+    s, tell = Subject(Dataset(ds.store)), watched(shown(progress), ds.store)
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
         tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))
@@ -162,7 +162,7 @@ def _with_recorded(f: Finding, recorded: Finding | None) -> Finding:
 
 def manifest_findings(ds: Dataset) -> Iterator[Finding]:
     """Run the quick part of every check on the manifest and the episode table."""
-    s = Subject(Dataset(ds.store).end_to_end(), thorough=False)
+    s = Subject(Dataset(ds.store), thorough=False)
     for name, find in CHECKS:
         try:
             yield from _named(name, find, s)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from rlds_cli.checks.findings import Finding, Seen, Severity, finding
 from rlds_cli.checks.subject import Sightings, Skipped, Subject, at_steps, plural
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, spaces, split_name
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def not_finite(s: Subject) -> Iterator[Finding]:
 
 def _final_rows_not_finite(s: Subject, f: Field, severity: Severity) -> Iterator[Finding]:
     """Find them in final observations, which are not steps and therefore not in the statistics."""
-    known = np.flatnonzero(np.asarray(s.ds.episodes["num_observed"]) > s.length)
+    known = np.flatnonzero(s.rows.observed)
     bad = [np.zeros(0, np.int64)]
     for a in range(0, len(known), _EPISODES_AT_ONCE):
         some: IntArray = known[a : a + _EPISODES_AT_ONCE]
-        bad.append(some[_rows_not_finite(s.at(f.name, s.start[some] + s.length[some]))])
+        bad.append(some[_rows_not_finite(s.at(f.name, s.rows.final[some]))])
     episodes = np.concatenate(bad)
     if len(episodes):
         text = f"{f.name} is NaN or infinite in the final row of {plural(len(episodes), 'episode')}"
@@ -105,11 +106,11 @@ def frames(s: Subject) -> Iterator[Finding]:
     encoded = [f for f in s.ds.schema.values() if f.kind == "frames"]
     for f in encoded if s.thorough else ():
         seen = Sightings(s)
-        for a in range(0, s.ds.num_rows, _ROWS_AT_ONCE):
-            rows = np.arange(a, min(a + _ROWS_AT_ONCE, s.ds.num_rows))
+        for a in range(0, len(s.rows), _ROWS_AT_ONCE):
+            rows = np.arange(a, min(a + _ROWS_AT_ONCE, len(s.rows)))
             absent = rows[s.at(f.name, rows) == 0]
             if f.placement != "both":  # last rows are fillers
-                absent = absent[~np.isin(absent, s.start + s.length)]
+                absent = absent[~np.isin(absent, s.rows.final)]
             seen.add(absent)
         if seen.count:
             text = f"{f.name} has no frame at {plural(seen.count, 'step')}: they cannot be loaded"
@@ -217,7 +218,9 @@ def saturation(ds: Dataset, f: Field) -> Saturation | None:
     """Measure the saturation of a field over at most 4,096 of its steps; None without bounds, or when compressed."""
     if f.kind != "array" or np.dtype(f.dtype).kind != "f" or 0 in (*f.shape, ds.num_steps) or not ds.store.slices:
         return None
-    values = np.asarray(ds.store.rows(f.name)[_sampled_rows(ds)], np.float64).reshape(-1, int(np.prod(f.shape)))
+    rows = Rows(ds)
+    values = np.asarray(rows.at(f.name, rows.of_steps(_sampled_steps(ds))), np.float64)
+    values = values.reshape(-1, int(np.prod(f.shape)))
     bounds = _space_bounds(ds.manifest.spaces.get("action"), f)
     if bounds is not None:
         return Saturation(_share_at_bounds(values, *bounds), "space", len(values))
@@ -225,17 +228,12 @@ def saturation(ds: Dataset, f: Field) -> Saturation | None:
     return Saturation(_share_at_bounds(values, *extremes), "extremes", len(values)) if extremes is not None else None
 
 
-def _sampled_rows(ds: Dataset) -> IntArray:
-    """Rows of evenly spaced blocks of steps: neighbours, since single rows of a cold file cost a page each."""
-    steps, ends = ds.num_steps, np.cumsum(ds.episodes["length"])
-    if steps <= _BLOCKS * _BLOCK:
-        chosen = np.arange(steps)
-    else:
-        first = np.linspace(0, steps - _BLOCK, _BLOCKS).astype(np.int64)
-        chosen = (first[:, None] + np.arange(_BLOCK)).ravel()
-    episode = np.searchsorted(ends, chosen, "right")
-    rows: IntArray = ds.episodes["start"][episode] + chosen - (ends - ds.episodes["length"])[episode]
-    return rows
+def _sampled_steps(ds: Dataset) -> IntArray:
+    """Numbers of steps in evenly spaced blocks: neighbours, since single rows of a cold file cost a page each."""
+    if ds.num_steps <= _BLOCKS * _BLOCK:
+        return np.arange(ds.num_steps)
+    first = np.linspace(0, ds.num_steps - _BLOCK, _BLOCKS).astype(np.int64)
+    return (first[:, None] + np.arange(_BLOCK)).ravel()
 
 
 def _space_bounds(space: Mapping[str, Any] | None, f: Field) -> tuple[FloatArray, FloatArray] | None:
@@ -382,9 +380,9 @@ def _findings(s: Subject, f: Field, jumps: Sightings, spikes: Sightings) -> Iter
 def limits(s: Subject, f: Field) -> Array:
     """The longest step of every component that is not a jump, float64 [width]; infinite where it has no scale."""
     at_most = max(1, _SAMPLE_BYTES // (_BLOCK_ROWS * _width(f) * 8))
-    blocks = max(1, min(_BLOCKS, at_most, s.ds.num_rows // _BLOCK_ROWS))
-    starts = np.linspace(0, max(s.ds.num_rows - _BLOCK_ROWS, 0), blocks).astype(np.int64)
-    size = min(_BLOCK_ROWS, s.ds.num_rows)
+    blocks = max(1, min(_BLOCKS, at_most, len(s.rows) // _BLOCK_ROWS))
+    starts = np.linspace(0, max(len(s.rows) - _BLOCK_ROWS, 0), blocks).astype(np.int64)
+    size = min(_BLOCK_ROWS, len(s.rows))
     rows = (starts[:, None] + np.arange(size)).ravel()
     values = s.at(f.name, rows).reshape(len(starts), size, -1).astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -421,18 +419,18 @@ def _alone(steps: Array) -> BoolArray:
 
 def _crossing(s: Subject, f: Field, rows: IntArray) -> BoolArray:
     """Mask of the rows after which no row is observed in the same episode."""
-    episode = np.searchsorted(s.start, rows, "right") - 1
-    return np.asarray(rows - s.start[episode] >= s.observed(f)[episode] - 1)
+    episode = s.rows.episodes_at(rows)
+    return np.asarray(rows - s.start[episode] >= s.rows.count(f)[episode] - 1)
 
 
 def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[Sightings, Sightings]:
     jumps, spikes = Sightings(s), Sightings(s)
     only = len(limit) == 1 and (f.name.endswith("/qpos") or sum(_width(x) for x in s.fields("observation")) == 1)
-    final = s.start + s.length  # rows from which, and at unknown final ones to which, no step leads
-    unknown = final[s.observed(f) == s.length] - 1
+    final = s.rows.final  # rows from which, and at unknown final ones to which, no step leads
+    unknown = final[s.rows.count(f) == s.length] - 1
     bound = limit.astype(np.float32) if np.dtype(f.dtype).itemsize <= 4 else limit
     room = np.empty((0, len(limit)), bound.dtype)
-    for a, values in s.blocks(f.name, more=3):  # a step, with those before and after it
+    for a, values in s.rows.blocks(f.name, more=3):  # a step, with those before and after it
         flat = values.reshape(len(values), -1)
         if len(flat) > len(room) + 1:
             room = np.empty((len(flat) - 1, len(limit)), bound.dtype)
@@ -445,7 +443,7 @@ def _jumps_and_spikes(s: Subject, f: Field, limit: Array) -> tuple[Sightings, Si
                 continue
             steps[outside] = np.nan
             first = 0 if a == 0 else 1  # the block before has looked at it
-            end = len(steps) if a + len(flat) == s.ds.num_rows else len(steps) - 1
+            end = len(steps) if a + len(flat) == len(s.rows) else len(steps) - 1
             far = (steps > bound) & np.isfinite(steps)  # the check "finite" finds the others
             at = np.flatnonzero(far.any(axis=1) | ((steps > bound * (_SEVERAL / FACTOR)).sum(axis=1) >= 2))
             at = at[(at >= first) & (at < end)]

@@ -479,7 +479,7 @@ def original(
         if frames or not _unchanged(store, f, flat, start, length, filled):
             continue
         rows = length + (f.placement == "both" and observed)
-        of.flat[name] = stored_rows(store, f, start, start + rows, videos)
+        of.flat[name] = _stored_rows(store, f, start, start + rows, videos)
         of.fields[name] = f
         if f.placement == "both" and name not in of.apart:
             of.flat.pop(f"next/{name}", None)
@@ -525,26 +525,20 @@ def _same(given: Value, there: Array, f: Field) -> bool:
     return given.shape == there.shape and given.tobytes() == there.tobytes()
 
 
-def stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources, *, few: bool = True) -> Any:
-    """Return rows ``a`` to ``b`` of a field as a chunk holds them: frames encoded, texts listed.
-
-    A compressed column is decoded once and kept, for a ``few`` rows of it many times; else only these rows are.
-    """
+def _stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources) -> Any:
+    """Return rows ``a`` to ``b`` of a field as a chunk holds them: frames encoded, texts listed."""
     if f.codec == VIDEO:
-        return _of_videos(store, f, _rows(store, f, a, b, few), videos)
+        return of_videos(store, f, store.rows(f.name)[a:b], videos)
     if f.kind == "frames":
         offsets = store.frame_offsets(f.name)[a : b + 1]
         data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
         return EncodedFrames(data, np.diff(offsets), f.shape, f.codec)
-    values = _rows(store, f, a, b, few)
+    values = store.rows(f.name)[a:b]
     return store.texts(f.name, values).tolist() if f.kind == "text" else values
 
 
-def _rows(store: Store, f: Field, a: int, b: int, few: bool) -> Array:
-    return store.rows(f.name)[a:b] if few else store.between(f.name, a, b)
-
-
-def _of_videos(store: Store, f: Field, index: Array, videos: VideoSources) -> VideoFrames:
+def of_videos(store: Store, f: Field, index: Array, videos: VideoSources) -> VideoFrames:
+    """Return the frames (video, frame) of a dataset with the videos that they refer to by name."""
     numbers, place = np.unique(index[:, 0], return_inverse=True)
     names = [videos.name(store, f.name, int(n)) if n >= 0 else "" for n in numbers]
     where = np.where(index[:, 0] >= 0, place.reshape(-1), -1)

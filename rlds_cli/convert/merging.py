@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -15,8 +15,9 @@ import numpy as np
 from rlds_cli import ids, settings
 from rlds_cli.checks.run import record
 from rlds_cli.convert.appending import differences
-from rlds_cli.convert.create import VideoSources, check_free, stored_rows
+from rlds_cli.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.dataset import Dataset, open_dataset, provenance
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
@@ -31,7 +32,7 @@ from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.publishing import Shared
-from rlds_cli.ted import BoolArray, Chunk, EpisodeTable, Field, IntArray, Part
+from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, IntArray, Part
 from rlds_cli.text import plural
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
@@ -210,27 +211,35 @@ class _Merge:
         return found
 
     def read(self, part: Part) -> Iterator[Chunk]:
-        """Yield the rows of a part: runs of rows that lie end to end, in pieces."""
+        """Yield the rows of a part in pieces."""
         number, first, last = (part.args[n] for n in ("member", "first", "last"))
-        ds, table = self._members[number], self._tables[number]
-        start, length = ds.episodes["start"][first:last], ds.episodes["length"][first:last]
-        width = sum(f.row_bytes for f in self.schema)
-        at_once = max(2, _CHUNK_BYTES // max(1, width))
-        final = start + length  # the last row of each episode
-        breaks = np.flatnonzero(start[1:] != final[:-1] + 1) + 1
-        for a, b in pairwise([0, *breaks.tolist(), last - first]):
-            last_rows = final[a:b]
-            for row in range(int(start[a]), int(last_rows[-1]) + 1, at_once):
-                stop = min(row + at_once, int(last_rows[-1]) + 1)
-                i, j = np.searchsorted(last_rows, (row, stop)).tolist()
-                marks: BoolArray = np.zeros(stop - row, bool)
-                marks[last_rows[i:j] - row] = True
-                columns = {f.name: stored_rows(ds.store, f, row, stop, self.videos, few=False) for f in self.schema}
-                yield Chunk(columns, marks, table.take(np.arange(first + a + i, first + a + j)))
+        rows, table = self._rows[number], self._tables[number]
+        at_once = max(2, _CHUNK_BYTES // max(1, sum(f.row_bytes for f in self.schema)))
+        end = int(rows.final[last - 1]) + 1
+        for row in range(int(rows.start[first]), end, at_once):
+            stop = min(row + at_once, end)
+            final = rows.last_rows(row, stop)
+            marks: BoolArray = np.zeros(stop - row, bool)
+            marks[final - row] = True
+            columns = {f.name: self._column_of(rows, f, row, stop) for f in self.schema}
+            yield Chunk(columns, marks, table.take(rows.episodes_at(final)))
+
+    def _column_of(self, rows: Rows, f: Field, start: int, stop: int) -> Column:
+        """Return rows of a field as a chunk holds them: frames encoded, texts listed."""
+        if f.kind == "frames" and f.codec != VIDEO:
+            return replace(rows.encoded(f.name, np.arange(start, stop)), shape=f.shape, codec=f.codec)
+        values = rows.between(f.name, start, stop)
+        if f.codec == VIDEO:
+            return of_videos(rows.store, f, values, self.videos)
+        return rows.store.texts(f.name, values).tolist() if f.kind == "text" else values
 
     def name(self, number: int) -> str:
         """Return the name of a part in messages."""
         return f"part {number + 1:,} of {len(self.parts):,}"
+
+    @cached_property
+    def _rows(self) -> list[Rows]:
+        return [Rows(ds) for ds in self._members]
 
     @cached_property
     def _tables(self) -> list[EpisodeTable]:
@@ -285,10 +294,9 @@ class _Merge:
     def shared(self) -> dict[str, Shared]:
         """The fields that share the files of the only member, if it is whole."""
         ds = self._members[0]
-        whole = len(ds.episodes) == ds.manifest.counts.episodes and ds.episodes.index.tolist() == list(
-            range(len(ds.episodes))
-        )
-        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or ds.store.remote or not whole:
+        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or ds.store.remote:
+            return {}
+        if not self._rows[0].is_dense:
             return {}
         stats = {n: Stats(**s) for n, s in ds.manifest.stats.items()}
         stored = {f.name: f for f in ds.manifest.fields}

@@ -21,7 +21,6 @@ from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.end_to_end import end_to_end
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
 from rlds_cli.remote import addresses, origins
@@ -200,17 +199,6 @@ class Dataset:
         newest = self.store.newest()
         return self if newest is self.store else Dataset(newest)
 
-    def end_to_end(self) -> Dataset:
-        """Return the dataset without rows between its episodes: itself, or a view if episodes left between others.
-
-        Rows of all episodes are then those of `store.rows`, in order. They are copied when they are read, so that
-        training is faster without this view.
-        """
-        if not isinstance(self.store, GrowingStore) or self.store.kept is None:
-            return self
-        index = np.searchsorted(self.store.kept, self.episodes.index) if self._selected else None
-        return Dataset(end_to_end(self.store), index)
-
     @property
     def schema(self) -> Mapping[str, Field]:
         """Fields by name."""
@@ -332,8 +320,8 @@ class Dataset:
         ``next/observed`` [T, 1] is added if the final observation is not recorded.
         """
         k = selection.within(k, self.num_episodes, f"episodes in {self.id}")
-        start, length = int(self.episodes["start"][k]), int(self.episodes["length"][k])
-        batch = self._read(np.arange(start, start + length), list(self.schema))
+        length = int(self.episodes["length"][k])
+        batch = self._read(np.full(length, k), np.arange(length), list(self.schema))
         if self.episodes["num_observed"][k] == length:
             batch["next/observed"] = (np.arange(length) < length - 1)[:, None]
         return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
@@ -357,7 +345,7 @@ class Dataset:
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"{self.id} has {len(self):,} transitions")
         episode, step = self._places_of(wanted)
-        batch = self._read(self.episodes["start"][episode] + step, self._usual_fields())
+        batch = self._read(episode, step, self._usual_fields())
         if "next/done" in batch:
             batch["next/done"] |= (step == self.episodes["num_transitions"][episode] - 1)[:, None]
         batch["episode"] = episode
@@ -393,23 +381,23 @@ class Dataset:
             The dataset was made in memory: there is no archive.
         """
         number = selection.within(index, len(self), f"transitions in {self.id}")
-        row = int(self.rows_of(np.array([number]))[0])
-        starts = self.store.episodes["start"]
-        episode = int(np.searchsorted(starts, row, "right")) - 1
-        return provenance.place(self.store, episode, row - int(starts[episode]))
+        episode, step = self._places_of(np.array([number]))
+        return provenance.place(self.store, int(self.episodes.index[episode[0]]), int(step[0]))
 
     def _usual_fields(self) -> list[str]:
         usual = ("observation", "action", "next/observation", REWARD, *FLAGS)
         return [n for n in self.schema if any(is_below(n, u) for u in usual)]
 
-    def _read(self, rows: IntArray, names: Sequence[str]) -> Batch:
-        """Read the steps at ``rows``; fields placed ``both`` also as ``next/...``, from the row after."""
-        batch = Batch()
+    def _read(self, episode: IntArray, step: IntArray, names: Sequence[str]) -> Batch:
+        """Read steps; fields placed ``both`` also as ``next/...``, the last value known where the next one is not."""
+        batch, start = Batch(), self.episodes["start"][episode]
+        rows = start + step
+        after = start + np.minimum(step + 1, self.episodes["num_observed"][episode] - 1)
         for name in names:
             f = self.schema[name]
             batch[name] = f.of_batch(self.gather(name, rows))
             if f.placement == "both" and f"next/{name}" not in self.schema:
-                batch[f"next/{name}"] = f.of_batch(self.gather(name, rows + 1))
+                batch[f"next/{name}"] = f.of_batch(self.gather(name, after))
         if all(name in names for name in FLAGS):
             batch["next/done"] = batch["next", "terminated"] | batch["next", "truncated"]
         return batch

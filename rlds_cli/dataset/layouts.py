@@ -192,7 +192,10 @@ def _last(ds: _Dataset) -> IntArray:
 
 
 def _values(ds: _Dataset, name: str, rows: IntArray) -> Array:
-    """Read a field at ``rows``; ``next/x`` of a field placed ``both`` from the row after; ``episode`` is a number."""
+    """Read a field at ``rows``; ``next/x`` of a field placed ``both`` from the row after; ``episode`` is a number.
+
+    Where the final observation is not recorded, the last one is the next of itself.
+    """
     if name == EPISODE and name not in ds.schema:
         counts = ds.episodes["length" if len(rows) == ds.num_steps else "num_transitions"]
         return np.repeat(np.arange(len(counts)), counts)
@@ -200,7 +203,9 @@ def _values(ds: _Dataset, name: str, rows: IntArray) -> Array:
         return np.asarray(_values(ds, TERMINATED, rows) | _values(ds, TRUNCATED, rows))
     base = name.removeprefix("next/")
     if name not in ds.schema and base != name and base in ds.schema and ds.schema[base].placement == "both":
-        return ds.gather(base, rows + 1)
+        e = ds.episodes
+        unknown = (e["start"] + e["length"] - 1)[e["num_observed"] == e["length"]]
+        return ds.gather(base, rows + ~np.isin(rows, unknown))
     return ds.gather(ds.field(name).name, rows)
 
 

@@ -29,6 +29,7 @@ def check_returns(gamma: float, scale: float) -> None:
         raise InvalidArgument(f"ReturnToGo(scale={scale!r}): a finite number is needed.")
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rows between episodes may hold anything
 def sum_from_ends(values: Floats, stop: BoolArray, gamma: float) -> None:
     """Add ``gamma`` times the sum of the row after to each row, in place, from the end.
 
@@ -65,6 +66,7 @@ def sum_from_ends(values: Floats, stop: BoolArray, gamma: float) -> None:
         sum_stretch(values[end[i] - length[i] : end[i] - together + 1], gamma)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def sum_stretch(values: Floats, gamma: float) -> None:
     """Sum one stretch [n, ...] in place, from the end; its last row is a sum already."""
     back = values.reshape(len(values), -1)[::-1]

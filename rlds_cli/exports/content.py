@@ -1,30 +1,26 @@
 """The content that is exported: the rows and episodes of a dataset or a selection, less what a format cannot say.
 
-`Content` numbers rows and episodes from 0 and end to end, whatever was selected and wherever the rows lie. Losses
-change it as importing the exported files again would, so its fingerprint is that of the copy: an export with losses is
-proved like one without.
+`Content` numbers rows and episodes from 0 and end to end, as `Rows` does, whatever was selected. Losses change it as
+importing the exported files again would, so its fingerprint is that of the copy: an export with losses is proved like
+one without.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal, TypeVar, cast
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.formats import mp4_cut
 from rlds_cli.formats.mp4_cut import Excerpt
 from rlds_cli.store import arrays, compression, statistics
-from rlds_cli.store.frames import check_frames
-from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
@@ -42,8 +38,6 @@ from rlds_cli.ted import (
 )
 
 T = TypeVar("T")
-_LIBC = ctypes.CDLL(None)
-
 PIECE = 4 << 20  # bytes of rows that are read at once
 
 Kind = Literal[
@@ -123,8 +117,8 @@ class Content:
     def __init__(self, ds: Dataset, losses: Iterable[Loss] = ()) -> None:
         self.dataset = ds
         self.losses = tuple(losses)
-        self._dense = ds.end_to_end()
-        self._store: Store = self._dense.store
+        self.source = Rows(ds)
+        self._store = ds.store
         self.kinds = {loss.kind for loss in self.losses}
         self._flags = next((loss.becomes for loss in self.losses if loss.kind == "flags"), "")
         self.table = self._table()
@@ -134,9 +128,7 @@ class Content:
         self._filled: set[str] = set()
         self._cut = {loss.field for loss in self.losses if loss.kind == "videos"}
         self._found_excerpts: dict[str, IntArray] = {}
-        self._recent: dict[str, tuple[int, int]] = {}  # address and bytes of the rows of a field that were read last
         self.fields = dict(sorted(self._fields()))
-        self._first, self._place = self._runs()
 
     def __reduce__(self) -> tuple[object, ...]:
         return Content, (self.dataset, self.losses)
@@ -153,7 +145,7 @@ class Content:
     # -- episodes
 
     def _table(self) -> EpisodeTable:
-        whole, index = self._store.table(), self._dense.episodes.index
+        whole, index = self._store.whole_table(), self.source.index
         if len(index) != len(whole) or (index != np.arange(len(whole))).any():
             whole = _chosen(whole, index)
         changes: dict[str, object] = {}
@@ -174,16 +166,6 @@ class Content:
         changes |= {"splits": {}} if "" in gone else {}
         changes |= {"extra": {}} if "columns" in self.kinds else {}
         return replace(whole, **changes)  # type: ignore[arg-type]
-
-    def _runs(self) -> tuple[IntArray, IntArray]:
-        """Return where runs of rows begin, as they are counted here and where they are stored."""
-        places = np.asarray(self._store.episodes["start"])[self._dense.episodes.index]
-        starts = self.table.start
-        if not len(starts):
-            return starts, starts
-        shift = places - starts
-        begins = np.concatenate([[True], shift[1:] != shift[:-1]])
-        return starts[begins], places[begins]
 
     @cached_property
     def own_columns(self) -> Mapping[str, list[Scalar]]:
@@ -214,15 +196,6 @@ class Content:
         for name, dtype in becomes("added").items():
             yield name, Field(name, dtype, (), "next" if name.startswith("next/") else "root")
 
-    def places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the stored rows of rows ``start`` to ``stop``, as runs (first, end)."""
-        run = int(np.searchsorted(self._first, start, "right")) - 1
-        while start < stop:
-            ends = int(self._first[run + 1]) if run + 1 < len(self._first) else stop
-            first, count = int(self._place[run] + start - self._first[run]), min(stop, ends) - start
-            yield first, first + count
-            start, run = start + count, run + 1
-
     def rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows ``start`` to ``stop`` of a field [n, ...]: values, strings or None, decoded images.
 
@@ -231,9 +204,7 @@ class Content:
         f = self.fields[name]
         if name not in self._stored_as:
             return np.zeros((stop - start, *f.shape), f.dtype)
-        stored = self._store.fields[self._stored_as[name]]
-        pieces = [self._read(stored, a, b) for a, b in self.places(start, stop)] or [self._read(stored, 0, 0)]
-        values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        values = self._read(self._stored_as[name], start, stop)
         if f.kind != "text":
             values = values if values.dtype == f.dtype else values.astype(f.dtype)
             values = values.reshape(len(values), *f.shape)
@@ -241,24 +212,10 @@ class Content:
         values = self._with_texts(f, values, start) if name in self._filled else values
         return self._truncated(values, start) if name == FLAGS[1] and self._flags else values
 
-    def _read(self, stored: Field, start: int, stop: int) -> Array:
-        if stored.kind == "frames":
-            return self._store.gather(stored.name, np.arange(start, stop))
-        values = self._store.between(stored.name, start, stop)
-        if stored.kind == "text":
-            return self._store.texts(stored.name, values)
-        self._let_go(stored.name, values)
-        return values
-
-    def _let_go(self, name: str, values: Array) -> None:
-        """Unmap the pages of the rows that were read before: mapped files of any size would count as memory in use."""
-        if self._store.manifest.encoding != "memmap" or values.flags.writeable:
-            return
-        at, size = self._recent.get(name, (0, 0))
-        if size:
-            first = at // mmap.PAGESIZE * mmap.PAGESIZE
-            _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(at + size - first), mmap.MADV_DONTNEED)
-        self._recent[name] = values.ctypes.data, values.nbytes
+    def _read(self, stored: str, start: int, stop: int) -> Array:
+        if self._store.fields[stored].kind == "array":
+            return self.source.between(stored, start, stop)
+        return self.source.values(stored, np.arange(start, stop))
 
     def _with_last_rows(self, f: Field, values: Array, start: int) -> Array:
         """Repeat the row before in last rows, or empty them."""
@@ -297,62 +254,36 @@ class Content:
 
     def last_rows(self, start: int, stop: int) -> IntArray:
         """Return the last rows of episodes, those of final observations, between two rows."""
-        last: IntArray = self._last[np.searchsorted(self._last, start) : np.searchsorted(self._last, stop)]
-        return last
+        return self.source.last_rows(start, stop)
 
-    @cached_property
+    @property
     def starts(self) -> IntArray:
         """First rows of the episodes."""
-        return self.table.start
+        return self.source.start
 
-    @cached_property
-    def _last(self) -> IntArray:
-        last: IntArray = self.starts + self.table.length
-        return last
+    def episodes_at(self, rows: IntArray) -> IntArray:
+        """Return the number of the episode of each row [n]."""
+        return self.source.episodes_at(rows)
 
     def frames(self, name: str, start: int, stop: int) -> list[bytes]:
         """Return the encoded images of rows; empty for rows without one."""
-        stored = self._stored_as[name]
-        found = [frame for a, b in self.places(start, stop) for frame in self._frames(stored, a, b)]
+        found = self.source.frames(self._stored_as[name], np.arange(start, stop))
         for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
             before = found[last - start - 1] if last > start else self.frames(name, last - 1, last)[0]
             found[last - start] = b"" if self._last_row[name] == "zeros" else before
         return found
-
-    def _frames(self, stored: str, start: int, stop: int) -> list[bytes]:
-        if self._store.fields[stored].codec == VIDEO:
-            return [self._store.frame(stored, r) for r in range(start, stop)]
-        offsets, data = self._store.frame_offsets(stored)[start : stop + 1], self._store.frame_bytes(stored)
-        check_frames(offsets[:-1], offsets[1:], len(data), stored)
-        first = int(offsets[0])
-        images = data[first : int(offsets[-1])]
-        self._let_go(f"{stored}/bytes", images)
-        held = images.tobytes()
-        return [held[a - first : b - first] for a, b in pairwise(offsets.tolist())]
 
     def encoded(self, name: str, start: int, stop: int) -> tuple[Array, IntArray]:
         """Return the encoded images of rows end to end, uint8 [bytes], and where each begins, [rows + 1].
 
         They are views of the mapped file where the rows follow each other. Last rows that change must not be there.
         """
-        stored, data, sizes = self._stored_as[name], list[Array](), [np.zeros(1, np.int64)]
-        for a, b in self.places(start, stop):
-            offsets = np.asarray(self._store.frame_offsets(stored)[a : b + 1], np.int64)
-            whole = self._store.frame_bytes(stored)
-            check_frames(offsets[:-1], offsets[1:], len(whole), stored)
-            images = whole[offsets[0] : offsets[-1]]
-            self._let_go(f"{stored}/bytes", images)
-            data.append(images)
-            sizes.append(np.diff(offsets))
-        ends: IntArray = np.cumsum(np.concatenate(sizes))
-        return data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), ends
+        found = self.source.encoded(self._stored_as[name], np.arange(start, stop))
+        return found.data, np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
 
     def codes(self, name: str, start: int, stop: int) -> IntArray:
         """Return the codes of a text field's rows, which are places in `strings`; -1 for a row without text."""
-        stored = self._stored_as[name]
-        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
-        codes: IntArray = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int64)
-        return codes
+        return self.source.between(self._stored_as[name], start, stop).astype(np.int64)
 
     def pieces(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows of about `PIECE` bytes of a field."""
@@ -363,9 +294,9 @@ class Content:
 
     def video_rows(self, name: str, start: int, stop: int) -> Array:
         """Return rows (video, frame) of a field in videos, int32 [n, 2], numbered as in the dataset; -1 for none."""
-        values = self._stored_video_rows(name, start, stop)
+        values = np.array(self.source.between(self._stored_as[name], start, stop))
         if name in self._cut:
-            episode = np.searchsorted(self.starts, np.arange(start, stop), "right") - 1
+            episode = self.episodes_at(np.arange(start, stop))
             shown = values[:, 0] >= 0
             values[shown, 1] -= self._excerpts(name)[episode[shown], 1].astype(np.int32)
             values[shown, 0] = episode[shown]
@@ -374,18 +305,13 @@ class Content:
             values[last - start] = -1 if self._last_row[name] == "zeros" else before
         return values
 
-    def _stored_video_rows(self, name: str, start: int, stop: int) -> Array:
-        stored = self._stored_as[name]
-        pieces = [self._store.between(stored, a, b) for a, b in self.places(start, stop)]
-        values: Array = np.concatenate([np.zeros((0, 2), np.int32), *pieces])
-        return values
-
     def _excerpts(self, name: str) -> IntArray:
         """Return the video that each episode uses, its first frame and its last, int64 [episodes, 3]."""
         if name not in self._found_excerpts:
             found = np.full((len(self.table), 3), -1, np.int64)
             for k, length in enumerate(self.table.length.tolist()):
-                rows = self._stored_video_rows(name, int(self.starts[k]), int(self.starts[k]) + length + 1)
+                first = int(self.starts[k])
+                rows = self.source.between(self._stored_as[name], first, first + length + 1)
                 if len(rows := rows[rows[:, 0] >= 0]):
                     found[k] = rows[0, 0], rows[:, 1].min(), rows[:, 1].max()
             self._found_excerpts[name] = found
@@ -411,10 +337,11 @@ class Content:
         stored = self._store.fields[self._stored_as[name]]
         if stored.kind == "array":
             return stored.row_bytes
-        if stored.codec == VIDEO and self._store.manifest.counts.rows:
-            return 8 + int(self.videos(name).offsets[-1]) // self._store.manifest.counts.rows
-        if stored.kind == "frames" and stored.codec != VIDEO and self._store.manifest.counts.rows:
-            return -(-len(self._store.frame_bytes(stored.name)) // self._store.manifest.counts.rows)
+        rows = self._store.manifest.counts.rows
+        if stored.codec == VIDEO and rows:
+            return 8 + int(self.videos(name).offsets[-1]) // rows
+        if stored.kind == "frames" and stored.codec != VIDEO and rows:
+            return -(-len(self._store.frame_bytes(stored.name)) // rows)
         return 8
 
     def _is_decoded(self, name: str) -> bool:
@@ -434,7 +361,7 @@ class Content:
 
     def flag_at_ends(self, name: str) -> BoolArray:
         """Return a flag at the last step of each episode."""
-        steps = self._last - 1
+        steps = self.source.final - 1
         values = [self.rows(name, s, s + 1) for s in steps.tolist()] if len(steps) < 1 << 12 else []
         if values or not len(steps):
             return np.concatenate([np.zeros(0, bool), *values])
@@ -447,22 +374,18 @@ class Content:
 
     def missing_texts(self, name: str) -> int:
         """Count the texts that are missing where a row has one."""
-        stored, missing, at = self._stored_as[name], 0, 0
-        for a, b in self.places(0, self.num_rows):
-            for first in range(a, b, PIECE // 4):
-                codes = self._store.between(stored, first, min(first + PIECE // 4, b))
-                missing += int(np.count_nonzero(codes < 0))
-                if self.fields[name].placement != "both":
-                    last = self.last_rows(at, at + len(codes)) - at
-                    missing -= int(np.count_nonzero(codes[last] < 0))
-                at += len(codes)
+        missing = 0
+        for a in range(0, self.num_rows, PIECE // 4):
+            b = min(a + PIECE // 4, self.num_rows)
+            without = self.codes(name, a, b) < 0
+            if self.fields[name].placement != "both":
+                without[self.last_rows(a, b) - a] = False
+            missing += int(np.count_nonzero(without))
         return missing
 
     def frame_sizes(self, name: str, start: int, stop: int) -> IntArray:
         """Return the bytes of the encoded images of rows; 0 for rows without one."""
-        stored = self._stored_as[name]
-        pieces = [self._store.frame_sizes(stored, np.arange(a, b)) for a, b in self.places(start, stop)]
-        sizes: IntArray = np.concatenate([np.zeros(0, np.int64), *pieces])
+        sizes = self.source.sizes(self._stored_as[name], np.arange(start, stop))
         for last in self.last_rows(start, stop).tolist() if name in self._last_row else ():
             before = sizes[last - start - 1] if last > start else self.frame_sizes(name, last - 1, last)[0]
             sizes[last - start] = 0 if self._last_row[name] == "zeros" else before

@@ -142,7 +142,7 @@ class GroupedFormat(Hdf5Format):
     def _within(self, column: Column, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield the episodes between two rows: number, first row, and the first and end row that are there."""
         table = self.content.table
-        k = int(np.searchsorted(self.content.starts, start, "right")) - 1
+        k = int(self.content.episodes_at(np.array([start]))[0])
         while k < len(table) and (first := int(self.content.starts[k])) < stop:
             lo, hi = max(start, first), min(stop, first + int(table.length[k]) + (column.rows == "all"))
             if lo < hi:

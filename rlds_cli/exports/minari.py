@@ -147,7 +147,7 @@ class Minari(GroupedFormat):
         if column.field != FLAGS[1] or not len(values):
             return values
         last = self.content.last_rows(start + 1, start + len(values) + 1)
-        cut = last[table.end[np.searchsorted(self.content.starts, last, "right") - 1] == CUT] - 1 - start
+        cut = last[table.end[self.content.episodes_at(last)] == CUT] - 1 - start
         if len(cut):
             values = values.copy()
             values[cut] = False

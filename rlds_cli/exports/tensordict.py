@@ -186,8 +186,7 @@ class TensorDict(Format):
         return np.asarray(terminated | truncated)
 
     def _episode(self, start: int, stop: int) -> IntArray:
-        number: IntArray = np.searchsorted(self.content.starts, np.arange(start, stop), "right") - 1
-        return number
+        return self.content.episodes_at(np.arange(start, stop))
 
     def _observed(self, start: int, stop: int) -> BoolArray:
         table, known = self.content.table, np.ones(stop - start, bool)

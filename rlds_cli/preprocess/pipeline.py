@@ -175,7 +175,6 @@ def described(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """Describe the pipeline of functions; their modules can be imported inside the block."""
-    dataset = dataset.end_to_end()
     with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)

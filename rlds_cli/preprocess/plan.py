@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlds_cli import text
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
@@ -227,8 +228,9 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
-    # segments are no arrays of one file, and rows at an address are in none
+    # segments are no arrays of one file, rows at an address are in none, and a result stores its episodes end to end
     linked = kept and task.whole and task.dataset.generation is None and not task.dataset.store.remote
+    linked = linked and Rows(task.dataset).is_dense
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]

@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing.store import GrowingStore
-from rlds_cli.store import compression
-from rlds_cli.store.compression import Compressed
-from rlds_cli.store.frames import check_frames, decode_frame
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EncodedFrames, EpisodeTable, Field, IntArray, VideoFrames
+from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EpisodeTable, IntArray, VideoFrames
 
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
-
-RowRun = tuple[int, int]  # rows of the store: first, and one past the last
+RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one past the last
 
 _LONG = 32  # average steps of a piece from which copying slices is faster than indexing rows
 
@@ -203,8 +198,7 @@ def neighbours(
     Parameters
     ----------
     starts, lengths, final : array [pieces]
-        First row in the store and number of steps of each piece's episode, and whether its final observation is
-        recorded.
+        First row and number of steps of each piece's episode, and whether its final observation is recorded.
     span : tuple of int
         Steps of a window before and after its own step.
     """
@@ -256,13 +250,13 @@ class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
+        self._index = dataset.episodes.index
         if isinstance(dataset.store, GrowingStore) or dataset.store.remote:  # it holds the generation, or blocks
             self.store: Store = dataset.store
-            self._table = dataset.store.whole_table()
+            self._table, self._rows = dataset.store.whole_table(), Rows(dataset)
         else:
             self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
-        self._index = dataset.episodes.index
-        self._arrays: dict[tuple[str, str], Array | Compressed] = {}  # by field, and directory in that of the field
+            self._rows = Rows(Dataset(self.store, self._index))
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """Return the table of episodes ``first`` to ``last`` of the selection."""
@@ -270,25 +264,27 @@ class SourceReader:
 
     def number(self, k: int) -> int:
         """Return the number in the whole dataset of episode ``k`` of the selection."""
-        return int(self._index[k])
+        kept, number = self.store.kept, self._index[k]
+        return int(number if kept is None else np.searchsorted(kept, number))
 
     def start(self, k: int) -> int:
-        """Return the first row in the store of episode ``k`` of the selection."""
-        return int(self.store.episodes["start"][self._index[k]])
+        """Return the first row of episode ``k`` of the selection, whose rows lie end to end."""
+        return int(self._rows.start[k])
 
     def length(self, k: int) -> int:
         """Return the number of steps of episode ``k`` of the selection."""
-        return int(self._table.length[self._index[k]])
+        return int(self._rows.length[k])
 
     def observed(self, k: int) -> bool:
         """Return whether the final observation of episode ``k`` is recorded."""
-        return bool(self._table.observed[self._index[k]])
+        return bool(self._rows.observed[k])
 
     def seed_of(self, number: int, step: int | None = None) -> int | str:
         """Return the seed of a call that begins with an episode of the dataset, or with a step of it."""
         if isinstance(self.store, GrowingStore):
-            return f"{self.store.digest_of(number).hex()} {step or 0}"
-        return number if step is None else int(self.store.episodes["start"][number]) + step
+            kept = self.store.kept
+            return f"{self.store.digest_of(number if kept is None else int(kept[number])).hex()} {step or 0}"
+        return number if step is None else int(self._table.start[number]) + step
 
     def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
         """Read episode ``k`` of the selection."""
@@ -345,61 +341,26 @@ class SourceReader:
 
     def rows(self, name: str, runs: Iterable[RowRun]) -> Array:
         """Read the rows of ``runs`` as values, read-only: frames decoded, text as strings or None."""
-        f = self.store.fields[name]
         joined = _joined(runs)
-        if f.codec == VIDEO:
-            index = self._stored(name, joined)
-            self.store.check_absent(f, np.concatenate([np.arange(a, b) for a, b in joined])[index[:, 0] < 0])
-            return self.store.videos(name).gather(f, index)
-        if f.kind == "frames":
-            return self._decoded(f, joined)
-        values = self._stored(name, joined)
-        return self.store.texts(name, values) if f.kind == "text" else values
+        if self.store.fields[name].kind != "array":
+            return self._rows.values(name, _numbers(joined))
+        blocks = [self._rows.between(name, a, b) for a, b in joined]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def column(self, name: str, runs: Iterable[RowRun]) -> Column:
         """Read the rows of ``runs`` in the form that the store writes: frames encoded, text as a list."""
         f = self.store.fields[name]
         if f.codec == VIDEO:
-            index = self._stored(name, _joined(runs))
+            index = self._rows.at(name, _numbers(runs))
             return VideoFrames(tuple(map(str, range(len(self.store.videos(name))))), index)
         if f.kind == "frames":
-            return self._encoded(f, _joined(runs))
+            return self._rows.encoded(name, _numbers(runs))
         values = self.rows(name, runs)
         return values.tolist() if f.kind == "text" else values
 
-    def _array(self, name: str, inner: str = "") -> Array | Compressed:
-        if (name, inner) not in self._arrays and (isinstance(self.store, GrowingStore) or self.store.remote):
-            column = {"": self.store.rows, "offsets": self.store.frame_offsets, "bytes": self.store.frame_bytes}[inner]
-            self._arrays[name, inner] = column(name)
-        elif (name, inner) not in self._arrays:
-            self._arrays[name, inner] = compression.open_rows(self.store.directory(name) / inner)
-        return self._arrays[name, inner]
 
-    def _stored(self, name: str, runs: Sequence[RowRun], inner: str = "") -> Array:
-        opened = self._array(name, inner)
-        blocks = [np.asarray(opened[a:b]) for a, b in runs]
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-    def _encoded(self, f: Field, runs: Sequence[RowRun]) -> EncodedFrames:
-        data, lengths = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
-        for a, b in runs:
-            offsets: IntArray = self._stored(f.name, [(a, b + 1)], "offsets")
-            check_frames(offsets[:-1], offsets[1:], len(self._array(f.name, "bytes")), f.name)
-            data.append(self._stored(f.name, [(int(offsets[0]), int(offsets[-1]))], "bytes"))
-            lengths.append(np.diff(offsets))
-        return EncodedFrames(np.concatenate(data), np.concatenate(lengths))
-
-    def _decoded(self, f: Field, runs: Sequence[RowRun]) -> Array:
-        frames = self._encoded(f, runs)
-        ends = np.cumsum(frames.lengths)
-        numbers = (row for a, b in runs for row in range(a, b))
-        out = np.zeros((len(frames), *f.shape), np.uint8)
-        for i, (row, (a, b)) in enumerate(zip(numbers, pairwise([0, *ends.tolist()]), strict=True)):
-            if b == a:
-                self.store.check_absent(f, np.array([row]))
-            else:
-                out[i] = decode_frame(frames.data[a:b].tobytes(), f, row)
-        return out
+def _numbers(runs: Iterable[RowRun]) -> IntArray:
+    return np.concatenate([np.arange(a, b) for a, b in runs])
 
 
 def _joined(runs: Iterable[RowRun]) -> list[RowRun]:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.dataset import Dataset
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
@@ -63,6 +65,10 @@ class Reuse:
     def _table(self) -> EpisodeTable:
         return self._store.table()
 
+    @cached_property
+    def _rows(self) -> Rows:
+        return Rows(Dataset(self._store))
+
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "generation": self.generation, "index": self.index}
 
@@ -77,22 +83,21 @@ class Reuse:
 
     def chunks(self, first: int, last: int, plan: WritePlan, table: EpisodeTable) -> Iterator[Chunk]:
         """Yield the rows of a stretch; ``table`` has its episodes as they are in the source."""
-        e, old = self._store.episodes, self.index[first:last]
-        start, stop = int(e["start"][old[0]]), int(e["start"][old[-1]] + e["length"][old[-1]]) + 1
-        final = e["start"][old] + e["length"][old]
+        rows, old = self._rows, self.index[first:last]
+        start, stop = int(rows.start[old[0]]), int(rows.final[old[-1]]) + 1
         table.end, table.observed = self._table.end[old], self._table.observed[old]
         table.splits = {name: mask for name, mask in table.splits.items() if mask.any()}
         at_once = max(2, _CHUNK_BYTES // max(1, sum(f.row_bytes for f in plan.written)))
         for a in range(start, stop, at_once):
             b = min(a + at_once, stop)
-            ended = np.searchsorted(final, (a, b))
+            final = rows.last_rows(a, b)
             marks: BoolArray = np.zeros(b - a, bool)
-            marks[final[ended[0] : ended[1]] - a] = True
+            marks[final - a] = True
             columns = {f.name: self._column(f.name, a, b) for f in plan.written}
-            yield Chunk(columns, marks, table.take(np.arange(*ended)))
+            yield Chunk(columns, marks, table.take(rows.episodes_at(final) - old[0]))
 
     def _column(self, name: str, a: int, b: int) -> Column:
-        values = self._store.between(name, a, b)
+        values = self._rows.between(name, a, b)
         return self._store.texts(name, values).tolist() if self._store.fields[name].kind == "text" else values
 
 

@@ -246,7 +246,6 @@ def describe(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Task:
     """Find the function, and check the options before it runs."""
-    dataset = dataset.end_to_end()
     function = functions.find(fn)
     unit, reach = unit_of(function, unit, span)
     if arrays not in ARRAYS:
@@ -297,9 +296,9 @@ def seen_of(dataset: Dataset) -> dict[str, str]:
 
 def is_whole(dataset: Dataset) -> bool:
     """Return whether a dataset contains all episodes of its store, in order."""
-    index = dataset.episodes.index
-    everything = dataset.manifest.counts.episodes
-    return len(index) == everything and bool(np.array_equal(index, np.arange(everything)))
+    kept = dataset.store.kept
+    everything = np.arange(dataset.manifest.counts.episodes) if kept is None else kept
+    return bool(np.array_equal(dataset.episodes.index, everything))
 
 
 def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.store.statistics import in_bins
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
@@ -109,15 +109,8 @@ def sampled_steps(ds: Dataset, f: Field) -> Array:
     else:
         first = np.linspace(0, steps - _BLOCK, max(1, most // _BLOCK)).astype(np.int64)
         chosen = (first[:, None] + np.arange(min(_BLOCK, most))).ravel()
-    ends = np.cumsum(ds.episodes["length"])
-    episode = np.searchsorted(ends, chosen, "right")
-    rows: IntArray = ds.episodes["start"][episode] + chosen - (ends - ds.episodes["length"])[episode]
-    if ds.store.slices:
-        return ds.store.rows(f.name)[rows]
-    read = partial(ds.store.between, f.name)
-    cuts = np.flatnonzero(np.diff(rows) > _BLOCK) + 1  # reads of neighbours, as far as a gap is not worth one
-    parts = [read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in np.split(rows, cuts)]
-    return np.concatenate(parts) if len(rows) else read(0, 0)
+    rows = Rows(ds)
+    return rows.at(f.name, rows.of_steps(chosen))
 
 
 def evenly(n: int, most: int) -> IntArray:
@@ -165,13 +158,13 @@ def summarise_own_columns(ds: Dataset) -> tuple[OwnColumn, ...]:
 
 
 def _own_column(ds: Dataset, name: str) -> OwnColumn:
-    column = ds.store.own_column(name)
-    values = [v for v in column.scalars() if v is not None]
+    column, index = ds.store.own_column(name), ds.episodes.index
+    values = [v for k in index.tolist() if (v := column.scalar(k)) is not None]
     counted = Counter(map(str, values)) if column.dtype in ("str", "bool") else Counter[str]()
     spread = None if counted or not values else distribution(ds.episodes[name])
     distinct = len(counted) if counted else len(set(values))
     return OwnColumn(
-        name, column.dtype, int(column.missing.sum()), distinct, dict(counted.most_common(MOST_VALUES)), spread
+        name, column.dtype, len(index) - len(values), distinct, dict(counted.most_common(MOST_VALUES)), spread
     )
 
 

@@ -16,10 +16,12 @@ import numpy as np
 
 from rlds_cli.checks.episodes import episode_keys
 from rlds_cli.checks.findings import Place
-from rlds_cli.checks.subject import TILE_BYTES, Subject
+from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import Distribution, distribution, rank
+from rlds_cli.report.summary import of_episodes
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays, statistics
 from rlds_cli.store.finish import text_hashes
@@ -31,6 +33,7 @@ from rlds_cli.text import is_below
 Change = Literal["same", "content", "type", "added", "removed"]
 Range = tuple[int, int]
 FEW = 8  # episodes that are listed on each side
+_TILE_BYTES = 1 << 20  # fits the cache of a core
 _NUMBERS = "biuf"  # NumPy's kinds of numeric fields
 _ROOTS = ("observation", "action", "next/reward")
 
@@ -194,7 +197,7 @@ def compare(
         raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 requires equal values")
     tolerance = Tolerance(rtol, atol)
     one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
-    one, other = Dataset(one.store).end_to_end(), Dataset(other.store).end_to_end()
+    one, other = Dataset(one.store), Dataset(other.store)
     same = one.fingerprint == other.fingerprint
     found = tuple(_fields(one, other, tolerance))
     if _grows(one) != _grows(other):  # fingerprints of two kinds
@@ -205,7 +208,7 @@ def compare(
         same=same,
         close=same or (not tolerance.is_exact and all(map(_is_close, found)) and _same_episodes(one, other)),
         tolerance=tolerance,
-        counts=tuple(_counts(one.manifest.counts, other.manifest.counts)),
+        counts=tuple(_counts(of_episodes(one.manifest.counts), of_episodes(other.manifest.counts))),
         fields=found,
         returns=(_returns(one), _returns(other)),
         lengths=(distribution(one.episodes["length"]), distribution(other.episodes["length"])),
@@ -242,7 +245,7 @@ def _fields(a: Dataset, b: Dataset, tolerance: Tolerance) -> Iterator[FieldDiffe
         one, other = stored_a.get(name), stored_b.get(name)
         found = _field(a, b, one, other, name)
         if one and other and alike and found.change in ("content", "type"):
-            ranges = _differing(a, b, one, other) if found.change == "content" else [(0, a.num_rows)]
+            ranges = _differing(a, b, one, other) if found.change == "content" else [(0, _num_rows(a))]
             found = replace(found, deviation=deviation(*subjects, name, ranges, tolerance))
         yield found
 
@@ -280,12 +283,16 @@ def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tup
 
 def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
     """Mask of the blocks of rows that differ; None if the datasets have different numbers of rows."""
-    if a.num_rows != b.num_rows:
+    if _num_rows(a) != _num_rows(b):
         return None
     hashes = [_hashes(ds, f) for ds, f in ((a, one), (b, other))]
     if hashes[0].shape != hashes[1].shape:  # not as many videos
         return None
     return np.asarray((hashes[0] != hashes[1]).reshape(len(hashes[0]), -1).any(axis=1))
+
+
+def _num_rows(ds: Dataset) -> int:
+    return ds.num_steps + ds.num_episodes
 
 
 def _grows(ds: Dataset) -> bool:
@@ -304,19 +311,20 @@ def _hashes(ds: Dataset, f: StoredField) -> Array:
     """Return the hashes of a field's blocks of rows; of a dataset that grows, they are computed."""
     if not _grows(ds):
         return arrays.read(ds.store.beside("digests", *f.path.split("/")))
-    rows = ds.store.rows(f.name)
+    rows = Rows(ds)
     if f.kind == "text":
-        return text_hashes(rows, ds.store.strings(f.name)[:-1].tolist())
-    return statistics.as_array(statistics.array_blocks(rows))
+        return text_hashes(rows.between(f.name, 0, len(rows)), ds.store.strings(f.name)[:-1].tolist())
+    blocks = ((a, min(a + statistics.BLOCK_ROWS, len(rows))) for a in statistics.blocks(len(rows)))
+    return statistics.as_array(statistics.array_block(rows.between(f.name, a, b)) for a, b in blocks)
 
 
 def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
     """The ranges of rows of differing blocks; all rows if there are no hashes to compare."""
     differ = _hashes_differ(a, b, one, other)
     if differ is None:
-        return [(0, a.num_rows)]
+        return [(0, _num_rows(a))]
     starts = np.flatnonzero(differ) * statistics.BLOCK_ROWS
-    return [(int(start), min(int(start) + statistics.BLOCK_ROWS, a.num_rows)) for start in starts]
+    return [(int(start), min(int(start) + statistics.BLOCK_ROWS, _num_rows(a))) for start in starts]
 
 
 def _drift(a: Dataset, b: Dataset, name: str) -> Drift | None:
@@ -448,11 +456,11 @@ def _is_numeric(f: Field) -> bool:
 def _tiles(a: Subject, b: Subject, name: str, ranges: Iterable[Range]) -> Iterator[tuple[int, Array, Array]]:
     """First row, and the values [n, width] of both in float64, about 1 MiB at a time."""
     width = int(np.prod(a.ds.schema[name].shape, dtype=np.int64))
-    rows = max(1, TILE_BYTES // max(1, 8 * width))
+    rows = max(1, _TILE_BYTES // max(1, 8 * width))
     for start, stop in ranges:
         for at in range(start, stop, rows):
             end = min(at + rows, stop)
-            one, other = (x.between(name, at, end).reshape(end - at, width) for x in (a, b))
+            one, other = (x.rows.between(name, at, end).reshape(end - at, width) for x in (a, b))
             yield at, one.astype(np.float64), other.astype(np.float64)
 
 

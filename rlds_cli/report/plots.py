@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.files import safe as safe_files
 from rlds_cli.report.columns import Histogram, as_bytes, distribution, evenly, is_image, number_of, sampled_steps
@@ -284,9 +285,9 @@ def _field(ds: Dataset, what: str) -> tuple[Field, int | None]:
 
 
 def _curves(ds: Dataset, f: Field, element: int | None, episode: int) -> str:
-    start = int(ds.episodes["start"][episode])
-    stop = start + int(ds.episodes["num_observed" if f.placement == "both" else "length"][episode])
-    values = np.asarray(ds.store.between(f.name, start, stop), np.float64).reshape(stop - start, -1)
+    rows = Rows(ds)
+    start, count = int(rows.start[episode]), int(rows.count(f)[episode])
+    values = np.asarray(rows.between(f.name, start, start + count), np.float64).reshape(count, -1)
     shown = range(min(values.shape[1], COLOURS)) if element is None else [element]
     places = [list(map(int, np.unravel_index(k, f.shape))) if f.shape else [] for k in shown]
     lines = [_curve(str(p) if p else f.name, values[:, k]) for k, p in zip(shown, places, strict=True)]
@@ -336,13 +337,13 @@ def image_field(ds: Dataset, name: str | None = None) -> Field:
     return images[0]
 
 
-def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
-    """Read the frames at ``rows`` [n] as uint8 [n, H, W, 3].
+def pictures(rows: Rows, f: Field, at: IntArray) -> Array:
+    """Read the frames at the rows ``at`` [n] as uint8 [n, H, W, 3].
 
     Channels may be first or last. Four channels of an encoded frame are red, green, blue and alpha, which is dropped;
     four channels of an array are a stack of frames, of which the newest is taken.
     """
-    values = as_bytes(ds.gather(f.name, rows))
+    values = as_bytes(rows.values(f.name, at))
     if values.ndim == 3:
         values = values[..., None]
     elif values.shape[-1] > 4:
@@ -354,11 +355,10 @@ def pictures(ds: Dataset, f: Field, rows: IntArray) -> Array:
     return np.repeat(newest, 3, axis=-1)
 
 
-def episode_rows(ds: Dataset, f: Field, episode: int) -> IntArray:
+def episode_rows(rows: Rows, f: Field, episode: int) -> IntArray:
     """The rows of one episode's frames, with the final one if it is recorded."""
-    k = number_of(ds, episode)
-    start = int(ds.episodes["start"][k])
-    return np.arange(start, start + int(ds.episodes["num_observed" if f.placement == "both" else "length"][k]))
+    k = number_of(rows.dataset, episode)
+    return np.arange(rows.start[k], rows.start[k] + rows.count(f)[k])
 
 
 def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None = None) -> Image.Image:
@@ -374,29 +374,28 @@ def contact_sheet(ds: Dataset, name: str | None = None, *, episode: int | None =
     UnknownField, RldsError
         As in ``image_field``, or there is no such episode.
     """
-    f = image_field(ds, name)
+    f, rows = image_field(ds, name), Rows(ds)
     if episode is not None:
-        rows = episode_rows(ds, f, episode)
-        chosen = evenly(len(rows), _EPISODES * _FRAMES)
-        picked, of = rows[chosen], np.full(len(chosen), number_of(ds, episode))
+        own = episode_rows(rows, f, episode)
+        picked = own[evenly(len(own), _EPISODES * _FRAMES)]
     else:
         numbers = evenly(ds.num_episodes, _EPISODES)
-        parts = [episode_rows(ds, f, int(k)) for k in numbers]
+        parts = [episode_rows(rows, f, int(k)) for k in numbers]
         picked = np.concatenate([r[evenly(len(r), _FRAMES)] for r in parts])
-        of = np.concatenate([np.full(min(len(r), _FRAMES), k) for k, r in zip(numbers, parts, strict=True)])
+    of = rows.episodes_at(picked)
     lines = [picked[of == k] for k in dict.fromkeys(of.tolist())] if episode is None else _lines(picked)
-    captions = {int(r): f"{k} / {r - ds.episodes['start'][k]}" for r, k in zip(picked, of, strict=True)}
-    return _sheet(ds, f, lines, captions)
+    captions = {int(r): f"{k} / {r - rows.start[k]}" for r, k in zip(picked, of, strict=True)}
+    return _sheet(rows, f, lines, captions)
 
 
 def _lines(rows: IntArray) -> list[IntArray]:
     return [rows[a : a + _FRAMES] for a in range(0, len(rows), _FRAMES)]
 
 
-def _sheet(ds: Dataset, f: Field, lines: list[IntArray], captions: dict[int, str]) -> Image.Image:
+def _sheet(rows: Rows, f: Field, lines: list[IntArray], captions: dict[int, str]) -> Image.Image:
     from PIL import Image, ImageDraw
 
-    frames = [pictures(ds, f, rows) for rows in lines]
+    frames = [pictures(rows, f, line) for line in lines]
     high, wide = frames[0].shape[1:3]
     scale = _THUMB / max(high, wide)
     size = max(1, round(wide * scale)), max(1, round(high * scale))
@@ -404,8 +403,8 @@ def _sheet(ds: Dataset, f: Field, lines: list[IntArray], captions: dict[int, str
     sheet = Image.new("RGB", (max(map(len, lines)) * across + _GAP, len(lines) * down + _GAP), "white")
     draw = ImageDraw.Draw(sheet)
     smooth = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
-    for j, (rows, images) in enumerate(zip(lines, frames, strict=True)):
-        for i, (row, image) in enumerate(zip(rows, images, strict=True)):
+    for j, (line, images) in enumerate(zip(lines, frames, strict=True)):
+        for i, (row, image) in enumerate(zip(line, images, strict=True)):
             corner = _GAP + i * across, _MARGIN + j * down
             draw.text((corner[0], corner[1] - _MARGIN + 2), captions[int(row)], fill="black")
             sheet.paste(Image.fromarray(image).resize(size, smooth), corner)
@@ -434,8 +433,8 @@ def write_video(ds: Dataset, path: StrPath, episode: int, *, field: str | None =
         There is no such image field or episode.
     """
     av = _av()
-    f = image_field(ds, field)
-    rows = episode_rows(ds, f, episode)
+    f, rows = image_field(ds, field), Rows(ds)
+    at = episode_rows(rows, f, episode)
     rate = Fraction(fps or ds.manifest.env.get("fps") or _FPS).limit_denominator(1000)
     target = Path(path)
     work = target.with_name(f"{safe_files.temporary_name(target.name)}.mp4")
@@ -443,15 +442,15 @@ def write_video(ds: Dataset, path: StrPath, episode: int, *, field: str | None =
         with av.open(str(work), "w", format="mp4") as container:
             stream = container.add_stream("libx264", rate=rate, options={"crf": "18"})
             stream.pix_fmt = "yuv420p"
-            stream.height, stream.width = _fitted(pictures(ds, f, rows[:1])).shape[1:3]
-            for a in range(0, len(rows), _AT_ONCE):
-                for image in _fitted(pictures(ds, f, rows[a : a + _AT_ONCE])):
+            stream.height, stream.width = _fitted(pictures(rows, f, at[:1])).shape[1:3]
+            for a in range(0, len(at), _AT_ONCE):
+                for image in _fitted(pictures(rows, f, at[a : a + _AT_ONCE])):
                     container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
             container.mux(stream.encode())
         work.replace(target)
     finally:
         work.unlink(missing_ok=True)
-    return len(rows)
+    return len(at)
 
 
 def _fitted(images: Array) -> Array:

@@ -21,6 +21,7 @@ from rlds_cli.checks.findings import Finding, ranked
 from rlds_cli.checks.run import manifest_findings, quick
 from rlds_cli.checks.values import Saturation, saturation
 from rlds_cli.dataset import Dataset, environments, open_dataset
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.growing import retention
 from rlds_cli.home.usage import size_on_disk
@@ -42,7 +43,6 @@ from rlds_cli.report.columns import (
 from rlds_cli.settings import StrPath
 from rlds_cli.store import arrays
 from rlds_cli.store.build import FAILURES
-from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import DIRECTORY
@@ -231,7 +231,7 @@ def summarise(
         As of ``open_dataset``.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    ds = Dataset(ds.store).end_to_end()
+    ds = Dataset(ds.store)
     m = ds.manifest
     returns, said = ds.episodes.get("total_reward"), about(ds)
     return Summary(
@@ -247,7 +247,7 @@ def summarise(
         env_id=said.env_id,
         about=said,
         archive=m.archive,
-        counts=m.counts,
+        counts=of_episodes(m.counts),
         fields=summarise_fields(ds, elements=elements),
         returns=None if returns is None else distribution(returns),
         lengths=distribution(ds.episodes["length"]),
@@ -263,6 +263,11 @@ def summarise(
         generation=ds.generation,
         keeps=None if ds.generation is None else retention.described(m.growing.get("keep", {})),
     )
+
+
+def of_episodes(c: Counts) -> Counts:
+    """Return counts with the rows of episodes alone: others are not content."""
+    return replace(c, rows=c.steps + c.episodes)
 
 
 def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
@@ -461,7 +466,7 @@ def describe_episode(
         There is no such episode.
     """
     ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
-    number = number_of(ds, episode)
+    number, rows = number_of(ds, episode), Rows(ds)
     e = ds.episodes
     total = float(e["total_reward"][number]) if "total_reward" in e else None
     return EpisodeReport(
@@ -481,7 +486,7 @@ def describe_episode(
         source=_episode_source(ds, number),
         splits=tuple(name for name in e.splits if e[f"split/{name}"][number]),
         columns={name: _own_value(ds, name, number) for name in ds.store.own_columns},
-        fields=tuple(_field(ds, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
+        fields=tuple(_field(rows, f, number, elements) for f in sorted(ds.schema.values(), key=rank)),
     )
 
 
@@ -504,29 +509,20 @@ def _episode_source(ds: Dataset, number: int) -> dict[str, Any]:
     return found
 
 
-def _field(ds: Dataset, f: Field, number: int, elements: bool) -> FieldTrace:
-    e = ds.episodes
-    start = int(e["start"][number])
-    rows = int(e["num_observed" if f.placement == "both" else "length"][number])
-    traced = FieldTrace(f.name, f.placement, f.dtype, f.shape, f.kind, rows)
-    if f.codec == VIDEO:
-        return replace(traced, bytes=int(ds.store.frame_sizes(f.name, np.arange(start, start + rows)).sum()))
+def _field(rows: Rows, f: Field, number: int, elements: bool) -> FieldTrace:
+    start, count = int(rows.start[number]), int(rows.count(f)[number])
+    traced = FieldTrace(f.name, f.placement, f.dtype, f.shape, f.kind, count)
     if f.kind == "frames":
-        offsets = (
-            ds.store.frame_offsets(f.name)[start : start + rows + 1]
-            if ds.store.slices
-            else read_range(ds.store.directory(f.name) / "offsets", start, start + rows + 1)
-        )
-        return replace(traced, bytes=int(offsets[-1] - offsets[0]))
-    values = ds.store.between(f.name, start, start + rows)
+        return replace(traced, bytes=int(rows.sizes(f.name, np.arange(start, start + count)).sum()))
+    values = rows.between(f.name, start, start + count)
     if f.kind == "text":
-        return replace(traced, texts=_texts(ds, f, values))
+        return replace(traced, texts=_texts(rows.dataset, f, values))
     if is_image(f) and not elements:
         return replace(traced, hidden=math.prod(f.shape), bytes=values.nbytes)
-    flat = values.reshape(rows, -1)
+    flat = values.reshape(count, -1)
     shown = flat.shape[1] if elements else min(flat.shape[1], MOST_DIMENSIONS)
     names = places(f.shape)
-    dimensions = tuple(_dimension(names[i], flat[:, i]) for i in range(shown)) if rows else ()
+    dimensions = tuple(_dimension(names[i], flat[:, i]) for i in range(shown)) if count else ()
     return replace(traced, dimensions=dimensions, hidden=flat.shape[1] - shown)
 
 

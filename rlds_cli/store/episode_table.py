@@ -71,21 +71,22 @@ def _arrays(directory: Path) -> dict[str, Array]:
 
 
 def check_places(e: dict[str, Array], m: Manifest) -> None:
-    """Refuse a table whose episodes do not lie end to end on the rows, or that refers to files that are not there.
+    """Refuse a table whose episodes are not within the rows, share a step, or refer to files that do not exist.
 
-    These are the properties that readers rely on. `integrity.check_table` finds further errors.
+    These are the properties that readers rely on. `integrity.check_table` finds further errors. Episodes may be stored
+    in any order, with gaps between them; the last row of one may be the first row of another.
 
     Raises
     ------
     DamagedDataset
     """
     start, length = e["start"], e["length"]
-    if not len(start):
-        ends_well = m.counts.rows == 0
-    else:
-        ends_well = start[0] == 0 and start[-1] + length[-1] + 1 == m.counts.rows
-    if not ends_well or (length < 0).any() or (start[1:] - start[:-1] != length[:-1] + 1).any():
-        raise _damaged(m, f"its episodes do not lie end to end on the {m.counts.rows:,} rows")
+    within = (start >= 0) & (start < m.counts.rows) & (length >= 0) & (length < m.counts.rows - start)
+    if not within.all():
+        raise _damaged(m, f"its episodes are not within the {m.counts.rows:,} rows")
+    ascending = np.argsort(start, kind="stable")
+    if (start[ascending][1:] < (start + length)[ascending][:-1]).any():
+        raise _damaged(m, "its episodes share steps")
     observed, transitions = e["num_observed"] - length, length - e["num_transitions"]
     if (observed >> 1).any() or (transitions >> 1).any():
         raise _damaged(m, "num_observed or num_transitions do not fit length")

@@ -292,12 +292,14 @@ class _Either:
 
 @np.errstate(over="ignore", invalid="ignore")  # infinities of both signs are data
 def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = np.float64) -> Array:
-    """Sum a column over each episode in float64, block by block; the last row of an episode holds zero."""
-    total = np.zeros(len(start), dtype)
+    """Sum a column over the steps of each episode in float64, block by block; last rows are not read."""
+    total, final = np.zeros(len(start), dtype), np.append(start[1:], len(values)) - 1
     for a in statistics.blocks(len(values)):
-        block = np.asarray(values[a : a + statistics.BLOCK_ROWS], np.float64)
+        block = np.array(values[a : a + statistics.BLOCK_ROWS], np.float64)
         first = int(np.searchsorted(start, a, "right")) - 1
         end = int(np.searchsorted(start, a + len(block)))
+        last = final[first:end]
+        block[last[last < a + len(block)] - a] = 0
         total[first:end] += np.add.reduceat(block, np.maximum(start[first:end] - a, 0)).astype(dtype)
     return total
 

@@ -287,7 +287,8 @@ class Store:
         if not len(rows):
             return
         start, length = self.episodes["start"], self.episodes["length"]
-        episode = np.searchsorted(start, rows, "right") - 1
+        ascending = np.argsort(start, kind="stable")  # a row that is last of one episode and first of another is a step
+        episode = ascending[np.searchsorted(start[ascending], rows, "right") - 1]
         step = rows - start[episode]
         wrong = np.flatnonzero((step < length[episode]) | (f.placement == "both"))
         if len(wrong):

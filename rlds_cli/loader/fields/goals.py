@@ -11,9 +11,9 @@ Returns to go are one number per row of the store, scanned once from the end in 
 processes map::
 
     row        0            1       2    3          4       5    6
-    reward     r0           r1      r2   .          r0      r1   .      . the row of a final observation
-    terminated              x
-    return     r0 + g * r1  r1      r2   0          r0 + .. r1   0
+    reward     r0           r1      r2   .          r0      r1   .      . the row of a final observation, which
+    terminated              x                                             means nothing, like its return
+    return     r0 + g * r1  r1      r2   .          r0 + .. r1   .
 """
 
 from __future__ import annotations
@@ -302,18 +302,20 @@ def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:
     """Return the scan that sums up a dataset's rewards."""
     stops = not through_terminals and FLAGS[0] in dataset.schema
     terminated = dataset.column(FLAGS[0]) if stops else None
-    return ReturnScan(dataset.column(REWARD), terminated, _last_rows(dataset), gamma)
+    return ReturnScan(dataset.column(REWARD), terminated, _last_steps(dataset), gamma)
 
 
-def _last_rows(dataset: Dataset) -> IntArray:
-    """Return the row of the final observation of every episode of the store, in order."""
-    everything = type(dataset)(dataset.store).episodes
-    return np.asarray(everything["start"], np.int64) + everything["length"]
+def _last_steps(dataset: Dataset) -> IntArray:
+    """Return the row of the last step of every episode of the store, ascending."""
+    everything = dataset.store.episodes
+    return np.sort(np.asarray(everything["start"], np.int64) + everything["length"] - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnScan:
     """Sums from the end: each row's reward plus ``gamma`` times the sum of the row after.
+
+    Rows that are not steps have sums, too, which mean nothing.
 
     Parameters
     ----------
@@ -321,7 +323,7 @@ class ReturnScan:
     terminated : bool array [rows] or None
         Rows at which a sum ends.
     last : int array [episodes]
-        The last row of each episode, ascending; sums end there, too.
+        The last step of each episode, ascending; sums end there, too.
     gamma : float
     """
 

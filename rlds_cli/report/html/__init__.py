@@ -108,7 +108,7 @@ def write_page(
 
 def read_content(ds: Dataset, *, share: float = 1.0, progress: Progress | bool | None = None) -> PageContent:
     """Summarise, check and sample a dataset for `render`; ``share`` is that of `gather`."""
-    ds = Dataset(ds.store).end_to_end()
+    ds = Dataset(ds.store)
     return gather(ds, summarise(ds), check(ds, progress=progress), share=share)
 
 

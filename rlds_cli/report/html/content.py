@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image as Pillow
 
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places, rank
-from rlds_cli.report.html.spreads import DatasetRows, Spreads, spread
+from rlds_cli.report.html.spreads import Spreads, spread
 from rlds_cli.ted import END_NAMES, FLAGS, Array, Field, IntArray
 
 if TYPE_CHECKING:
@@ -73,11 +74,11 @@ def gather(ds: Dataset, summary: Summary, checked: CheckReport, *, share: float 
 
     ``share`` of the usual numbers of episodes, values and pictures makes a smaller page.
     """
-    rows = DatasetRows(ds)
+    rows = Rows(ds)
     fields = [f for f in sorted(ds.schema.values(), key=rank) if f.name not in FLAGS]
     spreads, room, uncounted = list[Spreads](), _MOST_HISTOGRAMS, list[str]()
     for f in fields:
-        found = spread(ds, rows, f) if room > 0 else None
+        found = spread(rows, f) if room > 0 else None
         if found is None:
             uncounted.append(f.name)
             continue
@@ -94,7 +95,7 @@ def gather(ds: Dataset, summary: Summary, checked: CheckReport, *, share: float 
         spreads=tuple(spreads),
         uncounted=tuple(uncounted),
         listing=list_episodes(ds, checked.findings, chosen, max(MOST_SHOWN, round(share * MOST_LISTED))),
-        viewing=view(ds, rows, chosen, checked.findings, share=share),
+        viewing=view(rows, chosen, checked.findings, share=share),
     )
 
 
@@ -297,15 +298,10 @@ class Viewing:
 
 
 def view(
-    ds: Dataset,
-    rows: DatasetRows,
-    chosen: Mapping[int, Sequence[str]],
-    findings: Iterable[Finding],
-    *,
-    share: float = 1.0,
+    rows: Rows, chosen: Mapping[int, Sequence[str]], findings: Iterable[Finding], *, share: float = 1.0
 ) -> Viewing:
     """Read the ``chosen`` episodes (number -> reasons)."""
-    schema = sorted(ds.schema.values(), key=rank)
+    schema = sorted(rows.dataset.schema.values(), key=rank)
     pictured = [f for f in schema if is_image(f)][:_MOST_IMAGES]
     arrays = [f for f in schema if f.kind == "array" and f.name not in FLAGS and not is_image(f) and 0 not in f.shape]
     numeric = [f for f in arrays if np.dtype(f.dtype).kind != "c"]  # a curve of real parts would be another field
@@ -314,9 +310,8 @@ def view(
     elements = max(1, sum(len(c.indices) for c in curves))
     most = max(_FEWEST_STEPS, min(_MOST_STEPS, int(share * _VALUES) // (elements * max(1, len(chosen)))))
     film = _Film(rows, pictured, len(chosen), share * _PICTURE_BYTES)
-    reader = _EpisodeReader(
-        ds, rows, kept, curves, [f for f in schema if f.kind == "text"], film, most, ds.store.episode_strings("group")
-    )
+    texts, groups = [f for f in schema if f.kind == "text"], rows.dataset.episodes["group"].tolist()
+    reader = _EpisodeReader(rows, kept, curves, texts, film, most, groups)
     places = {k: [p.step for f in findings for p in f.places if p.episode == k and p.step is not None] for k in chosen}
     episodes = tuple(reader.read(k, tuple(why), places[k]) for k, why in chosen.items())
     shown = {f.name for f in (*kept, *pictured)} | {f.name for f in schema if f.kind == "text"} | set(FLAGS)
@@ -340,8 +335,7 @@ def _curves(fields: Sequence[Field]) -> list[CurveField]:
 
 @dataclass(frozen=True, slots=True)
 class _EpisodeReader:
-    ds: Dataset
-    rows: DatasetRows
+    rows: Rows
     fields: Sequence[Field]
     curves: Sequence[CurveField]
     texts: Sequence[Field]
@@ -350,9 +344,8 @@ class _EpisodeReader:
     groups: Sequence[str]
 
     def read(self, number: int, why: tuple[str, ...], named: Sequence[int]) -> Viewed:
-        e = self.ds.episodes
-        start, length = int(e["start"][number]), int(e["length"][number])
-        observed = int(e["num_observed"][number])
+        start, length = int(self.rows.start[number]), int(self.rows.length[number])
+        observed = length + int(self.rows.observed[number])
         steps = evenly(observed, self.most)
         steps = np.union1d(steps, np.array([s for s in named if s < observed], np.int64)).astype(np.int64)
         values = [_curve(self.rows, f, c, start, steps, length) for f, c in zip(self.fields, self.curves, strict=True)]
@@ -363,9 +356,9 @@ class _EpisodeReader:
             steps=steps.tolist(),
             values=values,
             frames=self.film.frames(start, length, observed),
-            texts={f.name: _changes(self.ds, self.rows, f, start, steps, length) for f in self.texts},
-            events=_events(self.ds, self.rows, start, length),
-            source=_source(self.ds, number, self.groups[number]),
+            texts={f.name: _changes(self.rows, f, start, steps, length) for f in self.texts},
+            events=_events(self.rows, start, length),
+            source=_source(self.rows.dataset, number, self.groups[number]),
         )
 
 
@@ -374,31 +367,29 @@ def _known(f: Field, steps: IntArray, length: int) -> IntArray:
     return steps if f.placement == "both" else steps[steps < length]
 
 
-def _curve(rows: DatasetRows, f: Field, c: CurveField, start: int, steps: IntArray, length: int) -> str:
+def _curve(rows: Rows, f: Field, c: CurveField, start: int, steps: IntArray, length: int) -> str:
     known = _known(f, steps, length)
     out = np.full((len(c.indices), len(steps)), np.nan, "<f4")
-    values = rows.at(f, start + known).reshape(len(known), -1)[:, : len(c.indices)]
+    values = rows.at(f.name, start + known).reshape(len(known), -1)[:, : len(c.indices)]
     with np.errstate(over="ignore"):
         out[:, : len(known)] = values.T
     return base64.b64encode(out.tobytes()).decode()
 
 
-def _changes(
-    ds: Dataset, rows: DatasetRows, f: Field, start: int, steps: IntArray, length: int
-) -> list[tuple[int, str]]:
+def _changes(rows: Rows, f: Field, start: int, steps: IntArray, length: int) -> list[tuple[int, str]]:
     known = _known(f, steps, length)
-    codes = rows.at(f, start + known)
+    codes = rows.at(f.name, start + known)
     changed = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     at = np.array([0, *changed[: _MOST_TEXTS - 1]][: len(codes)], np.int64)
-    texts = zip(known[at].tolist(), ds.store.texts(f.name, codes[at]), strict=True)
+    texts = zip(known[at].tolist(), rows.store.texts(f.name, codes[at]), strict=True)
     return [(step, "" if text is None else cut(str(text), 300)) for step, text in texts]
 
 
-def _events(ds: Dataset, rows: DatasetRows, start: int, length: int) -> list[tuple[int, str]]:
+def _events(rows: Rows, start: int, length: int) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for name in FLAGS:
-        if name in ds.schema and length:
-            values = rows.at(ds.schema[name], np.arange(start, start + length)).reshape(length, -1).any(1)
+        if name in rows.store.fields and length:
+            values = rows.at(name, np.arange(start, start + length)).reshape(length, -1).any(1)
             found += [(int(step), name.partition("/")[2]) for step in np.flatnonzero(values)[:_MOST_EVENTS]]
     return sorted(found)
 
@@ -414,7 +405,7 @@ def _source(ds: Dataset, number: int, group: str) -> str:
 class _Film:
     """Reads film strips within a budget of bytes for all episodes."""
 
-    def __init__(self, rows: DatasetRows, fields: Sequence[Field], episodes: int, room: float) -> None:
+    def __init__(self, rows: Rows, fields: Sequence[Field], episodes: int, room: float) -> None:
         self._rows, self._fields = rows, fields
         self._room = room / max(1, len(fields) * episodes)  # of one field in one episode
 
@@ -438,11 +429,13 @@ class _Film:
         return found
 
     def _picture(self, f: Field, row: int) -> Picture | None:
+        at = np.array([row])
         try:
-            frame = self._rows.frame(f, row) if f.kind == "frames" else self._rows.at(f, np.array([row]))[0]
+            if f.kind == "frames" and not self._rows.sizes(f.name, at)[0]:
+                return None
+            return picture(f, self._rows.values(f.name, at)[0])
         except RldsError:
             return None  # a frame that does not decode is a finding, not the end of a report
-        return None if frame is None else picture(f, frame)
 
 
 # -- images

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.report.columns import Histogram, is_image, places
-from rlds_cli.store.compression import read_range
-from rlds_cli.store.frames import decode_frame
 from rlds_cli.store.statistics import in_bins
-from rlds_cli.ted import VIDEO, Array, Field, IntArray
+from rlds_cli.ted import Array, Field
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
     from rlds_cli.store.manifest import Stats
 
 BINS = 32
@@ -31,7 +28,6 @@ FloatArray = npt.NDArray[np.float64]
 SAMPLE_STEPS = 1 << 16  # most steps of a histogram
 SAMPLE_BYTES = 64 << 20  # most bytes of one field, for wide rows
 _TILE_BYTES = 1 << 20
-_DECODED_BYTES = 1 << 24  # bytes of a compressed dataset that are decoded at a time
 _BLOCKS = 256
 
 
@@ -65,19 +61,19 @@ class Spreads:
     hidden: int
 
 
-def spread(ds: Dataset, rows: DatasetRows, f: Field) -> Spreads | None:
+def spread(rows: Rows, f: Field) -> Spreads | None:
     """Compute the spread of a numeric field; None for other fields, and if no step has a finite value."""
-    stats = ds.stats.get(f.name)
+    stats = rows.dataset.stats.get(f.name)
     if f.kind != "array" or stats is None or 0 in f.shape or np.dtype(f.dtype).kind not in "biuf":
         return None
     ranges = _Ranges.of(f, stats)
     if ranges is None:
         return None
     count = _Count(ranges)
-    for block in rows.blocks(f):
+    for block in step_blocks(rows, f):
         count.add(block)
     width = 1 if ranges.pooled else int(np.prod(f.shape, dtype=np.int64))
-    return Spreads(f, count.steps, rows.sampled(f), tuple(count.result(f)), width - len(ranges.low))
+    return Spreads(f, count.steps, is_sampled(rows, f), tuple(count.result(f)), width - len(ranges.low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,76 +165,32 @@ class _Count:
         return found
 
 
-# -- reading rows
+# -- a sample of the steps
 
 
-@dataclass(frozen=True)
-class DatasetRows:
-    """Reads rows of a whole dataset."""
+def is_sampled(rows: Rows, f: Field) -> bool:
+    """Return whether `step_blocks` leaves out steps of the field."""
+    return len(rows) > _most_rows(f)
 
-    ds: Dataset
 
-    @cached_property
-    def start(self) -> IntArray:
-        """First row of every episode [episodes]."""
-        return np.asarray(self.ds.episodes["start"], np.int64)
-
-    @cached_property
-    def final(self) -> IntArray:
-        """Rows of the final observations [episodes], which are not steps."""
-        return np.asarray(self.start + self.ds.episodes["length"], np.int64)
-
-    def sampled(self, f: Field) -> bool:
-        """True if `blocks` leaves out steps of the field."""
-        return self.ds.num_rows > _most_rows(f)
-
-    def blocks(self, f: Field) -> Iterator[Array]:
-        """Iterate over the steps of an array field [n, ...]: all of them, or evenly spaced ranges of neighbours."""
-        rows, most = self.ds.num_rows, _most_rows(f)
-        if rows <= most:
-            tile = max(1, _TILE_BYTES // max(1, f.row_bytes))
-            stretches = [(a, min(a + tile, rows)) for a in range(0, rows, tile)]
-        else:
-            count = min(_BLOCKS if self.ds.store.slices else _BLOCKS // 8, most)
-            size = most // count
-            stretches = [(int(a), int(a) + size) for a in np.linspace(0, rows - size, count)]
-        parts, held = list[Array](), 0
-        for a, b in stretches:
-            values = self._range(f.name, a, b)
-            no_steps = self.final[slice(*np.searchsorted(self.final, (a, b)))] - a
-            parts.append(np.delete(values, no_steps, axis=0) if len(no_steps) else values)
-            held += b - a
-            if held * f.row_bytes >= _TILE_BYTES or b == stretches[-1][1]:
-                yield np.concatenate(parts) if len(parts) > 1 else parts[0]
-                parts, held = [], 0
-
-    def at(self, f: Field, rows: IntArray) -> Array:
-        """The values of an array field, or the codes of a text field, at ascending ``rows`` [n]."""
-        if self.ds.store.slices:
-            return np.asarray(self.ds.store.rows(f.name)[rows])
-        at_once = max(1, _DECODED_BYTES // max(1, f.row_bytes))
-        parts = []
-        for block in np.unique(rows // at_once):
-            wanted = rows[rows // at_once == block]
-            parts.append(self._range(f.name, int(wanted[0]), int(wanted[-1]) + 1)[wanted - wanted[0]])
-        return np.concatenate(parts) if parts else self._range(f.name, 0, 0)
-
-    def frame(self, f: Field, row: int) -> Array | None:
-        """Decode one frame of a field kept encoded; None if the row has no frame."""
-        if f.codec == VIDEO:
-            index = self.ds.store.between(f.name, row, row + 1)
-            return self.ds.store.videos(f.name).gather(f, index)[0] if index[0, 0] >= 0 else None
-        if self.ds.store.slices:
-            data = self.ds.store.frame(f.name, row)
-            return decode_frame(data, f, row) if data else None
-        directory = self.ds.store.directory(f.name)
-        first, end = (int(x) for x in read_range(directory / "offsets", row, row + 2))
-        if end <= first:
-            return None
-        return decode_frame(read_range(directory / "bytes", first, end).tobytes(), f, row)
-
-    def _range(self, name: str, start: int, stop: int) -> Array:
-        return self.ds.store.between(name, start, stop)
+def step_blocks(rows: Rows, f: Field) -> Iterator[Array]:
+    """Yield the steps of an array field [n, ...]: all of them, or evenly spaced ranges of neighbours."""
+    total, most = len(rows), _most_rows(f)
+    if total <= most:
+        tile = max(1, _TILE_BYTES // max(1, f.row_bytes))
+        stretches = [(a, min(a + tile, total)) for a in range(0, total, tile)]
+    else:
+        count = min(_BLOCKS if rows.store.slices else _BLOCKS // 8, most)
+        size = most // count
+        stretches = [(int(a), int(a) + size) for a in np.linspace(0, total - size, count)]
+    parts, held = list[Array](), 0
+    for a, b in stretches:
+        values, no_steps = rows.between(f.name, a, b), rows.last_rows(a, b) - a
+        parts.append(np.delete(values, no_steps, axis=0) if len(no_steps) else values)
+        held += b - a
+        if held * f.row_bytes >= _TILE_BYTES or b == stretches[-1][1]:
+            yield np.concatenate(parts) if len(parts) > 1 else parts[0]
+            parts, held = [], 0
 
 
 def _most_rows(f: Field) -> int:
