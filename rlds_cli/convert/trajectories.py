@@ -148,7 +148,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
     if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
         yield Trajectory(name, flatten(item, name), origin=origin)  # a dataset with a field of this name
         return
-    fields, about = _parted(item, name)
+    fields, about = split_columns(item, name)
     flat = flatten(fields, name)
     if origin is not None:
         yield Trajectory(name, flat, about, origin=origin)
@@ -171,8 +171,14 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
             yield from _pieces(one, about, item, where)
 
 
-def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
-    """Split an item into its fields and the episode columns in its key ``"episode"``, one value each."""
+def split_columns(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
+    """Split an episode into its fields and the episode columns in its key ``"episode"``, one value each.
+
+    Raises
+    ------
+    InvalidEpisode
+        A column has the name of one of TED's own, or a value that is no number, flag or text.
+    """
     fields, about = {}, {}
     for key, value in item.items():
         first, *rest = key if isinstance(key, tuple) else str(key).split("/")

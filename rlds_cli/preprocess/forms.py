@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rlds_cli.dataset.batch import ROOT_FLAGS, Batch
+from rlds_cli.dataset.batch import ROOT_FLAGS, Batch, register
 from rlds_cli.errors import InvalidEpisode
+from rlds_cli.preprocess.lazy import EPISODE, LazyArray, LazyBatch
 from rlds_cli.store import images
 from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
@@ -44,7 +45,6 @@ Groups = list[tuple[tuple[str, ...], int, tuple[str, ...]]]  # of nested dicts: 
 
 LOOP = "<loop over steps>"  # in tracebacks
 DONE, OBSERVED = "next/done", "next/observed"
-EPISODE = "episode"
 MASK, NEXT_MASK = "mask", "next/mask"
 _SMALL = 48 << 10  # bytes up to which a copy is compared faster than an array
 
@@ -54,18 +54,22 @@ def transitions(
     fields: Mapping[str, Field],
     pick: Callable[[Array, int], Array],
     observed: Array | None,
-) -> dict[str, Array]:
+    lazy: Callable[[str, int], LazyArray | None] = lambda name, ahead: None,
+) -> dict[str, Any]:
     """Copy the transitions in ``original``, with root and next values in separate, writable arrays.
 
-    ``pick(values, ahead)`` copies the rows of the steps, or with ``ahead=1`` the rows after them. ``observed`` [B] is
-    False where the next observation is not recorded; None if all are.
+    ``pick(values, ahead)`` copies the rows of the steps, or with ``ahead=1`` the rows after them; ``lazy`` returns them
+    as a LazyArray instead, for some of the fields. ``observed`` [B] is False where the next observation is not
+    recorded; None if all are.
     """
-    given: dict[str, Array] = {}
-    for name, values in original.items():
+    given: dict[str, Any] = {}
+    for name in original:
         f = fields[name]
-        given[name] = f.of_batch(pick(values, 0))
-        if f.placement == "both":
-            given[f"next/{name}"] = f.of_batch(pick(values, 1))
+        for ahead in (0, 1) if f.placement == "both" else (0,):
+            values = lazy(name, ahead)
+            given[f"next/{name}" if ahead else name] = (
+                f.of_batch(pick(original[name], ahead)) if values is None else values
+            )
     given[DONE] = given[FLAGS[0]] | given[FLAGS[1]]
     if observed is not None:
         given[OBSERVED] = observed[:, None].copy()
@@ -88,12 +92,32 @@ def without_numbers(flat: Flat, numbers: Array | int, fields: Mapping[str, Field
     return {n: v for n, v in flat.items() if n != EPISODE} if same else flat
 
 
-def to_input(given: Mapping[str, Array], arrays: str) -> Any:
-    """Nest the fields and convert them to the kind of arrays that the task asks for."""
-    batch = _nest(_tree(tuple(given)), list(given.values()))
-    if arrays == "numpy":
-        return batch
-    return batch.tensordict() if arrays == "tensordict" else batch.to("cpu")
+def to_input(given: Mapping[str, Any], arrays: str, columns: Mapping[str, Any] | None = None) -> Any:
+    """Nest the fields and convert them to the kind of arrays that the task asks for.
+
+    ``columns`` are those of the episode; a TensorDict does not have them.
+    """
+    values = list(given.values())
+    if arrays == "tensordict":
+        return _nest(_tree(tuple(given)), values, Batch).tensordict()
+    if arrays == "torch":
+        values = [v if isinstance(v, LazyArray) or v.dtype == object else _tensor(v) for v in values]
+    batch = _nest(_tree(tuple(given)), values, LazyBatch)
+    batch.columns = columns
+    register(LazyBatch)
+    return batch
+
+
+def _tensor(values: Array) -> Any:
+    import torch
+
+    return torch.as_tensor(values) if values.dtype != object else values
+
+
+def lazily(shape: tuple[int, ...], f: Field, read: Callable[[], Array], arrays: str) -> LazyArray:
+    """Return the values of a field, which ``read`` returns when they are used, in the kind of arrays of a task."""
+    dtype = np.dtype(object if f.kind == "text" else f.dtype)
+    return LazyArray(shape, dtype, read, _tensor if arrays == "torch" and f.kind != "text" else None)
 
 
 @lru_cache(maxsize=64)
@@ -102,9 +126,9 @@ def _tree(names: tuple[str, ...]) -> Batch:
     return Batch.nest((name, i) for i, name in enumerate(names))
 
 
-def _nest(tree: Batch, values: Sequence[Any]) -> Batch:
+def _nest(tree: Batch, values: Sequence[Any], kind: type[Batch]) -> Any:
     """Return values nested as their numbers are, in a fraction of the time that `Batch.nest` takes."""
-    return Batch({k: _nest(v, values) if isinstance(v, Batch) else values[v] for k, v in tree.items()})
+    return kind({k: _nest(v, values, kind) if isinstance(v, Batch) else values[v] for k, v in tree.items()})
 
 
 def _nested(names: Iterable[str]) -> str:
@@ -124,8 +148,10 @@ def _nested(names: Iterable[str]) -> str:
     return written(top)
 
 
-def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
+def from_output(value: Any, where: Any, *, frames: bool = False, given: Mapping[str, Any] | None = None) -> Flat:
     """Flatten the output of a function to fields by name; ``frames`` allows encoded frames, also as lists of bytes.
+
+    With ``given``, the fields of the input, the only LazyArrays are those of the same field that nobody has read.
 
     Raises
     ------
@@ -140,6 +166,9 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
             hint="a filter keeps or drops whole episodes: unit=episode (--unit episode)" if is_bool(value) else None,
         )
     flat = flatten(value, where)
+    if given is not None:
+        lazy = {n: v for n, v in flat.items() if isinstance(v, LazyArray)}
+        flat |= flatten({n: v.values for n, v in lazy.items() if not v.is_of(given.get(n))}, where)
     encoded = {n: v for n, v in flat.items() if isinstance(v, EncodedFrames) or is_bytes(v)}
     for name in () if frames else encoded:
         raise InvalidEpisode(
@@ -148,6 +177,13 @@ def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
         )
     checked = {n: images.encoded_frames(v, None, n, str(where)) for n, v in encoded.items() if is_bytes(v)}
     return flat | checked
+
+
+def resolved(values: Any) -> Any:
+    """Return the values of a field of the source for a LazyArray, texts as a list; anything else as it is."""
+    if not isinstance(values, LazyArray):
+        return values
+    return values.source.tolist() if values.dtype == object else values.source
 
 
 def is_bool(value: Any) -> bool:

@@ -81,6 +81,7 @@ class Reuse:
         start, stop = int(e["start"][old[0]]), int(e["start"][old[-1]] + e["length"][old[-1]]) + 1
         final = e["start"][old] + e["length"][old]
         table.end, table.observed = self._table.end[old], self._table.observed[old]
+        table.extra = {name: [v[k] for k in old.tolist()] for name, v in self._table.extra.items()}
         table.splits = {name: mask for name, mask in table.splits.items() if mask.any()}
         at_once = max(2, _CHUNK_BYTES // max(1, sum(f.row_bytes for f in plan.written)))
         for a in range(start, stop, at_once):

@@ -377,7 +377,7 @@ def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
 def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:
     """Return an episode that consists of one step of another."""
     rows = {n: step + 1 + (fields[n].placement == "both") for n in ep.original}
-    original = {n: v[step : rows[n]] for n, v in ep.original.items()}
+    original = ep.original.cut({n: slice(step, stop) for n, stop in rows.items()})
     return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
 
 

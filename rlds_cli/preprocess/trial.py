@@ -15,7 +15,7 @@ from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import job, pipeline
+from rlds_cli.preprocess import forms, job, pipeline
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
@@ -258,7 +258,7 @@ def changes(
     changes = []
     for name in sorted({*schema, *after}):
         f = new.get(name)
-        a, b = before.original.get(name), after.get(name)
+        a, b = before.original.get(name), forms.resolved(after.get(name))
         size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
         if name in schema and name not in before.original:
             changes.append(Change(name, "not read", None, None, size))
