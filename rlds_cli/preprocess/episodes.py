@@ -132,7 +132,8 @@ class EpisodeRunner:
         columns: dict[str, Scalar] = {}
         if isinstance(value, Mapping) and self._sets_columns:
             value, columns = split_columns(value, where)
-        flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict", given=given)
+        flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
+        flat = forms.settled(flat, where, given)
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)

@@ -25,15 +25,15 @@ or final observation, and for fields of steps the value of the first or last ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from rlds_cli.dataset.batch import ROOT_FLAGS, Batch, register
 from rlds_cli.errors import InvalidEpisode
-from rlds_cli.preprocess.lazy import EPISODE, LazyArray, LazyBatch
+from rlds_cli.preprocess.lazy import EPISODE, EpisodeBatch, LazyArray, LazyBatch, in_episode, tensor
 from rlds_cli.store import images
 from rlds_cli.ted import FLAGS, Array, EncodedFrames, Field
 from rlds_cli.ted.episodes import Flat, flatten, is_bytes
@@ -101,23 +101,18 @@ def to_input(given: Mapping[str, Any], arrays: str, columns: Mapping[str, Any] |
     if arrays == "tensordict":
         return _nest(_tree(tuple(given)), values, Batch).tensordict()
     if arrays == "torch":
-        values = [v if isinstance(v, LazyArray) or v.dtype == object else _tensor(v) for v in values]
+        import torch
+
+        values = [v if isinstance(v, LazyArray) or v.dtype == object else torch.as_tensor(v) for v in values]
     batch = _nest(_tree(tuple(given)), values, LazyBatch)
-    batch.columns = columns
     register(LazyBatch)
-    return batch
-
-
-def _tensor(values: Array) -> Any:
-    import torch
-
-    return torch.as_tensor(values) if values.dtype != object else values
+    return batch if columns is None else in_episode(batch, columns)
 
 
 def lazily(shape: tuple[int, ...], f: Field, read: Callable[[], Array], arrays: str) -> LazyArray:
     """Return the values of a field, which ``read`` returns when they are used, in the kind of arrays of a task."""
     dtype = np.dtype(object if f.kind == "text" else f.dtype)
-    return LazyArray(shape, dtype, read, _tensor if arrays == "torch" and f.kind != "text" else None)
+    return LazyArray(shape, dtype, read, tensor if arrays == "torch" and f.kind != "text" else np.array)
 
 
 @lru_cache(maxsize=64)
@@ -141,17 +136,17 @@ def _nested(names: Iterable[str]) -> str:
             node = node.setdefault(part, {})
         node[leaf] = f"x{k}"
 
-    def written(node: Mapping[str, Any]) -> str:
+    def written(node: Mapping[str, Any], kind: str = "Group") -> str:
         items = (f"{key!r}: {value if isinstance(value, str) else written(value)}" for key, value in node.items())
-        return f"Batch({{{', '.join(items)}}})"
+        return f"{kind}({{{', '.join(items)}}})"
 
-    return written(top)
+    return written(top, "Root")
 
 
-def from_output(value: Any, where: Any, *, frames: bool = False, given: Mapping[str, Any] | None = None) -> Flat:
+def from_output(value: Any, where: Any, *, frames: bool = False) -> Flat:
     """Flatten the output of a function to fields by name; ``frames`` allows encoded frames, also as lists of bytes.
 
-    With ``given``, the fields of the input, the only LazyArrays are those of the same field that nobody has read.
+    LazyArrays stay, see `settled`.
 
     Raises
     ------
@@ -166,9 +161,6 @@ def from_output(value: Any, where: Any, *, frames: bool = False, given: Mapping[
             hint="a filter keeps or drops whole episodes: unit=episode (--unit episode)" if is_bool(value) else None,
         )
     flat = flatten(value, where)
-    if given is not None:
-        lazy = {n: v for n, v in flat.items() if isinstance(v, LazyArray)}
-        flat |= flatten({n: v.values for n, v in lazy.items() if not v.is_of(given.get(n))}, where)
     encoded = {n: v for n, v in flat.items() if isinstance(v, EncodedFrames) or is_bytes(v)}
     for name in () if frames else encoded:
         raise InvalidEpisode(
@@ -177,6 +169,21 @@ def from_output(value: Any, where: Any, *, frames: bool = False, given: Mapping[
         )
     checked = {n: images.encoded_frames(v, None, n, str(where)) for n, v in encoded.items() if is_bytes(v)}
     return flat | checked
+
+
+def settled(flat: Flat, where: str, given: Mapping[str, Any]) -> Flat:
+    """Replace LazyArrays by their values, but for those of the same field of the input that nobody has read."""
+    lazy = {n: v for n, v in flat.items() if isinstance(v, LazyArray)}
+    return flat | flatten({n: v.values for n, v in lazy.items() if not v.is_of(given.get(n))}, where)
+
+
+def of_transitions(flat: Flat, where: str, given: Mapping[str, Any]) -> Flat:
+    """Settle the output of a function of transitions: where one of root and next values is a LazyArray, both are."""
+    flat = settled(flat, where, given)
+    for name in [n for n in flat if f"next/{n}" in given]:
+        pair = [n for n in (name, f"next/{name}") if isinstance(flat.get(n), LazyArray)]
+        flat |= {n: resolved(flat[n]) for n in pair if len(pair) == 1}
+    return flat
 
 
 def resolved(values: Any) -> Any:
@@ -286,6 +293,8 @@ def call_steps(
     failure: Callable[[BaseException, int], Exception],
     name: Callable[[int], object],
     like: ColumnStack | None = None,
+    *,
+    columns: Sequence[Mapping[str, Any]],
 ) -> ColumnStack:
     """Call a function with each step of a batch from `to_input`, and stack its results.
 
@@ -297,6 +306,8 @@ def call_steps(
         Returns the name of a step, which ``str`` formats.
     like : ColumnStack, optional
         The stack of an earlier batch: its fields are expected again.
+    columns : sequence of mapping [B]
+        The columns of each step's episode.
 
     Raises
     ------
@@ -310,10 +321,13 @@ def call_steps(
         stack.add(i, returned(value, where), where, leaves)
         return stack.layout == layout
 
-    steps = stack.given.values() if isinstance(batch, Batch) else [(batch[k] for k in range(size))]  # else a TensorDict
+    steps = [map(v.at, range(size)) if isinstance(v, LazyArray) else v for v in stack.given.values()] or [
+        (batch[k] for k in range(size))
+    ]  # of a TensorDict
     rows, i = zip(range(size), *steps, strict=True), 0
     while i < size:
-        i = _compiled(stack.source())(rows, call, add, failure, Batch, stack.changing)
+        loop = _compiled(stack.source())
+        i = loop(rows, call, add, failure, *stack.kinds, in_episode, columns, dict.__getitem__, stack.changing)
     return stack
 
 
@@ -346,7 +360,7 @@ class ColumnStack:
 
         for i, x0, x1 in rows:
             try:
-                v = call(Batch({'action': x0, 'next': Batch({'reward': x1})}))
+                v = call(in_episode(Root({'action': x0, 'next': Group({'reward': x1})}), columns[i]))
             except (Exception, SystemExit) as e:
                 raise failure(e, i) from e
             try:
@@ -362,14 +376,14 @@ class ColumnStack:
                 return i + 1
 
     A step that does not fit goes to `add`, which checks it and says so if the loop must be written anew. Names of
-    fields enter the source as literals.
+    fields enter the source as literals. Rows of a LazyArray are taken out by ``raw``, which does not read them.
     """
 
     def __init__(self, size: int, batch: Any, first: object, like: ColumnStack | None = None) -> None:
         self._size = size
         self._first = first  # the name of the first row in messages
         self.given = dict(batch.leaves()) if isinstance(batch, Batch) else {}  # the columns of the input
-        self._input = _nested(self.given) if self.given else "x0"
+        self._input = f"in_episode({_nested(self.given)}, columns[i])" if self.given else "x0"
         self._order = {n: k for k, n in enumerate(self.given)}
         self._names: list[str] = []
         self._columns: list[Array | list[str | None]] = []
@@ -392,7 +406,7 @@ class ColumnStack:
         """Return the source of a loop over steps, for the columns as they are now."""
         leaves = "".join(f"x{k}, " for k in range(max(1, len(self.given))))
         lines = [
-            "def loop(rows, call, add, failure, Batch, changing):",
+            "def loop(rows, call, add, failure, Root, Group, in_episode, columns, raw, changing):",
             *(f"    c{k}, t{k}, d{k}, s{k} = changing[{k}]" for k in range(len(self.changing))),
             f"    for i, {leaves}in rows:",
             "        try:",
@@ -405,6 +419,12 @@ class ColumnStack:
             "    return i + 1",
         ]
         return "\n".join(lines)
+
+    @property
+    def kinds(self) -> tuple[type[Batch], type[Batch]]:
+        """The classes of a step, and of the groups of fields in it."""
+        lazy = any(isinstance(v, LazyArray) for v in self.given.values())
+        return (LazyBatch, LazyBatch) if lazy else (EpisodeBatch, Batch)
 
     @property
     def changing(self) -> list[tuple[Array, type, np.dtype[Any], tuple[int, ...]]]:
@@ -420,7 +440,11 @@ class ColumnStack:
         if self._groups is None or any(isinstance(c, list) for c in self._columns):
             return []
         nodes = {path: f"n{k}" if path else "v" for k, (path, _, _) in enumerate(self._groups)}
-        places = [f"{nodes[path]}[{key!r}]" for path, _, keys in self._groups for key in keys]
+        leaves = [(nodes[path], key) for path, _, keys in self._groups for key in keys]
+        places = [
+            f"raw({node}, {key!r})" if self._is_lazy(k) else f"{node}[{key!r}]"
+            for (node, key), k in zip(leaves, self._kept, strict=True)
+        ]
         fits = [f"len({nodes[path]}) == {size}" for path, size, _ in self._groups]
         fits += [f"{place} is x{k}" for place, k in zip(places, self._kept, strict=True) if k >= 0]
         changed = [place for place, k in zip(places, self._kept, strict=True) if k < 0]
@@ -436,6 +460,10 @@ class ColumnStack:
             "        except (KeyError, TypeError, IndexError):",
             "            pass",
         ]
+
+    def _is_lazy(self, kept: int) -> bool:
+        """Return whether a leaf of the input is a row of a LazyArray."""
+        return kept >= 0 and isinstance(list(self.given.values())[kept], LazyArray)
 
     def add(self, i: int, value: Any, where: Any, leaves: Sequence[Any] = ()) -> None:
         """Add the output for step ``i``, checked; ``leaves`` are the arrays of its input.
@@ -469,8 +497,7 @@ class ColumnStack:
 
     def _part(self, j: int, rows: int) -> None:
         """Replace a column of the input by a new one, and copy the first ``rows`` rows."""
-        given = self._columns[j]
-        assert isinstance(given, np.ndarray)
+        given = np.asarray(self._columns[j])
         self._columns[j] = column = np.zeros_like(given)
         column[:rows] = given[:rows]
         self._kept[j] = -1
@@ -497,7 +524,7 @@ class ColumnStack:
             self._names = named
         leaves = self._pick(value) if self._groups else None
         self._types = [type(v) if isinstance(v, np.ndarray | np.generic) else np.ndarray for v in leaves or self._names]
-        same = {n: v for n, v in self.given.items() if isinstance(v, np.ndarray) and v.dtype != object}
+        same = {n: v for n, v in self.given.items() if isinstance(v, np.ndarray | LazyArray) and v.dtype != object}
         self._kept = [self._order[n] if n in same else -1 for n in self._names]
         self._columns = [same.get(n, c) for n, c in zip(self._names, self._columns, strict=True)]
 
@@ -511,7 +538,7 @@ class ColumnStack:
                     node = node[part]
                 if len(node) != size:
                     return None
-                leaves += [node[key] for key in keys]
+                leaves += [dict.__getitem__(node, key) if isinstance(node, dict) else node[key] for key in keys]
         except (KeyError, TypeError, IndexError):
             return None
         return leaves
@@ -561,37 +588,49 @@ def _groups(value: Any, path: tuple[str, ...]) -> Groups | None:
 
 
 def window_fields(
-    rows: Callable[[str], Array], names: Iterable[str], fields: Mapping[str, Field], n: Neighbours
-) -> dict[str, Array]:
+    rows: Callable[[str], Array],
+    names: Iterable[str],
+    fields: Mapping[str, Field],
+    n: Neighbours,
+    later: Collection[str] = (),
+    arrays: str = "numpy",
+) -> dict[str, Any]:
     """Gather the windows of the fields: [B, L, ...], of `Field.is_column` [B, L, 1]; ``mask`` and ``next/mask`` [B, L].
+
+    The fields in ``later`` are LazyArrays, in the kind of ``arrays``.
 
     Raises
     ------
     InvalidEpisode
         A field has the name of a mask.
     """
-    windows: dict[str, Array] = {}
+    windows: dict[str, Any] = {}
     for name in names:
         if name in (MASK, NEXT_MASK):
             raise InvalidEpisode(
                 f'the source has a field "{name}", the name of the mask of windows.', hint="exclude it with fields="
             )
-        values, f = rows(name), fields[name]
-        if f.placement == "both":
-            windows[name] = f.of_batch(values[n.observed], 2)
-            windows[f"next/{name}"] = f.of_batch(values[n.after], 2)
-        else:
-            windows[name] = f.of_batch(values[n.steps], 2)
+        f = fields[name]
+        places = {name: n.observed, f"next/{name}": n.after} if f.placement == "both" else {name: n.steps}
+        values = cache(partial(rows, name))
+        for shown, at in places.items():
+            if name in later:
+                read = cache(lambda values=values, at=at: values()[at])
+                windows[shown] = lazily((*at.shape, *f.shape), f, read, arrays)
+            else:
+                windows[shown] = f.of_batch(values()[at], 2)
     windows[DONE] = windows[FLAGS[0]] | windows[FLAGS[1]]
     return {**windows, MASK: n.mask, NEXT_MASK: n.next_mask}
 
 
-def windows_to_input(windows: Mapping[str, Array], arrays: str) -> Any:
+def windows_to_input(windows: Mapping[str, Any], arrays: str, columns: Mapping[str, Any] | None = None) -> Any:
     """Convert windows for the function. NumPy arrays are read-only, since changes to a window would be lost."""
     if arrays == "numpy":
+        windows = {n: v.frozen() if isinstance(v, LazyArray) else v for n, v in windows.items()}
         for values in windows.values():
-            values.flags.writeable = False
-    return to_input(windows, arrays)
+            if isinstance(values, np.ndarray):
+                values.flags.writeable = False
+    return to_input(windows, arrays, columns)
 
 
 def merge_output(value: Any, handed: Any, before: Flat, fields: Mapping[str, Field], where: str) -> Flat:
@@ -648,7 +687,7 @@ def _leaves_of(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 def _check_edits(handed: Mapping[str, Any], where: str) -> None:
     for name, value in handed.items():
-        if getattr(value, "_version", 0):
+        if getattr(value.values if isinstance(value, LazyArray) and value.is_read else value, "_version", 0):
             raise InvalidEpisode(
                 f"{where}: the windows of {name} were changed in place.",
                 hint="return the new values, one row per step, under the field's name",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 EPISODE = "episode"
 ALL = slice(None)
 _ABSENT = object()
-Convert = Callable[[Array], Any]
 
 
 class LazyArray(LazyColumn):
@@ -37,17 +36,25 @@ class LazyArray(LazyColumn):
 
     It stands for its values in expressions and in functions of NumPy and torch. A slice of rows is lazy too.
 
-    Attributes
+    Parameters
     ----------
     shape : tuple of int
     dtype : numpy.dtype
         Of the stored values: object for text.
+    read : callable
+        Returns the stored values, read-only; the same ones each time.
+    convert : callable
+        Copies the stored values: to an array, or with `tensor` to a tensor of torch.
     """
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[], Array], convert: Convert | None = None
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        read: Callable[[], Array],
+        convert: Callable[[Array], Any] = np.array,
     ) -> None:
         self.shape, self.dtype = shape, dtype
         self._read, self._convert = read, convert
@@ -77,8 +84,7 @@ class LazyArray(LazyColumn):
         """The values in memory of their own, which the function may change."""
         base = self._base
         if base._values is None:
-            copied = base._read().copy()
-            base._values = copied if base._convert is None else base._convert(copied)
+            base._values = base._convert(base._read())
         return base._values[self._index] if base is not self else base._values
 
     @property
@@ -92,6 +98,10 @@ class LazyArray(LazyColumn):
         if self._rows == range(self._base.shape[0]):
             return ALL
         return slice(self._rows.start, self._rows.stop, self._rows.step)
+
+    def frozen(self) -> LazyArray:
+        """Return the same values, which the function may not change."""
+        return LazyArray(self.shape, self.dtype, self._read, frozen)
 
     def at(self, i: int) -> LazyArray:
         """Return row ``i``, of which no row is read either."""
@@ -121,7 +131,8 @@ class LazyArray(LazyColumn):
     def copy(self) -> Any:
         """Return the values in other memory; a LazyArray as long as nothing has read them."""
         if self.is_read:
-            return self.values.copy() if self._base._convert is None else self.values.clone()
+            values = self.values
+            return values.copy() if isinstance(values, np.ndarray) else values.clone()
         base = self._base
         return LazyArray(base.shape, base.dtype, base._read, base._convert)._part(self._index, self.shape, self._rows)
 
@@ -156,7 +167,7 @@ class LazyArray(LazyColumn):
         return repr(self.values) if self.is_read else f"<{self.dtype} {list(self.shape)}, not read>"
 
     def __getattr__(self, name: str) -> Any:
-        if not hasattr(np.ndarray if self._base._convert is None else _tensor(), name):
+        if not hasattr(_tensor_class() if self._base._convert is tensor else np.ndarray, name):
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
         return getattr(self.values, name)
 
@@ -165,7 +176,21 @@ class LazyArray(LazyColumn):
         return function(*_resolved(args), **_resolved(kwargs or {}))
 
 
-def _tensor() -> type:
+def tensor(values: Array) -> Any:
+    """Copy an array to a tensor of torch."""
+    import torch
+
+    return torch.as_tensor(values.copy())
+
+
+def frozen(values: Array) -> Array:
+    """Return a read-only view."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _tensor_class() -> type:
     import torch
 
     return torch.Tensor
@@ -265,7 +290,7 @@ class _Columns(Mapping[str, Any]):
 class EpisodeInfo(Mapping[str, Any]):
     """The columns of an episode in the input of a function; those that the function sets are columns of the result."""
 
-    def __init__(self, batch: LazyBatch, stored: Mapping[str, Any]) -> None:
+    def __init__(self, batch: Batch, stored: Mapping[str, Any]) -> None:
         self._batch, self._stored = batch, stored
 
     @property
@@ -292,18 +317,60 @@ class EpisodeInfo(Mapping[str, Any]):
         return f"<columns of the episode: {', '.join(self)}>"
 
 
-class LazyBatch(Batch):
-    """A batch whose fields are read when they are used, and that knows the columns of its episode.
+class EpisodeBatch(Batch):
+    """A batch that knows the columns of its episode.
 
-    Columns are reached as ``batch["episode/task"]`` and ``batch["episode"]["task"]``. They are not among the items of
-    the batch until one is set, so that a function that goes through all fields does not meet them.
+    They are reached as ``batch["episode/task"]`` and ``batch["episode"]["task"]``, and are not among the items of the
+    batch until one is set, so that a function that goes through all fields does not meet them.
     """
 
     __slots__ = ("columns",)
 
-    def __init__(self, items: Any = (), columns: Mapping[str, Any] | None = None) -> None:
-        super().__init__(items)
-        self.columns = columns
+    columns: Mapping[str, Any]
+
+    def __missing__(self, key: Any) -> Any:
+        column = self._column(key)
+        return super().__missing__(key) if column is _ABSENT else column
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of ``key``, a name, a name with ``/`` or a tuple, else ``default``."""
+        column = self._column(key)
+        return super().get(key, default) if column is _ABSENT else column
+
+    def __contains__(self, key: object) -> bool:
+        named: Any = key if isinstance(key, str | tuple) else ()
+        return Batch.get(self, named, _ABSENT) is not _ABSENT
+
+    def _column(self, key: Any) -> Any:
+        """Return the columns of the episode, or the one that ``key`` names; _ABSENT for the name of a field."""
+        parts = split_name(key) if isinstance(key, str | tuple) else ()
+        if parts[:1] != (EPISODE,) or not isinstance(dict.get(self, EPISODE, {}), dict):
+            return _ABSENT
+        info, name = EpisodeInfo(self, getattr(self, "columns", {})), "/".join(parts[1:])
+        return info[name] if name else info
+
+    def copy(self) -> Batch:
+        """Return another batch that holds the same arrays."""
+        return self._like(type(self)((k, v.copy() if isinstance(v, Batch) else v) for k, v in self.items()))
+
+    def __copy__(self) -> Batch:
+        return self._like(type(self)(self))
+
+    def _like(self, other: Any) -> Any:
+        columns = getattr(self, "columns", None)
+        return other if columns is None else in_episode(other, columns)
+
+
+def in_episode(batch: EpisodeBatch, columns: Mapping[str, Any]) -> EpisodeBatch:
+    """Set the columns of a batch's episode, and return the batch itself."""
+    batch.columns = columns
+    return batch
+
+
+class LazyBatch(EpisodeBatch):
+    """A batch whose fields are read when they are used: it holds a LazyArray for each of them."""
+
+    __slots__ = ()
 
     def __getitem__(self, key: Any) -> Any:
         found = dict.get(self, key, _ABSENT)
@@ -314,33 +381,8 @@ class LazyBatch(Batch):
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of ``key``, a name, a name with ``/`` or a tuple, else ``default``."""
-        column = self._column(key)
-        return value_of(super().get(key, default) if column is _ABSENT else column)
-
-    def __contains__(self, key: object) -> bool:
-        named: Any = key if isinstance(key, str | tuple) else ()
-        return super().get(named, _ABSENT) is not _ABSENT
-
-    def _column(self, key: Any) -> Any:
-        """Return the columns of the episode, or the one that ``key`` names; _ABSENT for the name of a field."""
-        parts = split_name(key) if isinstance(key, str | tuple) else ()
-        if (
-            self.columns is None
-            or not parts
-            or parts[0] != EPISODE
-            or not isinstance(dict.get(self, EPISODE, {}), dict)
-        ):
-            return _ABSENT
-        info, name = EpisodeInfo(self, self.columns), "/".join(parts[1:])
-        return info[name] if name else info
+        return value_of(super().get(key, default))
 
     def map(self, function: Callable[[Any], Any]) -> Batch:
         """Return a batch of the same names with ``function`` applied to every value, see `Batch.map`."""
         return super().map(lambda x: function(value_of(x)))
-
-    def copy(self) -> LazyBatch:
-        """Return another batch that holds the same arrays."""
-        return LazyBatch(((k, v.copy() if isinstance(v, Batch) else v) for k, v in self.items()), self.columns)
-
-    def __copy__(self) -> LazyBatch:
-        return LazyBatch(self, self.columns)
