@@ -481,7 +481,8 @@ class ColumnStack:
         for j, leaf in enumerate(returned):
             kept = self._kept[j]
             if kept >= 0:
-                if leaf is leaves[kept]:
+                given = leaves[kept]
+                if leaf is given or (isinstance(leaf, LazyArray) and leaf.is_of(given) and leaf.rows == given.rows):
                     continue
                 self._part(j, i)
             column = self._columns[j]
