@@ -12,7 +12,6 @@ A function that returns a LazyArray as it is keeps the stored bytes of these row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -224,15 +223,15 @@ def value_of(x: Any) -> Any:
 
 
 class StoredColumns:
-    """The columns of the episode table of a source, each read once."""
+    """The columns of the episode table of a source, each read once; `number` is the number of the episode in it.
+
+    The stable id of an episode belongs here, once the table has one.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store, self._table = store, EpisodeColumns(store, None)
-        self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options"]))
-
-    @cached_property
-    def _known(self) -> dict[str, Array]:
-        return {}
+        self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
+        self._known: dict[str, Array] = {}
 
     def of_episode(self, number: int) -> Mapping[str, Any]:
         """Return the columns of an episode: a number, flag or text each, None for none."""
@@ -248,9 +247,9 @@ class StoredColumns:
         if name in self._store.own_columns:
             return self._store.own_column(name).scalar(number)
         value = self._column(name)[number]
-        if name == "seed" and not self._store.episodes["has_seed"][number]:
+        if value == "":  # of `group` and `options`
             return None
-        return value.item() if isinstance(value, np.generic) else value or None
+        return value.item() if isinstance(value, np.generic) else value
 
     def _rows(self, name: str, numbers: IntArray) -> Array:
         values = numbers.copy() if name == "number" else self._column(name)[numbers]
@@ -258,8 +257,15 @@ class StoredColumns:
 
     def _column(self, name: str) -> Array:
         if name not in self._known:
-            self._known[name] = self._table[name]
+            self._known[name] = self._seeds() if name == "seed" else self._table[name]
         return self._known[name]
+
+    def _seeds(self) -> Array:
+        """Return the seeds, None for episodes without one."""
+        e, count = self._store.episodes, len(self._table)
+        has = e.get("has_seed", np.zeros(count, bool))
+        seeds = zip(e.get("seed", has).tolist(), has.tolist(), strict=True)
+        return np.array([seed if known else None for seed, known in seeds], object)
 
     def unknown(self, name: str) -> UnknownField:
         """Return the error for a column that the table does not have."""
