@@ -104,9 +104,9 @@ def test_values_of_every_kind_and_none(ds):
         return {**episode, "episode": {n: None if k == 4 else v for n, v in about.items()} | {"trial": None}}
 
     made = preprocess.run(ds, kinds, jobs=0)
-    assert {n: d["dtype"] for n, d in made.manifest.episode_columns.items() if n in ("flag", "count", "part", "word")} == {
-        "flag": "bool", "count": "int64", "part": "float64", "word": "str",
-    }  # fmt: skip
+    dtypes = {n: d["dtype"] for n, d in made.manifest.episode_columns.items()}
+    want = {"flag": "bool", "count": "int64", "part": "float64", "word": "str"}
+    assert {n: dtypes[n] for n in want} == want
     assert own(made)["count"] == [0, 1, 2, 3, None]
     assert own(made)["word"] == ["w0", "w1", "w2", "w3", None]
     assert own(made)["trial"] == [None] * 5

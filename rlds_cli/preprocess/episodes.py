@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.convert.trajectories import split_columns
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
@@ -26,6 +25,7 @@ from rlds_cli.preprocess.lazy import EPISODE, LazyArray, StoredColumns, value_of
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
+from rlds_cli.store.episode_table import split_columns
 from rlds_cli.ted import (
     CUT,
     FLAGS,

@@ -247,9 +247,10 @@ class StoredColumns:
         if name in self._store.own_columns:
             return self._store.own_column(name).scalar(number)
         value = self._column(name)[number]
-        if value == "":  # of `group` and `options`
-            return None
-        return value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, np.generic):
+            value = value.item()
+        found: Scalar = None if value == "" else value  # of `group` and `options`
+        return found
 
     def _rows(self, name: str, numbers: IntArray) -> Array:
         values = numbers.copy() if name == "number" else self._column(name)[numbers]
@@ -357,12 +358,12 @@ class EpisodeBatch(Batch):
 
     def copy(self) -> Batch:
         """Return another batch that holds the same arrays."""
-        return self._like(type(self)((k, v.copy() if isinstance(v, Batch) else v) for k, v in self.items()))
+        return self._in_same(type(self)((k, v.copy() if isinstance(v, Batch) else v) for k, v in self.items()))
 
     def __copy__(self) -> Batch:
-        return self._like(type(self)(self))
+        return self._in_same(type(self)(self))
 
-    def _like(self, other: Any) -> Any:
+    def _in_same(self, other: EpisodeBatch) -> EpisodeBatch:
         columns = getattr(self, "columns", None)
         return other if columns is None else in_episode(other, columns)
 

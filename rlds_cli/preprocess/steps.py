@@ -30,6 +30,7 @@ from rlds_cli.preprocess.reading import (
     neighbours,
     runs,
 )
+from rlds_cli.preprocess.stacking import ColumnStack, call_steps
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import (
     CUT,
@@ -60,13 +61,13 @@ class StepRunner:
         self._reader = reader
         self._pairs = PairCheck(task, reader)
         self._fields = task.dataset.schema
-        self._stack: forms.ColumnStack | None = None  # of the last block of single steps
+        self._stack: ColumnStack | None = None  # of the last block of single steps
         self._table = StoredColumns(reader.store)
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one block
 
-    def run(self, block: StepBlock) -> tuple[Flat, dict[str, Array], Array]:
+    def run(self, block: StepBlock) -> tuple[Flat, Mapping[str, Array], Array]:
         """Call the function on a block and check the output: fields [B], rows of the source, ends of its episodes."""
         original = self._rows(block)
         given = self._given(block, original)
@@ -148,7 +149,7 @@ class StepRunner:
         columns = [self._table.of_episode(k) for k in block.numbers.tolist()]
         pieces = np.repeat(np.arange(len(columns)), [p.steps for p in block.pieces]).tolist()
         with self._caller.refusing(int(block.numbers[0])):
-            self._stack = forms.call_steps(
+            self._stack = call_steps(
                 batch,
                 block.size,
                 self._caller.function,
@@ -159,7 +160,7 @@ class StepRunner:
             )
         return self._stack.columns()
 
-    def _windows(self, block: StepBlock) -> dict[str, Array]:
+    def _windows(self, block: StepBlock) -> dict[str, Any]:
         """Return the windows of a block's steps, by field name."""
         starts, lengths, final = (
             np.array([of(p.k) for p in block.pieces])
@@ -206,7 +207,7 @@ class StepRunner:
 
     # -- what is planned
 
-    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, Mapping[str, Array]]:
         """Call the function on the first steps of episode ``k`` of the selection, to plan the output."""
         steps = min(self._reader.length(k), PROBE_STEPS)
         return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), assumptions)
@@ -231,7 +232,7 @@ class StepRunner:
 
     def probe_piece(
         self, piece: StepRange, assumptions: Assumptions
-    ) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    ) -> tuple[Probe, StepBlock, Flat, Mapping[str, Array]]:
         """Call the function on a piece of an episode."""
         block = self._reader.block([piece])
         began = time.perf_counter()
