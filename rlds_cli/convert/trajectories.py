@@ -148,7 +148,7 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
     if origin is not None and any(n.partition("/")[0] == EPISODE for n in origin.store.fields):
         yield Trajectory(name, flatten(item, name), origin=origin)  # a dataset with a field of this name
         return
-    fields, about = _parted(item, name)
+    fields, about = episode_table.split_columns(item, name)
     flat = flatten(fields, name)
     if origin is not None:
         yield Trajectory(name, flat, about, origin=origin)
@@ -169,34 +169,6 @@ def _of_item(item: Any, name: str) -> Iterator[Trajectory]:
             yield Trajectory(where, one, about, origin=origin if origin and is_of(origin, one) else None)
         else:
             yield from _pieces(one, about, item, where)
-
-
-def _parted(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
-    """Split an item into its fields and the episode columns in its key ``"episode"``, one value each."""
-    fields, about = {}, {}
-    for key, value in item.items():
-        first, *rest = key if isinstance(key, tuple) else str(key).split("/")
-        if first == EPISODE and rest:
-            about["/".join(rest)] = value
-        elif first == EPISODE and hasattr(value, "items"):
-            about |= dict(value.items())
-        else:
-            fields[key] = value
-    episode_table.check_names(about, name)
-    for column, value in about.items():
-        _check_bytes(value, column, name)
-    return fields, {column: episode_table.scalar(value, column, name) for column, value in about.items()}
-
-
-def _check_bytes(value: Any, column: str, name: str) -> None:
-    """Refuse bytes that are no text: an image, for example."""
-    try:
-        _ = value.decode() if isinstance(value, bytes) else None
-    except UnicodeDecodeError as e:
-        raise InvalidEpisode(
-            f'{name}: the episode column "{column}" holds {len(value):,} bytes that are no text.',
-            hint="images belong in a field, with one for each step",
-        ) from e
 
 
 # -- rows of [E, T, ...]

@@ -21,10 +21,10 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import builtin
-from rlds_cli.preprocess.forms import LOOP
 from rlds_cli.preprocess.functions import Function, first_pass
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan
 from rlds_cli.preprocess.sources import is_users
+from rlds_cli.preprocess.stacking import LOOP
 from rlds_cli.preprocess.task import Failure, Task
 from rlds_cli.store.build import FAILED, FAILURES
 from rlds_cli.ted import Array, Note

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property, partial
 from types import GeneratorType
 from typing import Any
 
@@ -20,9 +21,11 @@ from rlds_cli import text
 from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
+from rlds_cli.preprocess.lazy import EPISODE, LazyArray, StoredColumns, value_of
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import BLOCK_BYTES, BLOCK_ROWS, Task
+from rlds_cli.store.episode_table import split_columns
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -37,6 +40,7 @@ from rlds_cli.ted import (
     Note,
     Part,
     Placement,
+    Scalar,
     VideoFrames,
     episodes,
     lay_out,
@@ -55,6 +59,7 @@ class EpisodeRunner:
         self._caller = caller
         self._reader = reader
         self._fields = task.dataset.schema
+        self._table = StoredColumns(reader.store)
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one episode
@@ -64,9 +69,9 @@ class EpisodeRunner:
         given = self._given(ep)
         return self._results(self._call(ep, given), ep, given, apart)
 
-    def _call(self, ep: SourceEpisode, given: Mapping[str, Array]) -> Any:
+    def _call(self, ep: SourceEpisode, given: Mapping[str, Any]) -> Any:
         calling.seed(self._task, self._reader.seed_of(ep.number))
-        data = forms.to_input(given, self._task.arrays)
+        data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number))
         value = self._caller(data, lambda: self._input(ep, given, None))
         if forms.is_bool(value):  # of a filter
             return data if value else None
@@ -91,9 +96,11 @@ class EpisodeRunner:
     def inputs(self, part: Part) -> Iterator[CallInput]:
         """Yield the input of each episode of a part."""
         limit = self._limit(0)
-        for ep in self._reader.episodes(part.args["first"], part.args["last"], self._task.read, limit):
+        first, last = part.args["first"], part.args["last"]
+        for ep in self._reader.episodes(first, last, self._task.read, limit, self._task.later):
             given = self._given(ep)
-            yield self._input(ep, given, forms.to_input(given, self._task.arrays))
+            data = forms.to_input(given, self._task.arrays, self._table.of_episode(ep.number))
+            yield self._input(ep, given, data)
 
     def _input(self, ep: SourceEpisode, given: Mapping[str, Array], data: Any) -> CallInput:
         where = f"{ep.name} ({text.plural(ep.length, 'step')})"
@@ -101,12 +108,12 @@ class EpisodeRunner:
 
     def _limit(self, made: int) -> int:
         """Return the number of rows to read at once, if ``made`` bytes are written for each."""
-        width = made + sum(f.row_bytes for f in self._fields.values())
+        width = made + sum(f.row_bytes for f in self._fields.values() if f.name not in self._task.later)
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, width)))
 
-    def _given(self, ep: SourceEpisode) -> dict[str, Array]:
+    def _given(self, ep: SourceEpisode) -> dict[str, Any]:
         if self._task.arrays != "tensordict":
-            return {n: v.copy() for n, v in ep.original.items()}
+            return {n: self._lazy(ep, n) if n in self._task.later else ep.original[n].copy() for n in ep.original}
         observed = np.arange(ep.length) < ep.length - (not ep.observed) if self._partial else None
         steps = np.arange(ep.length)
         given = forms.transitions(
@@ -114,10 +121,19 @@ class EpisodeRunner:
         )
         return forms.numbered(given, np.full(ep.length, ep.number), self._fields)
 
+    def _lazy(self, ep: SourceEpisode, name: str) -> LazyArray:
+        f = self._fields[name]
+        rows = ep.length + (f.placement == "both" and ep.observed)
+        return forms.lazily((rows, *f.shape), f, partial(ep.original.__getitem__, name), self._task.arrays)
+
     def _result(
-        self, value: Any, ep: SourceEpisode, given: Mapping[str, Array], apart: frozenset[str], where: str
+        self, value: Any, ep: SourceEpisode, given: Mapping[str, Any], apart: frozenset[str], where: str
     ) -> EpisodeResult:
+        columns: dict[str, Scalar] = {}
+        if isinstance(value, Mapping) and self._sets_columns:
+            value, columns = split_columns(value, where)
         flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
+        flat = forms.settled(flat, where, given)
         returned = flat
         if self._task.arrays == "tensordict":
             flat = self._joined(flat, ep, given, apart, where)
@@ -127,11 +143,18 @@ class EpisodeRunner:
         self._check_next(flat, where)
         if ep.end == CUT and end == TRUNCATED:
             end = CUT  # a cut episode is flagged as truncated
-        rows = {n: _ALL for n in ep.original if n in flat and forms.same(flat[n], ep.original[n])}
+        rows = {n: v.rows for n, v in flat.items() if isinstance(v, LazyArray)}
+        used = [n for n in ep.original if n in flat and n not in rows and _is_used(given.get(n))]
+        rows |= {n: _ALL for n in used if forms.same(flat[n], ep.original[n])}
         if length != ep.length and self._task.arrays != "tensordict":
-            views = ((n, _rows_of(returned[n], given[n], ep.original[n])) for n in ep.original if n in returned)
+            views = ((n, _rows_of(returned[n], value_of(given[n]), ep.original[n])) for n in used if n in returned)
             rows |= {n: r for n, r in views if r is not None}
-        return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows)
+        return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows, columns)
+
+    @cached_property
+    def _sets_columns(self) -> bool:
+        """True if the key ``episode`` of a result holds columns of the episode table, and no field."""
+        return self._task.arrays != "tensordict" and not any(n.split("/")[0] == EPISODE for n in self._fields)
 
     def _observed(self, flat: Flat, length: int, ep: SourceEpisode) -> bool:
         """Return whether the result has its final observation."""
@@ -171,7 +194,7 @@ class EpisodeRunner:
 
     def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Call the function on episode ``k`` of the selection, to plan the output."""
-        ep = self._reader.episode(k, self._task.read)
+        ep = self._reader.episode(k, self._task.read, self._task.later)
         began = time.perf_counter()
         results = self.results(ep, self._task.apart | assumptions.apart)
         seconds = (time.perf_counter() - began) / max(1, ep.length)
@@ -181,7 +204,8 @@ class EpisodeRunner:
         schema = None
         if whole:
             with self._caller.refusing(ep.number):
-                schema = infer(whole[0].flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
+                flat = {n: v if n in untouched else forms.resolved(v) for n, v in whole[0].flat.items()}
+                schema = infer(flat, self._placements(whole[0]), tuple(self._fields.values()), untouched)
         return Probe(schema, untouched, kept, seconds), ep, results
 
     def _placements(self, r: EpisodeResult) -> dict[str, Placement]:
@@ -196,14 +220,14 @@ class EpisodeRunner:
         """Yield the rows of a part."""
         first, last = part.args["first"], part.args["last"]
         table = self._reader.table(first, last)
-        limit = self._limit(sum(f.row_bytes for f in plan.schema))
+        limit = self._limit(sum(f.row_bytes for f in plan.written))
         if takes_fast_path(self._task, plan):
             for episodes, rows in self._reader.blocks(first, last, self._task.read, limit):
                 yield self._fast_chunk(episodes, rows, plan, table)
                 table = table.take(np.arange(len(episodes), len(table)))
             return
         pending = _Pending(plan.written)
-        for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit)):
+        for i, ep in enumerate(self._reader.episodes(first, last, self._task.read, limit, self._task.later)):
             try:
                 results = self.results(ep, plan.apart)
                 self._check(ep, results, plan)
@@ -237,7 +261,7 @@ class EpisodeRunner:
             except PreprocessError as e:
                 made.notes.append(self._caller.left_out(ep.number, plan, e))
             else:
-                made.put(i, data.columns, data.length, data.end, results[0].observed)
+                made.put(i, data.columns, data.length, data.end, results[0].observed, results[0].columns)
             made.restore(ep, given)
         if touched := made.touched():
             raise AssumptionBroken(Assumptions(touched))
@@ -270,14 +294,16 @@ class EpisodeRunner:
             seed=table.seed[i] if j == 0 else None,
             options=table.options[i] if j == 0 else None,
             splits=tuple(s for s, v in table.splits.items() if v[i]),
-            extra={name: values[i] for name, values in table.extra.items()},
+            extra={name: values[i] for name, values in table.extra.items()} | dict(r.columns),
         )
 
     def _columns(self, ep: SourceEpisode, r: EpisodeResult, plan: WritePlan) -> dict[str, Column]:
         copied, shared, encoded = plan.copied, plan.shared, plan.encoded
-        fitting = [f for f in plan.schema if f.name not in encoded | plan.carried]
-        columns = episodes.fit({n: v for n, v in r.flat.items() if n not in encoded | copied}, fitting, ep.name)
-        _check_placements(r, fitting, ep.name)
+        returned = [f for f in plan.schema if f.name not in encoded | plan.carried]
+        unread = {n for n in shared if isinstance(r.flat.get(n), LazyArray)}
+        flat = {n: forms.resolved(v) for n, v in r.flat.items() if n not in encoded | copied | unread}
+        columns = episodes.fit(flat, [f for f in returned if f.name not in unread], ep.name)
+        _check_placements(r, returned, ep.name)
         # Copies, since the function may reuse one buffer, and rows are written some episodes later.
         columns = {
             n: v.copy() if isinstance(v, np.ndarray | list) else v for n, v in columns.items() if n not in shared
@@ -337,6 +363,11 @@ def _touched(name: str, results: list[EpisodeResult], kept: bool) -> bool:
 
 def _where(ep: SourceEpisode, i: int, pieces: int) -> str:
     return ep.name if pieces == 1 else f"{ep.name}, piece {i}"
+
+
+def _is_used(given: object) -> bool:
+    """Return whether the function used a field of its input: what it has not used, it cannot return in parts."""
+    return not isinstance(given, LazyArray) or given.is_read
 
 
 def _with_flags(flat: Flat, ep: SourceEpisode, where: str) -> Flat:
@@ -420,6 +451,7 @@ def takes_fast_path(task: Task, plan: WritePlan) -> bool:
         plan.kept
         and task.arrays == "numpy"
         and not plan.copied
+        and not task.later
         and plan.untouched.issuperset(FLAGS)
         and all(f.kind == "array" for f in plan.schema if f.name in names)
         and not any(f"next/{n}" in names for n in names)
@@ -458,6 +490,7 @@ class FastPath:
         self._kept: list[int] = []
         self._ends: list[int] = []
         self._observed: list[bool] = []
+        self._columns: dict[int, Mapping[str, Scalar]] = {}  # that were set, by position among the kept episodes
         self.notes: list[Note] = []
 
     def give(self, ep: SourceEpisode) -> dict[str, Array]:
@@ -486,8 +519,19 @@ class FastPath:
         for name in self._plan.untouched:
             given[name][:] = ep.original[name]
 
-    def put(self, number: int, columns: Mapping[str, object], length: int, end: int, observed: bool) -> None:
-        """Copy an episode into the output; ``number`` is its position in the table of `chunk`."""
+    def put(
+        self,
+        number: int,
+        columns: Mapping[str, object],
+        length: int,
+        end: int,
+        observed: bool,
+        own: Mapping[str, Scalar] | None = None,
+    ) -> None:
+        """Copy an episode into the output; ``number`` is its position in the table of `chunk`.
+
+        ``own`` are columns of the episode table that the function set.
+        """
         if length == 0:
             self.notes.append(EMPTY)
             return
@@ -498,6 +542,8 @@ class FastPath:
             rows[at : at + len(column)] = column
             if len(column) == length:
                 rows[final] = column[-1] if f.placement == "both" else 0
+        if own:
+            self._columns[len(self._kept)] = own
         self._at = final + 1
         self._kept.append(number)
         self._ends.append(end)
@@ -513,6 +559,9 @@ class FastPath:
         episodes.end = np.array(self._ends, np.uint8)
         episodes.observed = np.array(self._observed, bool)
         episodes.splits = {n: v for n, v in episodes.splits.items() if v.any()}
+        for k, own in self._columns.items():
+            for name, value in own.items():
+                episodes.extra.setdefault(name, [None] * len(episodes))[k] = value
         last = np.zeros(self._at, bool)
         last[np.cumsum(episodes.length + 1) - 1] = True
         return Chunk({n: v[: self._at] for n, v in self._rows.items()}, last, episodes, tuple(self.notes))

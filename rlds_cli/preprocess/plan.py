@@ -20,7 +20,7 @@ from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.ted import Field, Placement
+from rlds_cli.ted import Field, Placement, Scalar
 from rlds_cli.ted.episodes import Flat, field_of
 
 
@@ -152,13 +152,18 @@ def infer(
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """One returned episode. ``rows[name]`` are the rows of the source that a field equals, if it is a slice of them."""
+    """One returned episode.
+
+    ``rows[name]`` are the rows of the source that a field equals, if it is a slice of them; ``flat[name]`` may then be
+    a LazyArray. ``columns`` are those of the episode table that the function set.
+    """
 
     flat: Flat
     length: int
     end: int
     observed: bool
     rows: Mapping[str, slice]
+    columns: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -5,9 +5,9 @@ A block consists of whole episodes, or of pieces of episodes (`StepBlock`) whose
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,12 +25,39 @@ RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one pa
 _LONG = 32  # average steps of a piece from which copying slices is faster than indexing rows
 
 
+class FieldRows(Mapping[str, Array]):
+    """Rows by field name, in the order of ``names``; those of the fields in ``later`` are read at their first use."""
+
+    def __init__(
+        self, names: Iterable[str], now: Mapping[str, Array], later: Mapping[str, Callable[[], Array]] | None = None
+    ) -> None:
+        self._names, self._now, self._later = tuple(names), dict(now), later or {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._now and name in self._later:
+            self._now[name] = self._later[name]()
+        return self._now[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def cut(self, rows: Mapping[str, slice]) -> FieldRows:
+        """Return some rows of each field, which are read later if these are."""
+        return FieldRows(self, {}, {n: partial(lambda n: self[n][rows[n]], n) for n in self})
+
+
 @dataclass(frozen=True, slots=True)
 class SourceEpisode:
     """One episode of the source.
 
     ``original[name]`` has T+1 rows for fields placed ``both`` (T where the final observation is not recorded), else T;
-    frames decoded, text as an object array. Read-only.
+    frames decoded, text as an object array. Read-only; some fields are read when they are used.
     """
 
     number: int
@@ -38,7 +65,7 @@ class SourceEpisode:
     length: int
     observed: bool
     end: int
-    original: dict[str, Array]
+    original: FieldRows
 
     @property
     def name(self) -> str:
@@ -286,25 +313,32 @@ class SourceReader:
             return f"{self.store.digest_of(number if kept is None else int(kept[number])).hex()} {step or 0}"
         return number if step is None else int(self._table.start[number]) + step
 
-    def episode(self, k: int, names: Sequence[str]) -> SourceEpisode:
-        """Read episode ``k`` of the selection."""
-        return next(self.episodes(k, k + 1, names, 1))
+    def episode(self, k: int, names: Sequence[str], later: Collection[str] = ()) -> SourceEpisode:
+        """Read episode ``k`` of the selection; the fields in ``later`` when they are used."""
+        return next(self.episodes(k, k + 1, names, 1, later))
 
-    def episodes(self, first: int, last: int, names: Sequence[str], rows: int) -> Iterator[SourceEpisode]:
-        """Yield episodes ``first`` to ``last``, read about ``rows`` rows at a time."""
-        for episodes, _ in self.blocks(first, last, names, rows):
-            yield from episodes
+    def episodes(
+        self, first: int, last: int, names: Sequence[str], rows: int, later: Collection[str] = ()
+    ) -> Iterator[SourceEpisode]:
+        """Yield episodes ``first`` to ``last``, read about ``rows`` rows at a time; fields in ``later`` when used."""
+        for episodes, _ in self.blocks(first, last, names, rows, later):
+            episodes.reverse()
+            while episodes:
+                yield episodes.pop()  # with what was read later
 
     def blocks(
-        self, first: int, last: int, names: Sequence[str], rows: int
+        self, first: int, last: int, names: Sequence[str], rows: int, later: Collection[str] = ()
     ) -> Iterator[tuple[list[SourceEpisode], dict[str, Array]]]:
-        """Yield blocks of episodes that are read together, each with the rows that they are views of."""
+        """Yield blocks of episodes that are read together, each with the rows that they are views of.
+
+        The fields in ``later`` are not read together, but of an episode alone, when they are used.
+        """
         for a, b in self._blocks(first, last, rows):
             runs = [(self.start(k), self.start(k) + self.length(k) + 1) for k in range(a, b)]
-            block = {n: self.rows(n, runs) for n in names}
+            block = {n: self.rows(n, runs) for n in names if n not in later}
             at, episodes = 0, []
             for k, (start, stop) in zip(range(a, b), runs, strict=True):
-                episodes.append(self._episode(k, {n: v[at : at + stop - start] for n, v in block.items()}))
+                episodes.append(self._episode(k, names, {n: v[at : at + stop - start] for n, v in block.items()}))
                 at += stop - start
             yield episodes, block
 
@@ -320,14 +354,12 @@ class SourceReader:
             observed.append(known)
         return StepBlock(pieces, runs, np.concatenate(observed), np.array([self.number(p.k) for p in pieces]))
 
-    def _episode(self, k: int, rows: dict[str, Array]) -> SourceEpisode:
-        length, observed = self.length(k), self.observed(k)
-        both = length + observed
-        fields = self.store.fields
-        original = {n: v[: both if fields[n].placement == "both" else length] for n, v in rows.items()}
-        return SourceEpisode(
-            self.number(k), self.start(k), length, observed, int(self._table.end[self._index[k]]), original
-        )
+    def _episode(self, k: int, names: Sequence[str], rows: Mapping[str, Array]) -> SourceEpisode:
+        start, length, observed = self.start(k), self.length(k), self.observed(k)
+        counts = {n: length + (observed and self.store.fields[n].placement == "both") for n in names}
+        later = {n: partial(self.rows, n, [(start, start + counts[n])]) for n in names if n not in rows}
+        original = FieldRows(names, {n: v[: counts[n]] for n, v in rows.items()}, later)
+        return SourceEpisode(self.number(k), start, length, observed, int(self._table.end[self._index[k]]), original)
 
     def _blocks(self, first: int, last: int, rows: int) -> Iterator[RowRun]:
         a = first

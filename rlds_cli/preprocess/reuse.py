@@ -1,13 +1,15 @@
 """Take over results of an earlier run: of episodes that a dataset that grows had already.
 
-The result of a function of whole episodes depends on the episode alone, which its digest tells. The result of a
-function of steps, batches or windows depends on the call, which begins with the episodes before it: so a beginning that
-both generations have in common is taken over, up to the last call that is the same. The digests of the episodes that an
-earlier run had are in the metadata of its result.
+The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies. The
+result of a function of steps, batches or windows depends on the call, which begins with the episodes before it: so a
+beginning that both generations have in common is taken over, up to the last call that is the same. The digests of the
+episodes that an earlier run had are in the metadata of its result.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,10 +39,17 @@ Digests = npt.NDArray[np.uint8]  # [episodes, 32]
 
 
 def digests_of(task: Task) -> Digests:
-    """Return the digests of the episodes of a task, whose dataset grows."""
+    """Return the digests of the episodes of a task, whose dataset grows: of their rows and their own columns."""
     store = task.dataset.store
     assert isinstance(store, GrowingStore)
-    found = b"".join(store.digest_of(k) for k in task.dataset.episodes.index.tolist())
+    own = {name: store.own_column(name).scalars() for name in sorted(store.own_columns)}
+
+    def digest(k: int) -> bytes:
+        columns = {name: values[k] for name, values in own.items() if values[k] is not None}
+        rows = store.digest_of(k)
+        return hashlib.sha256(rows + json.dumps(columns).encode()).digest() if columns else rows
+
+    found = b"".join(map(digest, task.dataset.episodes.index.tolist()))
     return np.frombuffer(found, np.uint8).reshape(-1, 32)
 
 
@@ -86,6 +95,7 @@ class Reuse:
         rows, old = self._rows, self.index[first:last]
         start, stop = int(rows.start[old[0]]), int(rows.final[old[-1]]) + 1
         table.end, table.observed = self._table.end[old], self._table.observed[old]
+        table.extra = {name: [v[k] for k in old.tolist()] for name, v in self._table.extra.items()}
         table.splits = {name: mask for name, mask in table.splits.items() if mask.any()}
         at_once = max(2, _CHUNK_BYTES // max(1, sum(f.row_bytes for f in plan.written)))
         for a in range(start, stop, at_once):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +18,19 @@ from rlds_cli.errors import InvalidEpisode, PreprocessError
 from rlds_cli.preprocess import calling, forms
 from rlds_cli.preprocess.calling import Caller, CallInput
 from rlds_cli.preprocess.forms import take
+from rlds_cli.preprocess.lazy import EPISODE, LazyArray, StoredColumns
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, EpisodeResult, Probe, WritePlan, infer
-from rlds_cli.preprocess.reading import SourceEpisode, SourceReader, StepBlock, StepName, StepRange, neighbours, runs
+from rlds_cli.preprocess.reading import (
+    FieldRows,
+    SourceEpisode,
+    SourceReader,
+    StepBlock,
+    StepName,
+    StepRange,
+    neighbours,
+    runs,
+)
+from rlds_cli.preprocess.stacking import ColumnStack, call_steps
 from rlds_cli.preprocess.task import Task
 from rlds_cli.ted import (
     CUT,
@@ -49,14 +61,15 @@ class StepRunner:
         self._reader = reader
         self._pairs = PairCheck(task, reader)
         self._fields = task.dataset.schema
-        self._stack: forms.ColumnStack | None = None  # of the last block of single steps
+        self._stack: ColumnStack | None = None  # of the last block of single steps
+        self._table = StoredColumns(reader.store)
         self._partial = bool((task.dataset.episodes["num_observed"] == task.dataset.episodes["length"]).any())
 
     # -- one block
 
-    def run(self, block: StepBlock) -> tuple[Flat, dict[str, Array], Array]:
+    def run(self, block: StepBlock) -> tuple[Flat, Mapping[str, Array], Array]:
         """Call the function on a block and check the output: fields [B], rows of the source, ends of its episodes."""
-        original = {n: self._reader.rows(n, block.runs) for n in self._task.read}
+        original = self._rows(block)
         given = self._given(block, original)
         done = {forms.DONE: given[forms.DONE].copy()}
         calling.seed(self._task, self._reader.seed_of(int(block.numbers[0]), block.pieces[0].first))
@@ -65,6 +78,7 @@ class StepRunner:
             if self._task.arrays == "tensordict":
                 flat = forms.without_root_flags(flat, self._fields)
                 flat = forms.without_numbers(flat, block.episodes, self._fields)
+            _check_columns(flat, self._fields, str(block))
             flat = forms.without_lookups(flat, done, self._fields, str(block))
             flat = {**{n: block.pick(original[n]) for n in FLAGS if n not in flat}, **flat}
             _check_rows(flat, block)
@@ -82,31 +96,49 @@ class StepRunner:
     def _input_of(self, block: StepBlock) -> CallInput:
         if self._task.unit == "window":
             given = self._windows(block)
-            return self._input(block, forms.windows_to_input(given, self._task.arrays), given)
-        given = self._given(block, {n: self._reader.rows(n, block.runs) for n in self._task.read})
-        return self._input(block, forms.to_input(given, self._task.arrays), given)
+            return self._input(block, forms.windows_to_input(given, self._task.arrays, self._columns_of(block)), given)
+        given = self._given(block, self._rows(block))
+        return self._input(block, forms.to_input(given, self._task.arrays, self._columns_of(block)), given)
 
-    def _input(self, block: StepBlock, data: Any, given: Mapping[str, Array]) -> CallInput:
+    def _rows(self, block: StepBlock) -> FieldRows:
+        later = {n: partial(self._reader.rows, n, block.runs) for n in self._task.later}
+        return FieldRows(
+            self._task.read, {n: self._reader.rows(n, block.runs) for n in self._task.read if n not in later}, later
+        )
+
+    def _columns_of(self, block: StepBlock) -> Mapping[str, Any]:
+        return self._table.of_steps(block.episodes)
+
+    def _input(self, block: StepBlock, data: Any, given: Mapping[str, Any]) -> CallInput:
         step = block.pieces[0].first if block.size == 1 else None
         return CallInput(
             data, int(block.numbers[0]), str(block), lambda: given, block.runs[0][0], step, len(block.numbers) == 1
         )
 
-    def _given(self, block: StepBlock, original: Mapping[str, Array]) -> dict[str, Array]:
+    def _given(self, block: StepBlock, original: Mapping[str, Array]) -> dict[str, Any]:
         observed = block.observed if self._partial and self._task.unit != "window" else None
-        given = forms.transitions(original, self._fields, block.pick, observed)
+
+        def lazy(name: str, ahead: int) -> LazyArray | None:
+            if name not in self._task.later:
+                return None
+            f = self._fields[name]
+            read = cache(lambda: block.view(original[name], ahead))
+            return forms.lazily((block.size, *f.shape), f, read, self._task.arrays)
+
+        given = forms.transitions(original, self._fields, block.pick, observed, lazy)
         if self._task.arrays != "tensordict" or self._task.unit == "window":
             return given
         return forms.numbered(given, block.episodes, self._fields)
 
     def _call(self, block: StepBlock, given: Mapping[str, Array]) -> Flat:
-        batch = forms.to_input(given, self._task.arrays)
+        batch = forms.to_input(given, self._task.arrays, self._columns_of(block))
         first = int(block.numbers[0])
         if self._task.unit == "batch":
             value = self._caller(batch, lambda: self._input(block, batch, given))
             with self._caller.refusing(first):
-                return forms.from_output(forms.returned(value, str(block)), str(block))
-        return self._call_steps(block, batch, given)
+                flat = forms.from_output(forms.returned(value, str(block)), str(block))
+                return forms.of_transitions(flat, str(block), given)
+        return forms.of_transitions(self._call_steps(block, batch, given), str(block), given)
 
     def _call_steps(self, block: StepBlock, batch: Any, given: Mapping[str, Array]) -> Flat:
         def failure(e: BaseException, i: int) -> PreprocessError:
@@ -114,13 +146,21 @@ class StepRunner:
             where = CallInput(None, episode, block.name(i), lambda: _row(given, i), step=t)
             return self._caller.failure(e, where)
 
+        columns = [self._table.of_episode(k) for k in block.numbers.tolist()]
+        pieces = np.repeat(np.arange(len(columns)), [p.steps for p in block.pieces]).tolist()
         with self._caller.refusing(int(block.numbers[0])):
-            self._stack = forms.call_steps(
-                batch, block.size, self._caller.function, failure, lambda i: StepName(block, i), self._stack
+            self._stack = call_steps(
+                batch,
+                block.size,
+                self._caller.function,
+                failure,
+                lambda i: StepName(block, i),
+                self._stack,
+                columns=[columns[k] for k in pieces],
             )
         return self._stack.columns()
 
-    def _windows(self, block: StepBlock) -> dict[str, Array]:
+    def _windows(self, block: StepBlock) -> dict[str, Any]:
         """Return the windows of a block's steps, by field name."""
         starts, lengths, final = (
             np.array([of(p.k) for p in block.pieces])
@@ -128,14 +168,22 @@ class StepRunner:
         )
         near = neighbours(block, starts, lengths, final, self._task.span)
         with self._caller.refusing(int(block.numbers[0])):
-            return forms.window_fields(lambda n: self._reader.rows(n, near.runs), self._task.read, self._fields, near)
+            return forms.window_fields(
+                lambda n: self._reader.rows(n, near.runs),
+                self._task.read,
+                self._fields,
+                near,
+                self._task.later,
+                self._task.arrays,
+            )
 
     def _call_windows(self, block: StepBlock, before: Mapping[str, Array]) -> Flat:
         given, where = self._windows(block), str(block)
-        handed = forms.windows_to_input(given, self._task.arrays)
+        handed = forms.windows_to_input(given, self._task.arrays, self._columns_of(block))
         value = self._caller(handed, lambda: self._input(block, handed, given))
         with self._caller.refusing(int(block.numbers[0])):
-            return forms.merge_output(forms.returned(value, where), handed, dict(before), self._fields, where)
+            merged = forms.merge_output(forms.returned(value, where), handed, dict(before), self._fields, where)
+            return forms.of_transitions(merged, where, before)
 
     def _read_flags(self, flat: Flat, block: StepBlock) -> Array:
         """Make flags bool, and return how episodes end; without a flag they are cut. Refuse an early end."""
@@ -159,14 +207,14 @@ class StepRunner:
 
     # -- what is planned
 
-    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    def probe(self, k: int, assumptions: Assumptions) -> tuple[Probe, StepBlock, Flat, Mapping[str, Array]]:
         """Call the function on the first steps of episode ``k`` of the selection, to plan the output."""
         steps = min(self._reader.length(k), PROBE_STEPS)
         return self.probe_piece(StepRange(k, 0, steps, steps == self._reader.length(k)), assumptions)
 
     def attempt(self, k: int, step: int | None = None) -> tuple[Probe, SourceEpisode, list[EpisodeResult]]:
         """Call the function on all steps of episode ``k``, or on one, and return them as an episode."""
-        ep = self._reader.episode(k, self._task.read)
+        ep = self._reader.episode(k, self._task.read, self._task.later)
         if step is None:
             piece = StepRange(k, 0, ep.length, True)
         else:
@@ -174,6 +222,7 @@ class StepRunner:
             ep = _one_step(ep, step, self._fields)
         probe, _, flat, _ = self.probe_piece(piece, Assumptions())
         assert probe.schema is not None
+        flat = {n: forms.resolved(v) for n, v in flat.items()}
         columns = {f.name: flat[f.name] for f in probe.schema}
         for f in probe.schema:
             if f.placement == "both" and ep.observed:
@@ -183,7 +232,7 @@ class StepRunner:
 
     def probe_piece(
         self, piece: StepRange, assumptions: Assumptions
-    ) -> tuple[Probe, StepBlock, Flat, dict[str, Array]]:
+    ) -> tuple[Probe, StepBlock, Flat, Mapping[str, Array]]:
         """Call the function on a piece of an episode."""
         block = self._reader.block([piece])
         began = time.perf_counter()
@@ -192,7 +241,8 @@ class StepRunner:
         untouched = frozenset(n for n in original if self._pairs.same(n, flat, original, block)) - assumptions.touched
         with self._caller.refusing(int(block.numbers[0])):
             apart = self._task.apart | assumptions.apart | self._pairs.disagreeing(flat, block, untouched, {})
-            schema = self._infer(flat, apart, untouched)
+            known = {n: v if n.removeprefix("next/") in untouched else forms.resolved(v) for n, v in flat.items()}
+            schema = self._infer(known, apart, untouched)
         return Probe(schema, untouched, True, seconds, apart), block, flat, original
 
     def _infer(self, flat: Flat, apart: frozenset[str], untouched: frozenset[str]) -> tuple[Field, ...]:
@@ -230,7 +280,7 @@ class StepRunner:
             self._check(flat, original, block, plan, tail)
             with self._caller.refusing(int(block.numbers[0])):
                 columns = self._columns(flat, block, plan)
-            tail = {n: take(flat[f"next/{n}"], [block.size - 1]) for n in flat if f"next/{n}" in flat}
+            tail = {n: _last(flat[f"next/{n}"]) for n in flat if f"next/{n}" in flat}
             yield self._chunk(columns, ends, block)
 
     def _without_failing(self, first: int, last: int, limit: int, plan: WritePlan) -> list[Chunk]:
@@ -254,11 +304,16 @@ class StepRunner:
                 n = min(length - t, steps - held)
                 block.append(StepRange(k, t, t + n, t + n == length))
                 t, held = t + n, held + n
-                if held == steps:
+                if held == steps or self._alone:
                     yield block
                     block, held = [], 0
         if block:
             yield block
+
+    @property
+    def _alone(self) -> bool:
+        """True if a block has steps of one episode: a step that uses a field reads that of the whole block."""
+        return self._task.unit == "step" and bool(self._task.later)
 
     def _check(
         self, flat: Flat, original: Mapping[str, Array], block: StepBlock, plan: WritePlan, tail: Mapping[str, Any]
@@ -273,10 +328,12 @@ class StepRunner:
     def _columns(self, flat: Flat, block: StepBlock, plan: WritePlan) -> dict[str, Column]:
         """Return the rows to write: steps at their positions, and final rows."""
         carried = plan.copied | plan.encoded | (frozenset() if plan.linked else plan.untouched)
-        wanted = [f for f in plan.schema if f.name not in carried | plan.carried]
+        left = carried | {n for n in plan.shared if isinstance(flat.get(n), LazyArray)}
+        wanted = [f for f in plan.schema if f.name not in left | plan.carried]
         pairs = [replace(f, name=f"next/{f.name}") for f in wanted if f.placement == "both"]
-        skipped = carried | {f"next/{n}" for n in carried if n not in plan.apart}
-        fitting = episodes.fit({n: v for n, v in flat.items() if n not in skipped}, [*wanted, *pairs], str(block))
+        skipped = left | {f"next/{n}" for n in left if n not in plan.apart}
+        returned = {n: forms.resolved(v) for n, v in flat.items() if n not in skipped}
+        fitting = episodes.fit(returned, [*wanted, *pairs], str(block))
         columns: dict[str, Column] = {}
         for f in plan.written:
             if f.name in carried:
@@ -305,10 +362,14 @@ class PairCheck:
 
     def same(self, name: str, flat: Flat, original: Mapping[str, Array], block: StepBlock) -> bool:
         """Return whether a field and its next values are unchanged."""
-        if name not in flat or not forms.same(flat[name], block.view(original[name])):
+        if name not in flat:
             return False
+        if isinstance(flat[name], LazyArray):  # and so are its next values
+            return True
         both = self._fields[name].placement == "both"
-        return not both or forms.same(flat[f"next/{name}"], block.view(original[name], 1))
+        return forms.same(flat[name], block.view(original[name])) and (
+            not both or forms.same(flat[f"next/{name}"], block.view(original[name], 1))
+        )
 
     def disagreeing(
         self, flat: Flat, block: StepBlock, untouched: frozenset[str], before: Mapping[str, Any]
@@ -335,10 +396,10 @@ class PairCheck:
         at = np.flatnonzero(inner)
         found = []
         for name in names:
-            root, after = flat[name], flat[f"next/{name}"]
+            root, after = forms.resolved(flat[name]), forms.resolved(flat[f"next/{name}"])
             fits = _agree(root, after, at, block)
             if name in before and block.pieces[0].first:
-                fits = fits and forms.agree(take(root, np.array([0])), before[name])
+                fits = fits and forms.agree(take(root, np.array([0])), forms.resolved(before[name]))
             if not fits:
                 self._refuse(name, flat, block, at)
                 found.append(name)
@@ -374,10 +435,25 @@ def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
     return forms.agree(take(root, at + 1), take(after, at))
 
 
+def _last(values: Any) -> Any:
+    """Return the last row of a column in memory of its own; of a LazyArray unread."""
+    return values[-1:] if isinstance(values, LazyArray) else take(values, [len(values) - 1])
+
+
+def _check_columns(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
+    """Refuse columns of the episode table, which have one value an episode."""
+    for name in flat:
+        if name.startswith(f"{EPISODE}/") and not any(n.split("/")[0] == EPISODE for n in fields):
+            raise InvalidEpisode(
+                f'{where}: "{name}" came back, a column of the episode table.',
+                hint="unit=episode (--unit episode) sets columns of episodes",
+            )
+
+
 def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:
     """Return an episode that consists of one step of another."""
     rows = {n: step + 1 + (fields[n].placement == "both") for n in ep.original}
-    original = {n: v[step : rows[n]] for n, v in ep.original.items()}
+    original = ep.original.cut({n: slice(step, stop) for n, stop in rows.items()})
     return replace(ep, start=ep.start + step, length=1, observed=ep.observed or step + 1 < ep.length, original=original)
 
 

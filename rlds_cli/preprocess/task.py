@@ -40,6 +40,7 @@ ARRAYS = ("numpy", "torch", "tensordict")
 PART_ROWS = 1 << 16  # rows of a part, approximately: parts consist of whole episodes
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes to read at once, and to pass to a function of batches
 STEP_ROWS = 1 << 10
+LARGE_ROW = 1 << 12  # bytes of a row that is read only when a function uses it
 _COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")  # with which a hint to run an episode again begins
 # Parts of a key, and their names in messages.
 _LABELS = {
@@ -104,6 +105,18 @@ class Task:
             return tuple(schema)
         wanted = {n for key in self.fields for n in _known(self.dataset, key)} | {n for n in FLAGS if n in schema}
         return tuple(n for n in schema if n in wanted)
+
+    @cached_property
+    def later(self) -> frozenset[str]:
+        """Fields that are read when the function uses them: frames, texts, and rows of many bytes.
+
+        A TensorDict holds tensors alone, and a function of single steps gets texts as they are.
+        """
+        if self.arrays == "tensordict":
+            return frozenset()
+        kinds = ("frames",) if self.unit == "step" else ("frames", "text")
+        fields = (self.dataset.schema[n] for n in self.read)
+        return frozenset(f.name for f in fields if f.kind in kinds or f.row_bytes >= LARGE_ROW)
 
     @cached_property
     def apart(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,16 +15,17 @@ from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import job, pipeline
+from rlds_cli.preprocess import forms, job, pipeline
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
+from rlds_cli.preprocess.lazy import EPISODE
 from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of, removal
 from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import EncodedFrames, Field
+from rlds_cli.ted import EncodedFrames, Field, Scalar
 from rlds_cli.ted.episodes import Value
 
 _WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
@@ -175,7 +176,12 @@ def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
     """Return the episodes of a dataset as results."""
     reader, names = SourceReader(made), list(made.schema)
     episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
-    return tuple(EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}) for e in episodes)
+    own = {n: made.store.own_column(n) for n in made.store.own_columns}
+    columns = [{n: c.scalar(e.number) for n, c in own.items()} for e in episodes]
+    return tuple(
+        EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}, c)
+        for e, c in zip(episodes, columns, strict=True)
+    )
 
 
 def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
@@ -205,7 +211,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of a field. ``bytes`` is its size on disk for the whole dataset; 0 if it is shared."""
+    """The change of a field, or of a column ``episode/NAME`` of the episode table.
+
+    ``bytes`` is its size on disk for the whole dataset; 0 for columns, and for fields that are shared.
+    """
 
     name: str
     what: Literal["changed", "new", "removed", "untouched", "not read"]
@@ -256,7 +265,7 @@ def changes(
     changes = []
     for name in sorted({*schema, *after}):
         f = new.get(name)
-        a, b = before.original.get(name), after.get(name)
+        a, b = before.original.get(name), forms.resolved(after.get(name))
         size = int(rows * _row_bytes(f, b)) if f is not None and name not in shared else 0
         if name in schema and name not in before.original:
             changes.append(Change(name, "not read", None, None, size))
@@ -267,7 +276,22 @@ def changes(
         else:
             same = len(results) == 1 and results[0].rows.get(name) == slice(None)
             changes.append(Change(name, "untouched" if same else "changed", _values(a), _values(b), size))
-    return tuple(changes)
+    return (*changes, *_column_changes(dataset, before.number, results[0].columns))
+
+
+def _column_changes(dataset: Dataset, number: int, columns: Mapping[str, Scalar]) -> Iterator[Change]:
+    """Yield the columns of the episode table that a function changed or added; their size does not count."""
+    known = dataset.store.own_columns
+    for name, value in sorted(columns.items()):
+        was = dataset.store.own_column(name).scalar(number) if name in known else None
+        if name not in known or value != was:
+            before = _scalar(was) if name in known else None
+            yield Change(f"{EPISODE}/{name}", "changed" if name in known else "new", before, _scalar(value), 0)
+
+
+def _scalar(value: Scalar) -> Values:
+    kind = {type(None): "missing", str: "text", int: "int64", float: "float64", bool: "bool"}[type(value)]
+    return Values(kind, ())
 
 
 def _row_bytes(f: Field, values: Value | None) -> float:

@@ -29,6 +29,7 @@ _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row", "id")
 _ID_BYTES = 16
 _SPLITS, _MISSING = "split", "missing"
+_GROUP = "episode"  # of an episode's columns, among its fields
 _HINT = "rlds verify ID shows all damage"
 MOST_BYTES = 100  # of a name
 TEXT = "str"
@@ -195,6 +196,40 @@ def check_names(names: Iterable[str], where: str) -> None:
         if name.lower() in seen:
             raise InvalidEpisode(f'{where}: episode columns "{seen[name.lower()]}" and "{name}" differ in case only.')
         seen[name.lower()] = name
+
+
+def split_columns(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
+    """Split an episode into its fields and the episode columns in its key ``"episode"``, one value each.
+
+    Raises
+    ------
+    InvalidEpisode
+        A column has the name of one of TED's own, or a value that is no number, flag or text.
+    """
+    fields, about = {}, {}
+    for key, value in item.items():
+        first, *rest = key if isinstance(key, tuple) else str(key).split("/")
+        if first == _GROUP and rest:
+            about["/".join(rest)] = value
+        elif first == _GROUP and hasattr(value, "items"):
+            about |= dict(value.items())
+        else:
+            fields[key] = value
+    check_names(about, name)
+    for column, value in about.items():
+        _check_bytes(value, column, name)
+    return fields, {column: scalar(value, column, name) for column, value in about.items()}
+
+
+def _check_bytes(value: Any, column: str, name: str) -> None:
+    """Refuse bytes that are no text: an image, for example."""
+    try:
+        _ = value.decode() if isinstance(value, bytes) else None
+    except UnicodeDecodeError as e:
+        raise InvalidEpisode(
+            f'{name}: the episode column "{column}" holds {len(value):,} bytes that are no text.',
+            hint="images belong in a field, with one for each step",
+        ) from e
 
 
 def scalar(value: Any, name: str, where: str) -> Scalar:

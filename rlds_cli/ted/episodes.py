@@ -30,6 +30,7 @@ from rlds_cli.ted import (
     Column,
     EncodedFrames,
     Field,
+    LazyColumn,
     Placement,
     VideoFrames,
 )
@@ -45,7 +46,10 @@ _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG begin
 
 
 def flatten(episode: Mapping[Any, Any], where: str = "the episode") -> Flat:
-    """Return the fields of an episode by name, as arrays, or lists of strings or of the bytes of images."""
+    """Return the fields of an episode by name, as arrays, or lists of strings or of the bytes of images.
+
+    A `LazyColumn` stays as it is.
+    """
     flat: Flat = {}
     for name, value in _leaves(episode, ()):
         if not name or any(not part for part in name):
@@ -91,8 +95,8 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _values(value: Any, name: str, where: str) -> Value:
-    if isinstance(value, EncodedFrames):
-        return value
+    if isinstance(value, EncodedFrames | LazyColumn):
+        return cast("Value", value)
     if (images := _images(value, name, where)) is not None:
         return images
     if hasattr(value, "detach"):  # a torch tensor
@@ -370,11 +374,13 @@ def _fit(values: Value | VideoFrames, f: Field, where: str) -> Column:
 
 
 def owned(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy values into memory of their own, which the caller's later writes do not change."""
+    """Copy values into memory of their own, which the caller's later writes do not change; not a `LazyColumn`."""
     return {n: _copied(v) for n, v in columns.items()}
 
 
 def _copied(values: Any) -> Any:
+    if isinstance(values, LazyColumn):
+        return values
     if isinstance(values, EncodedFrames):
         return replace(values, data=values.data.copy(), lengths=values.lengths.copy())
     if isinstance(values, VideoFrames):

@@ -12,8 +12,9 @@ import numpy as np
 from rlds_cli.dataset.batch import ROOT_FLAGS
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
-from rlds_cli.loader.fields import columns
+from rlds_cli.loader.fields import columns, episode_columns
 from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
+from rlds_cli.loader.fields.episode_columns import EpisodeColumns
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
 from rlds_cli.loader.storage import blocks, memory
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 DONE, OBSERVED, DISCOUNT, MASK = "next/done", "next/observed", "next/discount", "mask"
+STEP_MASK = f"{MASK}/step"  # the name of the mask of steps beside masks of fields
 STEPS = "steps_to_next_obs"  # TorchRL's name
 NEXT_OBSERVATION = "next/observation"
 ALL = "all"
@@ -97,6 +99,7 @@ class Fields:
         self.n_step = window.n_step
         self._summed = (DISCOUNT, STEPS) if self.n_step > 1 else ()
         self._drawn = (*gives, *((MASK,) if window.masked else ()))
+        self._episodes = EpisodeColumns(self.dataset, self.table, floats)
         self.shadowed = [name for name in (*self._summed, *self._drawn) if name in self.behind]
         for name in (*self.left_out, *self.shadowed):
             self.behind.pop(name, None)
@@ -139,6 +142,7 @@ class Fields:
                 self._check_grids(self.below(key) if lenient else self.expand(key, rows=True))
         if not chosen:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
+        episode_columns.check(chosen)
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
 
     def everything(self, fields: Names) -> bool:
@@ -152,6 +156,8 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Return whether a field of exactly this name is stored or can be computed."""
+        if name == STEP_MASK or name.removeprefix(f"{MASK}/") in self._episodes.names:
+            return name in self._computed()
         if name.startswith(f"{MASK}/"):  # of `Offsets`
             return any(n in self.behind for n in self.below(name.removeprefix(f"{MASK}/")))
         return name in self.behind or name in self._computed()
@@ -177,10 +183,13 @@ class Fields:
         unknown = self.table.steps if all_steps else self.table.transitions
         some_unknown = bool((unknown >= self.table.observed).any())
         some_after = any(name in self.behind and self._after(name) for name in chosen)
+        of_episodes = [n for n in chosen if n in self._episodes.names and n not in self.behind]
+        masks = [f"{MASK}/{n}" for n in of_episodes if self.pool.live or not self._episodes.is_complete(n)]
         return [
             *self._summed,
             *([OBSERVED] if (some_unknown or self.pool.live) and some_after else []),
-            *self._drawn,
+            *(STEP_MASK if name == MASK and masks else name for name in self._drawn),
+            *masks,
             *(mask for mask, of in self._grid_masks.items() if not set(of).isdisjoint(chosen)),
         ]
 
@@ -249,8 +258,9 @@ class Fields:
         """Return the names that could be meant by ``name``."""
         if rows:
             return [*self.behind, *(n for n in self._computed() if n == DONE)]
-        asks_for_mask = name.partition("/")[0] == MASK
-        computed = [n for n in self._computed() if asks_for_mask or not n.startswith(f"{MASK}/")]
+        group = name.partition("/")[0]
+        hidden = {MASK, episode_columns.EPISODE} - {group}
+        computed = [n for n in self._computed() if n.partition("/")[0] not in hidden or "/" not in n]
         return [*self.behind, *computed]
 
     def _unknown(self, name: str, offered: Iterable[str]) -> UnknownField:
@@ -288,7 +298,10 @@ class Fields:
         if all(name in self.dataset.schema for name in FLAGS):
             found[DONE] = self._done
         if self.window.masked:
-            found[MASK] = columns.mask
+            found |= {MASK: columns.mask, STEP_MASK: columns.mask}
+        for name in self._episodes.names:
+            found[name] = partial(self._episodes.column, name)
+            found[f"{MASK}/{name}"] = partial(self._episodes.mask, name)
         if isinstance(self.window, Transition) and self.n_step > 1:
             gamma = self.window.gamma
             found |= {DISCOUNT: lambda: columns.discount(gamma, self.n_step, self._sum_dtype), STEPS: columns.span}

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.loader.fields.fields import MASK
+from rlds_cli.loader.fields.episode_columns import EPISODE
+from rlds_cli.loader.fields.fields import MASK, STEP_MASK
 from rlds_cli.loader.index import SOURCE
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import Gathered, Places
@@ -167,8 +168,14 @@ class ColumnMerger:
     def __init__(self, window: Window, fields: Sequence[MergedField]) -> None:
         self.fields = fields
         self._masked = window.masked
-        self._masks = {f"{MASK}/{f.name}": f for f in fields if f.widths is not None or not all(f.has)}
-        self._bases = {mask: _base(f.name, window) for mask, f in self._masks.items()}
+        given = {f.name for f in fields if f.name.startswith(f"{MASK}/{EPISODE}/")}  # members know what is missing
+        self._masks = {
+            f"{MASK}/{f.name}": f
+            for f in fields
+            if (f.widths is not None or not all(f.has)) and not given & {f.name, f"{MASK}/{f.name}"}
+        }
+        steps = STEP_MASK if any(f.name == STEP_MASK for f in fields) else MASK
+        self._bases = {mask: _base(f.name, window, steps) for mask, f in self._masks.items()}
         masks = [f.name for f in fields if f.name == MASK or f.name.startswith(f"{MASK}/")]
         inner = {m: f"{m}/step" for m in masks if any(other.startswith(f"{m}/") for other in self._masks)}
         self._shown = {f.name: inner.get(f.name, f.name) for f in fields}
@@ -212,10 +219,10 @@ def _blank(field: MergedField, member: IntArray, steps: tuple[int, ...], parts: 
     return tuple(np.concatenate(axis) for axis in zip(*found, strict=True))
 
 
-def _base(name: str, window: Window) -> str | None:
-    """Return the name of the mask that the window gives a field; None without one."""
+def _base(name: str, window: Window, steps: str) -> str | None:
+    """Return the name of the mask that the window gives a field, ``steps`` if it has several; None without one."""
     if window.masked:
-        return MASK
+        return steps
     if isinstance(window, Offsets):
         keys = [key for o in window.offsets for key in (o, f"next/{o}") if is_below(name, key)]
         return f"{MASK}/{max(keys, key=len)}" if keys else None

@@ -19,7 +19,7 @@ from rlds_cli.errors import EmptyWindow, InvalidArgument, RldsError, UnknownFiel
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
-from rlds_cli.loader.fields.fields import Extra, Fields, listed
+from rlds_cli.loader.fields.fields import MASK, STEP_MASK, Extra, Fields, listed
 from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, FloatArray, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
 from rlds_cli.loader.mixture.merging import MemberPart, join, size_of
@@ -334,6 +334,7 @@ class MixtureSource:
         _check_windows(mixture, [d.pool for d in drawings])
         _check_names(request, drawings)
         names = list(dict.fromkeys(name for d in drawings for name in d.chosen if name != SOURCE))
+        names = [name for name in names if name != MASK or STEP_MASK not in names]
         transforms.like = {name: like for d in drawings for name, like in d.fields.like(d.chosen).items()}
         centred = _centred(mixture, transforms, names, summed=request.window.n_step > 1)
         self._member = partial(
