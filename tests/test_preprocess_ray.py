@@ -189,7 +189,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_does_is_named(ds, co
     assert [e.note for e in said if "trying again" in e.note] == [
         "the process that worked on chunk 6 of 8 (episodes 37 to 44) died; trying again"
     ]
-    with pytest.raises(RldsError, match=r"chunk 6 of 8 \(episodes 37 to 44\) died, twice. 7 of 8 parts are kept"):
+    with pytest.raises(RldsError, match=r"chunk 6 of 8 \(episodes 37 to 44\) died, twice. Finished work is kept"):
         run(ds, functions.dies, "always", args={"at": 40})
 
 
