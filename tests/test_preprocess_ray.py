@@ -262,7 +262,7 @@ def test_a_job_that_is_killed_is_gone_on_with(ds, nodes, home, tmp_path, fn, jou
     script = tmp_path / "killed.py"
     script.write_text(_RUN.format(rows=units.ROWS))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    for finished in (2, 4):
+    for finished in (2, 4):  # lines: the key, and a record of each chunk
         command = [sys.executable, str(script), fn, nodes.address]
         process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 60

@@ -298,14 +298,13 @@ class _Worker:
         self._began: Future[Any] | None = None
 
     def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
-        item = self._call, self._shared, arguments
-        self._shared = None
+        shared, self._shared = self._shared, None
         try:
             if self._began is not None:
-                return self._pool.submit(_run, *item)
+                return self._pool.submit(_run, self._call, shared, arguments)
             with _without_interrupts(), _without_this_directory():  # the new process inherits both
                 self._began = self._pool.submit(_nothing)
-                return self._pool.submit(_run, *item)
+                return self._pool.submit(_run, self._call, shared, arguments)
         except BrokenProcessPool as e:  # the process has died already
             lost = Future[Any]()
             lost.set_exception(e)
