@@ -108,7 +108,7 @@ def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, mo
         jobs=1,
     )
     assert not ray.is_initialized()
-    norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1)
+    norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1, keepdims=True)
     np.testing.assert_allclose(made.episode(7)["obs_norm"], norms, rtol=1e-6)
     Path("script.py").write_text(
         "import sys\nfrom rlds_cli import preprocess\n"
