@@ -17,8 +17,6 @@ from rlds_cli.maintenance.verification import verify
 from rlds_cli.preprocess import run
 from rlds_cli.report import describe_episode, summarise, write_page
 from rlds_cli.store import arrays
-from rlds_cli.store.build import Journal
-from rlds_cli.store.rows import RowPosition, WrittenRows
 from rlds_cli.ted import EpisodeTable
 
 ABOUT: list[dict[str, Any]] = [
@@ -166,14 +164,10 @@ def test_inspect_shows_them(tmp_path: Path) -> None:
     assert '"own/task":["press","lift","press"]' in (tmp_path / "page.html").read_text()
 
 
-def test_a_table_with_them_is_joined_taken_and_journalled(tmp_path: Path) -> None:
+def test_a_table_with_them_is_joined_and_taken() -> None:
     z = np.zeros(2, np.int64)
     one = EpisodeTable(z + 1, z, z, z, z, extra={"task": ["a", None]})
     other = EpisodeTable(z + 1, z, z, z, z, extra={"n": [1, 2]})
     both = EpisodeTable.concat([one, other, EpisodeTable.empty()])
     assert both.extra == {"task": ["a", None, None, None], "n": [None, None, 1, 2]}
     assert both.take(np.array([3, 0])).extra == {"task": [None, "a"], "n": [2, None]}
-    journal = Journal(tmp_path, "key")
-    journal.begin()
-    journal.record(0, "dataset", WrittenRows(RowPosition(), 8, {}, {}, {}, both, ()))
-    assert journal.load(tmp_path, (), {})[0][1].episodes.extra == both.extra

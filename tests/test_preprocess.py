@@ -378,7 +378,7 @@ def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(b
     first, last = np.flatnonzero(ends == ends[120])[[0, -1]]
     assert (
         f"the process that worked on chunk {ends[120] + 1} of 4 (episodes {first} to {last}) left with exit code 9, "
-        "twice. 3 of 4 parts are kept." in e.value.message
+        "twice. Finished work is kept." in e.value.message
     )
     assert not (place / "datasets/local/big@dies").exists()
 

@@ -108,7 +108,7 @@ def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, mo
         jobs=1,
     )
     assert not ray.is_initialized()
-    norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1)
+    norms = np.linalg.norm(ds.episode(7)["observation"], axis=-1, keepdims=True)
     np.testing.assert_allclose(made.episode(7)["obs_norm"], norms, rtol=1e-6)
     Path("script.py").write_text(
         "import sys\nfrom rlds_cli import preprocess\n"
@@ -189,7 +189,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_always_does_is_named(ds, co
     assert [e.note for e in said if "trying again" in e.note] == [
         "the process that worked on chunk 6 of 8 (episodes 37 to 44) died; trying again"
     ]
-    with pytest.raises(RldsError, match=r"chunk 6 of 8 \(episodes 37 to 44\) died, twice. 7 of 8 parts are kept"):
+    with pytest.raises(RldsError, match=r"chunk 6 of 8 \(episodes 37 to 44\) died, twice. Finished work is kept"):
         run(ds, functions.dies, "always", args={"at": 40})
 
 
@@ -262,7 +262,7 @@ def test_a_job_that_is_killed_is_gone_on_with(ds, nodes, home, tmp_path, fn, jou
     script = tmp_path / "killed.py"
     script.write_text(_RUN.format(rows=units.ROWS))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    for finished in (2, 4):
+    for finished in (2, 4):  # lines: the key, and a record of each chunk
         command = [sys.executable, str(script), fn, nodes.address]
         process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 60

@@ -51,6 +51,7 @@ from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import pulling
 from rlds_cli.remote.blocks import GROUP
 from rlds_cli.sharing import packing
 from rlds_cli.sharing.pushing import Pushed
@@ -745,6 +746,7 @@ def test_a_push_that_is_killed_goes_on(store: Path, other: Path, monkeypatch: py
 def test_a_download_that_is_killed_goes_on(other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = large(40_000)
     monkeypatch.setattr(packing, "LEAST", 200_000)
+    monkeypatch.setattr(pulling, "_SYNCED", 1)
     push(ds.id, tmp_path / "store")
     with ObjectStore(latency=0.02) as server:
         server.buckets["x"] = tree(tmp_path / "store")

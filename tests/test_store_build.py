@@ -66,6 +66,9 @@ class Job:
         sizes = [sum(e.length + 1 for e in episodes(p)) for p in range(PARTS)]
         self.parts = [Part(n if self.known else None, {"part": p}) for p, n in enumerate(sizes)]
 
+    def name(self, number: int) -> str:
+        return f"part {number}"
+
     def read(self, part: Part) -> Iterator[Chunk]:
         number = part.args["part"]
         for e in episodes(number):

@@ -1,4 +1,4 @@
-"""Items worked through by processes, some of which die."""
+"""Items that processes run, some of which die."""
 
 import os
 import signal
@@ -9,20 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli.store.workers import WorkerDied, work_through
+from rlds_cli.errors import RldsError
+from rlds_cli.progress import silent
+from rlds_cli.store.workers import Processes, run_items
 
 
-def square(n):
-    return n * n
+def run(call, items, workers, shared=None, progress=silent):
+    executor = Processes(workers) if workers else None
+    return run_items(call, shared, items, executor, id="local/x", name="item {}".format, progress=progress)
 
 
-def fails(n):
+def power(exponent, n):
+    return n**exponent
+
+
+def fails(shared, n):
     if n == 3:
         raise ValueError("three")
     return n
 
 
-def dies(n, at, how, mark):
+def dies(shared, n, at, how, mark):
     """Ends its process at item ``at``, until the file ``mark`` has as many bytes as it may die times."""
     if n == at:
         with Path(mark).open("a") as f:
@@ -32,42 +39,54 @@ def dies(n, at, how, mark):
     return n
 
 
-def never(number, how):
-    raise AssertionError(number, how)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 9])
+@pytest.mark.parametrize("workers", [0, 1, 2, 9])
 def test_every_item_once_with_its_result(workers):
-    assert dict(work_through(square, {n: (n,) for n in range(7)}, workers, never)) == {n: n * n for n in range(7)}
-    assert list(work_through(square, {}, workers, never)) == []
+    assert dict(run(power, {n: (n,) for n in range(7)}, workers, shared=3)) == {n: n**3 for n in range(7)}
+    assert list(run(power, {}, workers)) == []
 
 
-def test_what_an_item_raises_is_raised():
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_an_item_raises_is_raised(workers):
     with pytest.raises(ValueError, match="three"):
-        list(work_through(fails, {n: (n,) for n in range(9)}, 2, never))
+        list(run(fails, {n: (n,) for n in range(9)}, workers))
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(3, "left with exit code 3"), (-signal.SIGKILL, "was killed"), (-signal.SIGTERM, "by signal 15")]
+    ("code", "how"),
+    [
+        (3, "left with exit code 3"),
+        (-signal.SIGKILL, "was killed (signal 9; the system does this when memory runs out)"),
+        (-signal.SIGTERM, "was ended by signal 15"),
+    ],
 )
 def test_an_item_whose_process_dies_is_tried_once_more(tmp_path, code, how):
-    told = []
+    notes = []
     items = {n: (n, 2, ("once", code), str(tmp_path / "mark")) for n in range(5)}
-    done = dict(work_through(dies, items, 2, lambda n, how: told.append((n, how))))
-    assert done == {n: n for n in range(5)}
-    assert len(told) == 1 and told[0][0] == 2 and how in told[0][1]
+    assert dict(run(dies, items, 2, progress=lambda e: notes.append(e.note))) == {n: n for n in range(5)}
+    assert notes == [f"the process that worked on item 2 {how}; trying again"]
 
 
 def test_an_item_whose_process_dies_twice_is_named(tmp_path):
-    told = []
     items = {n: (n, 1, ("always", 7), str(tmp_path / "mark")) for n in range(4)}
-    with pytest.raises(WorkerDied) as e:
-        list(work_through(dies, items, 2, lambda n, how: told.append(n)))
-    assert (e.value.number, e.value.how, told) == (1, "left with exit code 7", [1])
+    with pytest.raises(RldsError, match=r"^local/x: the process that worked on item 1 left with exit code 7, twice"):
+        list(run(dies, items, 2))
     assert (tmp_path / "mark").read_text() == "xx"
 
 
-def meets(n, mark):
+def own_process(shared):
+    return os.getpid()
+
+
+def test_a_process_that_dies_between_two_items_is_replaced():
+    results, notes = run(own_process, {0: (), 1: ()}, 1, progress=lambda e: notes.append(e.note)), []
+    _, first = next(results)
+    os.kill(first, signal.SIGKILL)
+    time.sleep(0.5)
+    assert next(results)[1] != first
+    assert len(notes) == 1 and "item 1 was killed" in notes[0]
+
+
+def meets(shared, n, mark):
     """Item 0 fails when item 1 is worked at; item 1 ends some time after that."""
     import time
 
@@ -84,7 +103,7 @@ def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
     done = []
 
     def take():
-        for number, _ in work_through(meets, {n: (n, str(tmp_path / "mark")) for n in range(5)}, 2, never):
+        for number, _ in run(meets, {n: (n, str(tmp_path / "mark")) for n in range(5)}, 2):
             done.append(number)
 
     with pytest.raises(ValueError, match="nought"):
@@ -92,7 +111,7 @@ def test_what_others_are_at_is_done_before_a_failure_is_raised(tmp_path):
     assert done == [1]
 
 
-def waits(directory):
+def waits(shared, directory):
     (Path(directory) / str(os.getpid())).touch()
     time.sleep(600)
 
@@ -100,10 +119,9 @@ def waits(directory):
 MAIN = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from test_store_workers import waits
-from rlds_cli.store.workers import work_through
+from test_store_workers import run, waits
 if __name__ == "__main__":
-    list(work_through(waits, {n: (sys.argv[1],) for n in range(2)}, 2, print))
+    list(run(waits, {n: (sys.argv[1],) for n in range(2)}, 2))
 """
 
 
@@ -120,7 +138,7 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
         program.communicate(timeout=60)  # the workers have its output open for as long as they are there
 
 
-def imported_from(directory):
+def imported_from(shared, directory):
     return [name for name, m in sys.modules.items() if str(getattr(m, "__file__", "")).startswith(directory)]
 
 
@@ -128,7 +146,7 @@ def test_processes_import_nothing_of_the_current_directory(tmp_path, monkeypatch
     for name in ("random", "socket", "tempfile", "selectors", "typing"):  # which the start of a process needs
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported of the current directory')\n")
     monkeypatch.chdir(tmp_path)
-    assert dict(work_through(imported_from, {0: (str(tmp_path),)}, 1, print)) == {0: []}
+    assert dict(run(imported_from, {0: (str(tmp_path),)}, 1)) == {0: []}
     assert "PYTHONSAFEPATH" not in os.environ
 
 

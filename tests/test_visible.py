@@ -22,7 +22,7 @@ import rlds_cli
 from rlds_cli import cli, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import DownloadFailed, PreprocessError, RldsError
-from rlds_cli.progress import Bars, Event
+from rlds_cli.progress import Bars, Event, silent
 from rlds_cli.store import workers
 
 HOSTILE = "a\x1b[2J\x9b31m\x07\r\nError: all is well\u202eb\u2028c\u200bd\x7f[red]e[link=http://x]f[/link]"
@@ -262,7 +262,7 @@ def test_what_led_to_an_error_of_another_process(capsys: pytest.CaptureFixture[s
     assert exc.episode == 3
 
 
-def _fails() -> None:
+def _fails(shared: None) -> None:
     try:
         raise OSError("the disk is on fire")
     except OSError as e:
@@ -272,5 +272,5 @@ def _fails() -> None:
 @pytest.mark.slow
 def test_what_led_to_an_error_of_a_worker() -> None:
     with pytest.raises(RldsError) as caught:
-        list(workers.work_through(_fails, {0: ()}, 1, lambda number, how: None))
+        list(workers.run_items(_fails, None, {0: ()}, workers.Processes(1), id="x", name=str, progress=silent))
     assert str(caught.value.__cause__).endswith("OSError: the disk is on fire")

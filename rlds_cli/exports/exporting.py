@@ -13,11 +13,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,11 +29,12 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
+from rlds_cli.files.journal import Journal
 from rlds_cli.files.locks import FileLock, LockHeld
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
-from rlds_cli.store.workers import WorkerDied, check_started, work_through
+from rlds_cli.store.workers import Processes, check_started, run_items
 
 FORMATS = {  # name on the command line: (module, class)
     "minari": ("rlds_cli.exports.minari", "Minari"),
@@ -162,7 +161,7 @@ def export(
             hint="--lossy accepts this",
         ).of(losses)
     with _workplace(target) as place:
-        done = _Journal(place / "journal", _key(made)).published(place / "files", target)
+        done = _published(made, place)
         if done is None:
             _check_target(target, force)
             done = _made_in(place, made, jobs, verify, force, tell)
@@ -171,6 +170,13 @@ def export(
     amount = ds.num_episodes, ds.num_steps, done["files"], done["bytes"]
     told = losses, done["fingerprint"], done["proved"], tuple(made.notes())
     return Exported(ds.id, to, made.form, target, *amount, *told)
+
+
+def _published(made: Format, place: Path) -> dict[str, Any] | None:
+    """Return the result of an export that was killed after its files were moved into place; else None."""
+    if (place / "files").exists() or not made.target.is_dir():
+        return None
+    return dict(Journal(place / "journal", _key(made)).records() or ()).get(_PUBLISHED)
 
 
 def _made_in(place: Path, made: Format, jobs: int | None, verify: bool, force: bool, tell: Progress) -> dict[str, Any]:
@@ -187,7 +193,7 @@ def _made_in(place: Path, made: Format, jobs: int | None, verify: bool, force: b
             sync_directory(folder)
         size = sum(f.stat().st_size for f in written)
         done = {"files": len(written), "bytes": size, "fingerprint": expected, "proved": verify}
-        journal.add(_PUBLISHED, done)
+        journal.add([_PUBLISHED, done])
         _publish(files, place / "replaced", made.target, force)
     except OSError as e:
         raise _unwritten(e, made, place) from e
@@ -318,66 +324,40 @@ def _workplace(target: Path) -> Iterator[Path]:
         lock.release()
 
 
-def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> _Journal:
+def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> Journal:
     """Write all units that the journal does not have, then finish."""
-    files, journal = place / "files", _Journal(place / "journal", _key(made))
-    if not journal.open():
+    files, journal = place / "files", Journal(place / "journal", _key(made))
+    if journal.records() is None:
         trees.discard(files)
         files.mkdir()
         made.prepare(files)
-        journal.begin()
-    units = {unit.name: unit for unit in made.units()}
-    left = [unit for name, unit in units.items() if name not in journal.results]
-    done, total = (
-        sum(_steps(made, unit) for name, unit in units.items() if name in journal.results),
-        int(made.content.table.length.sum()),
-    )
-
-    def finished(unit: Unit, result: Any) -> None:
-        nonlocal done
-        journal.add(unit.name, result)
-        done += _steps(made, unit)
-        tell(Event(made.content.id, "export", "", done, total, "steps"))
-
+    finished = dict(journal.resume())
+    units = made.units()
+    steps = [int(made.content.table.length[unit.first : unit.stop].sum()) for unit in units]
+    done, total = sum(n for n, unit in zip(steps, units, strict=True) if unit.name in finished), sum(steps)
+    left = {i: (unit, files) for i, unit in enumerate(units) if unit.name not in finished}
     workers = settings.cores() if jobs is None else jobs
-    if workers <= 1 or len(left) <= (_ALONE if jobs is None else 1):
-        for unit in left:
-            finished(unit, made.write(unit, files))
-    else:
-        _in_processes(made, left, files, workers, finished)
-    made.finish(files, {name: journal.results[name] for name in units})
+    executor = Processes(workers) if workers > 1 and len(left) > (_ALONE if jobs is None else 1) else None
+    for i, result in run_items(
+        _write_unit,
+        made,
+        left,
+        executor,
+        id=made.content.id,
+        name=lambda i: f"episodes {units[i].name}",
+        progress=tell,
+    ):
+        journal.add([units[i].name, result])
+        done += steps[i]
+        tell(Event(made.content.id, "export", "", done, total, "steps"))
+    results = dict(journal.records() or ())
+    made.finish(files, {unit.name: results[unit.name] for unit in units})
     _mark(made, files)
     return journal
 
 
-def _in_processes(
-    made: Format, left: list[Unit], files: Path, workers: int, finished: Callable[[Unit, Any], None]
-) -> None:
-    packed = pickle.dumps(made)
-    items = {i: (packed, unit, files) for i, unit in enumerate(left)}
-    try:
-        for i, result in work_through(_write_unit, items, workers, lambda i, how: None):
-            finished(left[i], result)
-    except WorkerDied as e:
-        raise ExportError(
-            f"The process that wrote episodes {left[e.number].name} {e.how}, {e.times}.",
-            hint="the same command goes on; -j 1 takes the least memory",
-        ) from e
-
-
-def _write_unit(packed: bytes, unit: Unit, files: Path) -> Any:
-    return _unpacked(packed).write(unit, files)
-
-
-@lru_cache(maxsize=1)
-def _unpacked(packed: bytes) -> Format:
-    """Open the content once in a process, not for each unit."""
-    made: Format = pickle.loads(packed)
-    return made
-
-
-def _steps(made: Format, unit: Unit) -> int:
-    return int(made.content.table.length[unit.first : unit.stop].sum())
+def _write_unit(made: Format, unit: Unit, files: Path) -> Any:
+    return made.write(unit, files)
 
 
 def _key(made: Format) -> str:
@@ -385,49 +365,6 @@ def _key(made: Format) -> str:
     losses = [[loss.kind, loss.field, loss.becomes] for loss in made.content.losses]
     ds = made.content.dataset
     return json.dumps([__version__, made.name, made.form, ds.id, ds.fingerprint, losses, str(made.target)])
-
-
-class _Journal:
-    """The results of finished units, a JSON line each, after a line with the key."""
-
-    def __init__(self, path: Path, key: str) -> None:
-        self._path, self._key = path, key
-        self.results: dict[str, Any] = {}
-
-    def open(self) -> bool:
-        """Read the journal; False if there is none of this key."""
-        try:
-            lines = self._path.read_text().splitlines(keepends=True)
-        except (OSError, ValueError):
-            return False
-        whole = [line for line in lines if line.endswith("\n")]
-        if not whole or whole[0] != self._key + "\n":
-            return False
-        self.results = dict(json.loads(line) for line in whole[1:])
-        if len(whole) < len(lines):  # the last line was cut by a kill
-            self._append("".join(whole), "w")
-        return True
-
-    def published(self, files: Path, target: Path) -> dict[str, Any] | None:
-        """Return the result of an export that was killed after its files were moved into place; else None."""
-        done = self.results.get(_PUBLISHED) if self.open() else None
-        return done if done is not None and target.is_dir() and not files.exists() else None
-
-    def begin(self) -> None:
-        """Begin a new journal."""
-        self.results = {}
-        self._append(self._key + "\n", "w")
-
-    def add(self, name: str, result: Any) -> None:
-        """Record a finished unit."""
-        self.results[name] = json.loads(line := json.dumps(result))
-        self._append(f"[{json.dumps(name)}, {line}]\n", "a")
-
-    def _append(self, lines: str, mode: str) -> None:
-        with self._path.open(mode) as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def _prove(made: Format, place: Path, expected: str, jobs: int | None, tell: Progress) -> None:

@@ -8,11 +8,9 @@ each hashes some blocks, and reads the parts that they lie in.
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from rlds_cli.files.hashing import short
 from rlds_cli.progress import Event, Progress
 from rlds_cli.store import arrays, statistics
 from rlds_cli.store.statistics import BLOCK_ROWS
-from rlds_cli.store.workers import WorkerDied, work_through
+from rlds_cli.store.workers import Processes, run_items
 from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, Part, VideoFrames
 
 _ID = "local/export"
@@ -129,46 +127,41 @@ def _read(work: _Work, jobs: int, tell: Progress) -> Read:
     if starts is None or starts[-1] != rows or workers <= 1 or size <= _ALONE:
         found = _read_parts(work, 0, None, told)
     else:
-        found = _in_processes(work, workers, told)
+        found = _in_processes(work, workers, told, tell)
     table = EpisodeTable.concat(found.tables)
     fields = {f.name: _digest(work.plan, f, found) for f in work.plan.schema}
     return Read(fields, table)
 
 
-def _in_processes(work: _Work, workers: int, told: Any) -> _Blocks:
+def _in_processes(work: _Work, workers: int, told: Any, tell: Progress) -> _Blocks:
     """Divide the blocks evenly, and join what the processes return."""
     count = -(-work.content.num_rows // BLOCK_ROWS)
     edges = [count * i // (4 * workers) for i in range(4 * workers + 1)]
     ranges = [(a * BLOCK_ROWS, b * BLOCK_ROWS) for a, b in pairwise(edges) if a < b]
-    packed = pickle.dumps(work)
-    items = {i: (packed, a, b) for i, (a, b) in enumerate(ranges)}
-    found: dict[int, _Blocks] = {}
-    try:
-        for i, blocks in work_through(_read_range, items, workers, lambda i, how: None):
-            found[i] = blocks
-            told(sum(b.rows for b in found.values()))
-    except WorkerDied as e:
-        raise ExportError(
-            f"The process that read the exported files {e.how}, {e.times}.", hint="-j 1 takes the least memory"
-        ) from e
+    blocks: dict[int, _Blocks] = {}
+    for i, read in run_items(
+        _read_range,
+        work,
+        dict(enumerate(ranges)),
+        Processes(workers),
+        id=work.content.id,
+        name=lambda i: "exported rows {:,} to {:,}".format(*ranges[i]),
+        progress=tell,
+    ):
+        blocks[i] = read
+        told(sum(b.rows for b in blocks.values()))
     joined = _Blocks({f.name: [] for f in work.plan.schema})
-    for i in sorted(found):
-        joined.tables += found[i].tables
-        for name, hashes in found[i].hashes.items():
+    for i in sorted(blocks):
+        joined.tables += blocks[i].tables
+        for name, hashes in blocks[i].hashes.items():
             joined.hashes[name] += hashes
-        for name, videos in found[i].videos.items():
+        for name, videos in blocks[i].videos.items():
             joined.videos.setdefault(name, []).extend(videos)
     return joined
 
 
-def _read_range(packed: bytes, start: int, stop: int) -> _Blocks:
-    return _read_parts(_unpacked(packed), start, stop, lambda done: None)
-
-
-@lru_cache(maxsize=1)
-def _unpacked(packed: bytes) -> _Work:
-    work: _Work = pickle.loads(packed)
-    return work
+def _read_range(work: _Work, start: int, stop: int) -> _Blocks:
+    return _read_parts(work, start, stop, lambda done: None)
 
 
 def _read_parts(work: _Work, start: int, stop: int | None, told: Any) -> _Blocks:

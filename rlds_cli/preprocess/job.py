@@ -21,13 +21,12 @@ import hashlib
 import json
 import math
 import os
-import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from multiprocessing import parent_process
 from pathlib import Path
@@ -35,8 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, PreprocessError, RldsError
+from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.journal import Journal
 from rlds_cli.preprocess import calling, functions
 from rlds_cli.preprocess.calling import Caller, accepted_arguments, undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
@@ -49,18 +49,18 @@ from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Stage
 from rlds_cli.store import arrays
 from rlds_cli.store.paths import component
-from rlds_cli.store.workers import WorkerDied
+from rlds_cli.store.workers import run_items
 from rlds_cli.ted import Chunk, Field, Part
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 FILE = "chunks.json"
-JOURNAL = "state.jsonl"  # of the first pass
+JOURNAL = "state.jsonl"  # of the first pass: states of chunks by number
 _COUNT = 64  # chunks to aim for, within the bounds below
 _LEAST, _MOST = 0.2, 2.0  # seconds per chunk: little overhead, and little lost when work stops
 _FITS, _FIT_ROWS = 32, 1 << 10  # chunks of a first pass, and the fewest rows of one
-_ALL = -1  # number of the merged state in the journal
+_ALL = -1  # number of the merged state
 _ARRAY = "__array__"  # key of an array in an encoded state
 _INLINE = 4096  # characters of a state that the manifest repeats
 
@@ -120,19 +120,9 @@ class PreprocessJob:
         first, last = (self.parts[number].args[n] for n in ("first", "last"))
         return f"chunk {number + 1:,} of {len(self.parts):,} (episodes {first:,} to {last - 1:,})"
 
-    def __reduce__(self) -> tuple[Callable[[bytes], PreprocessJob], tuple[bytes]]:
-        return _unpickled, (self._pickled,)
-
-    @cached_property
-    def _pickled(self) -> bytes:
-        return pickle.dumps((self.task, self.plan, self.reuse))
-
-
-@lru_cache(maxsize=1)
-def _unpickled(pickled: bytes) -> PreprocessJob:
-    """Return a job, without its parts; a worker receives one part at a time, and opens the source for the first."""
-    task, plan, reuse = pickle.loads(pickled)
-    return PreprocessJob(task, plan, (), reuse=reuse)
+    def __reduce__(self) -> tuple[type[PreprocessJob], tuple[Any, ...]]:
+        """Leave out the parts: a worker receives one at a time."""
+        return PreprocessJob, (self.task, self.plan, (), self.stage, self.reuse)
 
 
 def runner_of(task: Task, reader: SourceReader | None = None) -> EpisodeRunner | StepRunner:
@@ -248,12 +238,12 @@ def with_state(task: Task, work: Path, pool: WorkerPool) -> Task:
     """
     if task.state is not None or not task.fits:
         return task
-    journal = _Journal(work / JOURNAL, task.key)
-    known = journal.read()
+    journal = Journal(work / JOURNAL, task.key)
+    known = {record["chunk"]: record["state"] for record in journal.resume()}
     state = known.pop(_ALL, None)
     if state is None:
         state = _pass(task, known, journal, pool)
-        journal.write(_ALL, state)
+        journal.add({"chunk": _ALL, "state": state})
     return replace(task, state=state)
 
 
@@ -261,9 +251,9 @@ def with_trial_state(task: Task, episode: int, work: Path) -> tuple[Task, str]:
     """Return the task with a state to try it with, and the data it is from: all if known already, else one chunk."""
     if not task.fits:
         return task, ""
-    state = _Journal(work / JOURNAL, task.key).read().get(_ALL)
-    if state is not None:
-        return replace(task, state=state), "all"
+    for record in Journal(work / JOURNAL, task.key).records() or ():
+        if record["chunk"] == _ALL:
+            return replace(task, state=record["state"]), "all"
     chunks = chunks_of(task)
     number = next(i for i, part in enumerate(chunks) if part.args["first"] <= episode < part.args["last"])
     with undisturbed(task):
@@ -278,36 +268,7 @@ def chunks_of(task: Task) -> tuple[Part, ...]:
     return parts(seen, kept=True, rows=max(_FIT_ROWS, rows // _FITS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Journal:
-    """States of chunks, one JSON line each; the merged state has the number ``_ALL``."""
-
-    path: Path
-    key: str
-
-    def read(self) -> dict[int, str]:
-        if not safe_files.is_own_file(self.path):  # `trial` reads it before any run
-            return {}
-        text = self.path.read_text()
-        found: dict[int, str] = {}
-        for line in text[: text.rfind("\n") + 1].splitlines():  # without a last line that a kill cut short
-            entry = json.loads(line)
-            if entry["key"] == self.key and state_hash(entry["state"]) == entry["sha256"]:
-                found[entry["chunk"]] = entry["state"]
-        return found
-
-    def write(self, chunk: int, state: str) -> None:
-        line = json.dumps({"key": self.key, "chunk": chunk, "sha256": state_hash(state), "state": state}) + "\n"
-        descriptor = safe_files.open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(descriptor, "a+b") as f:
-            f.seek(0, os.SEEK_END)
-            if f.tell():
-                f.seek(-1, os.SEEK_END)
-                line = line if f.read(1) == b"\n" else f"\n{line}"
-            f.write(line.encode())
-
-
-def _pass(task: Task, known: dict[int, str], journal: _Journal, pool: WorkerPool) -> str:
+def _pass(task: Task, known: dict[int, str], journal: Journal, pool: WorkerPool) -> str:
     chunks = chunks_of(task)
     rows = [int(p.rows or 0) for p in chunks]
     done = sum(rows[i] for i in known)
@@ -316,7 +277,7 @@ def _pass(task: Task, known: dict[int, str], journal: _Journal, pool: WorkerPool
     merge = _Merge(task)
     merge.take(held)
     for number, state in _fit(task, todo, len(chunks), pool):
-        journal.write(number, state)
+        journal.add({"chunk": number, "state": state})
         held[number] = state
         merge.take(held)
         done += rows[number]
@@ -333,22 +294,15 @@ def _fit(task: Task, todo: dict[int, Part], chunks: int, pool: WorkerPool) -> Fi
     began = time.perf_counter()
     yield first, fit_chunk(task, todo.pop(first))
     executor = pool.executor((time.perf_counter() - began) * len(todo), len(todo)) if todo else None
-    if executor is None:
-        for number, part in todo.items():
-            yield number, fit_chunk(task, part)
-        return
-
-    def died(number: int, how: str) -> None:
-        what = f"the worker of chunk {number + 1:,} of {chunks:,} in the first pass {how}; trying again"
-        pool.progress(Event(str(task.id), "note", note=what))
-
-    try:
-        yield from executor.work_through(fit_chunk, {i: (task, part) for i, part in todo.items()}, died)
-    except WorkerDied as e:
-        raise RldsError(
-            f"{task.id}: the worker of chunk {e.number + 1:,} of {chunks:,} in the first pass {e.how}, {e.times}.",
-            hint="run the same command again to continue; fewer workers (-j) need less memory",
-        ) from e
+    yield from run_items(
+        fit_chunk,
+        task,
+        {number: (part,) for number, part in todo.items()},
+        executor,
+        id=str(task.id),
+        name=lambda number: f"chunk {number + 1:,} of {chunks:,} in the first pass",
+        progress=pool.progress,
+    )
 
 
 def fit_chunk(task: Task, part: Part) -> str:

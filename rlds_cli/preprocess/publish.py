@@ -24,7 +24,7 @@ from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, manifest, publishing
-from rlds_cli.store.build import Built, ignore, write_rows
+from rlds_cli.store.build import JOURNAL, Built, ignore, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.paths import component
@@ -144,7 +144,7 @@ def _with_what_is_kept(e: PreprocessError, work: Path, parts: int) -> Preprocess
 def _finished(work: Path) -> int:
     """Return the number of chunks in the journal."""
     try:
-        return max(0, (work / "journal.jsonl").read_text().count("\n") - 1)
+        return max(0, (work / JOURNAL).read_text().count("\n") - 1)
     except OSError:
         return 0
 

@@ -22,13 +22,13 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlds_cli import __version__
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
@@ -39,14 +39,11 @@ from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.task import Task
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import cores
-from rlds_cli.store.workers import Executor, Processes, WorkerDied
-
-R = TypeVar("R")
+from rlds_cli.store.workers import Executor, Lost, Processes, Workers
 
 _WORTH_A_WORKER = 2.0  # seconds of work that pay for starting a process
 PATIENCE = 30.0  # seconds to wait for the cluster's first answer
 _REACH = 5.0  # seconds to wait for a connection to its address
-_DEATHS = 2  # attempts at a chunk if its worker dies
 _LOSSES = 10  # attempts at a chunk if its node is lost
 _AHEAD = 2  # tasks submitted per processor, so that none idles
 _START_ONE = "ray start --head starts a cluster on this machine; --address HOST:PORT or RAY_ADDRESS names another"
@@ -219,16 +216,8 @@ def portable(function: Function) -> Function:
 
 
 @dataclass(slots=True)
-class _Attempts:
-    """Failed attempts at an item."""
-
-    deaths: int = 0
-    losses: int = 0
-
-
-@dataclass(slots=True)
 class RayCluster:
-    """The nodes of a cluster, as an `Executor`."""
+    """The nodes of a cluster, as an `Executor`; the shared argument is a `Task`, or a job with one."""
 
     ray: Any
     home: Home
@@ -237,59 +226,17 @@ class RayCluster:
     tell: Callable[[str], None]
     in_place: bool = field(default=False, init=False)
 
-    def work_through(
-        self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
-    ) -> Iterator[tuple[int, R]]:
-        """See `Executor`. The first argument of ``call`` is a `Task`, or a job with one.
-
-        Raises
-        ------
-        WorkerDied
-            An item was lost too often.
-        Exception
-            The first exception of ``call``, raised after the running items have finished and were yielded.
-        """
-        waiting, tries = deque(items), {number: _Attempts() for number in items}
-        busy: dict[Any, int] = {}
-        failed: Exception | None = None
-        self._check_processors()
-        with self._environment() as environment:
-            hand_out = _Submitter(self.ray, call, environment)
-            try:
-                while waiting or busy:
-                    while waiting and len(busy) < self._at_once():
-                        number = waiting.popleft()
-                        busy[hand_out(items[number])] = number
-                    ref = self.ray.wait(list(busy), num_returns=1)[0][0]
-                    number = busy.pop(ref)
-                    try:
-                        result = self._answer(ref)
-                    except _TaskLost as e:
-                        if failed or not _again(tries[number], e):
-                            failed, waiting = failed or WorkerDied(number, e.how, _times(tries[number])), deque()
-                            continue
-                        died(number, e.how)
-                        waiting.appendleft(number)
-                    except Exception as e:
-                        failed, waiting = failed or e, deque()
-                    else:
-                        yield number, result
-                if failed is not None:
-                    raise failed
-            finally:
-                for ref in busy:
-                    with suppress(Exception):
-                        self.ray.cancel(ref, force=True)
-
-    def _at_once(self) -> int:
-        """Return the number of items to submit at a time; the cluster may grow meanwhile."""
-        if self.jobs is not None:
-            return max(1, self.jobs)
-        return max(_AHEAD, _AHEAD * int(self.ray.cluster_resources().get("CPU", 0)))
-
-    def _check_processors(self) -> None:
+    @contextmanager
+    def start(self, call: Callable[..., Any], shared: Any) -> Iterator[Workers]:
+        """See `Executor`."""
         if self.ray.cluster_resources().get("CPU", 0) < 1:
             self.tell("the cluster has no free processors: waiting")
+        with self._environment() as environment:
+            tasks = _RayTasks(self.ray, self.jobs, call, shared, environment)
+            try:
+                yield tasks
+            finally:
+                tasks.cancel()
 
     @contextmanager
     def _environment(self) -> Iterator[JobEnvironment]:
@@ -302,41 +249,55 @@ class RayCluster:
         finally:
             self.mark.unlink(missing_ok=True)
 
-    def _answer(self, ref: Any) -> Any:
-        """Return the result of a Ray task; raise its exception, or _TaskLost."""
-        errors = self.ray.exceptions
+
+class _RayTasks:
+    """Items as Ray tasks, ``jobs`` at a time, as `Workers`."""
+
+    def __init__(
+        self, ray: Any, jobs: int | None, call: Callable[..., Any], shared: Any, environment: JobEnvironment
+    ) -> None:
+        self._ray, self._jobs, self._environment = ray, jobs, environment
+        self._call, self._shared = pickle.dumps(call), ray.put(pickle.dumps(shared))
+        # Ray does not report its own retries.
+        options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD"}
+        self._task = ray.remote(**options)(run_item)
+        self._running: set[Any] = set()
+
+    def capacity(self) -> int:
+        """Return the number of items to submit at a time; the cluster may grow meanwhile."""
+        if self._jobs is not None:
+            return max(1, self._jobs)
+        return max(_AHEAD, _AHEAD * int(self._ray.cluster_resources().get("CPU", 0)))
+
+    def submit(self, arguments: tuple[Any, ...]) -> Any:
+        ref = self._task.remote(self._call, self._shared, pickle.dumps(arguments), self._environment)
+        self._running.add(ref)
+        return ref
+
+    def wait(self, handles: Collection[Any]) -> Any:
+        return self._ray.wait(list(handles), num_returns=1)[0][0]
+
+    def result(self, handle: Any) -> Any:
+        self._running.discard(handle)
+        errors = self._ray.exceptions
         try:
-            answer: RayResult = self.ray.get(ref)
+            answer: RayResult = self._ray.get(handle)
         except errors.OutOfMemoryError as e:
-            raise _TaskLost("was killed: its node ran out of memory", died=True) from e
+            raise Lost("was killed: its node ran out of memory") from e
         except errors.WorkerCrashedError as e:
-            raise _TaskLost("died", died=True) from e
+            raise Lost("died") from e
         except (errors.NodeDiedError, errors.ObjectLostError) as e:
-            raise _TaskLost("was lost with its node", died=False) from e
+            raise Lost("was lost with its node", _LOSSES) from e
         except errors.RayError as e:
             raise _refused(e) from e
         if answer.failure is None:
             return answer.value
         raise pickle.loads(answer.failure) from RemoteTraceback(f"\n{answer.trace}")
 
-
-class _TaskLost(Exception):
-    """An item without a result; ``died`` is True if its own process ended, as far as is known."""
-
-    def __init__(self, how: str, *, died: bool) -> None:
-        super().__init__(how)
-        self.how, self.died = how, died
-
-
-def _again(tries: _Attempts, lost: _TaskLost) -> bool:
-    """Count a lost item, and return whether to try it again."""
-    tries.deaths, tries.losses = tries.deaths + lost.died, tries.losses + (not lost.died)
-    return tries.deaths < _DEATHS and tries.losses < _LOSSES
-
-
-def _times(tries: _Attempts) -> str:
-    total = tries.deaths + tries.losses
-    return "twice" if total == 2 else f"{total} times"
+    def cancel(self) -> None:
+        for ref in self._running:
+            with suppress(Exception):
+                self._ray.cancel(ref, force=True)
 
 
 def _refused(e: Exception) -> RldsError:
@@ -346,23 +307,6 @@ def _refused(e: Exception) -> RldsError:
             "rlds-cli is not installed on a node of the cluster.", hint="pip install rlds-cli on every node"
         )
     return PreprocessError(f"Ray could not run the job: {type(e).__name__}: {text.splitlines()[-1] if text else ''}")
-
-
-class _Submitter:
-    """Submits items to Ray; the first argument, which many items share, is sent once."""
-
-    def __init__(self, ray: Any, call: Callable[..., Any], environment: JobEnvironment) -> None:
-        self._ray, self._call, self._environment = ray, pickle.dumps(call), environment
-        # Ray does not report its own retries.
-        options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD"}
-        self._task = ray.remote(**options)(run_item)
-        self._first: tuple[Any, Any] | None = None
-
-    def __call__(self, arguments: tuple[Any, ...]) -> Any:
-        first, *others = arguments
-        if self._first is None or self._first[0] is not first:
-            self._first = (first, self._ray.put(pickle.dumps(first)))
-        return self._task.remote(self._call, self._first[1], pickle.dumps(tuple(others)), self._environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,28 +350,23 @@ def node_name() -> str:
     return f"node {socket.gethostname()}"
 
 
-def run_item(call: bytes, first: bytes, others: bytes, environment: JobEnvironment) -> RayResult:
-    """Run one item, ``call(first, *others)``; all are pickled, since unpickling needs the files.
-
-    Parameters
-    ----------
-    first : bytes
-        A `Task`, or a job with one.
-    """
+def run_item(call: bytes, shared: bytes, arguments: bytes, environment: JobEnvironment) -> RayResult:
+    """Run one item, ``call(shared, *arguments)``; all are pickled, since unpickling needs the files."""
     try:
         check(environment)
         with working_as(environment):
-            given = _given(first)
-            check_function(getattr(given, "task", given).function)
-            return RayResult(pickle.loads(call)(given, *pickle.loads(others)))
+            job = _open(shared)
+            check_function(getattr(job, "task", job).function)
+            return RayResult(pickle.loads(call)(job, *pickle.loads(arguments)))
     except Exception as e:
         return RayResult(failure=_pickled(e), trace=traceback.format_exc())
 
 
-def _given(first: bytes) -> Any:
-    """Unpickle the task or job, which opens the source."""
+@lru_cache(maxsize=1)
+def _open(shared: bytes) -> Any:
+    """Unpickle the task or job, which opens the source; a process does so once."""
     try:
-        return pickle.loads(first)
+        return pickle.loads(shared)
     except (RldsError, OSError) as e:
         message = e.message if isinstance(e, RldsError) else str(e)
         raise PreprocessError(f"{node_name()} cannot open the source: {message}", hint=_SHARED) from e

@@ -3,7 +3,7 @@
 ::
 
     <home>/partial/<family>+<name>.pull/dataset/     files at their full length, with holes where nothing came yet
-    <home>/partial/<family>+<name>.pull/journal      groups that are there: a pull that was killed goes on
+    <home>/partial/<family>+<name>.pull/journal      groups that are on the disk: a pull that was killed resumes
 
 Blocks are checked by their hashes, which the index names. The dataset is then verified like one of a stranger: its
 content must have the fingerprint of the index. Only then does it get its name.
@@ -25,6 +25,7 @@ from rlds_cli import home, ids
 from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.journal import Journal
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import is_growing
 from rlds_cli.growing.verification import verify_directory as verify_growing
@@ -53,9 +54,8 @@ from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
-_SYNCED = 512 << 20  # bytes after which what came is written to the disk, and noted as safe
+_SYNCED = 64 << 20  # bytes after which groups are synced and noted; a kill loses at most these
 _PIN = "ADDRESS#rlds1:... says what it must be"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +318,13 @@ class _Arriving:
         self._dataset, self._id, self._tell = work / "dataset", id, tell
         self._lock = threading.Lock()
         self._dirty: set[Path] = set()
-        self._since = self._done = 0
+        self._written: list[tuple[int, int]] = []  # groups that are not yet synced: numbers of object and group
+        self._done = 0
         self._stop = threading.Event()
-        self._journal = _Journal(work / "journal", hashlib.sha256(index.to_bytes()).hexdigest(), index)
-        if not self._journal.goes_on:
+        self._journal = Journal(work / "journal", hashlib.sha256(index.to_bytes()).hexdigest())
+        if self._journal.records() is None:
             trees.discard(self._dataset)
+        self._arrived = {tuple(group) for groups in self._journal.resume() for group in groups}
 
     def run(self, here: Path | None) -> None:
         """Make the files, take what the dataset ``here`` has of them, and fetch the rest."""
@@ -354,7 +356,8 @@ class _Arriving:
                     task.cancel()
                 wait(running)
                 raise
-        self._journal.close()
+            finally:
+                self._sync()
 
     def _bytes_there(self) -> int:
         return sum(f.stat().st_blocks * 512 for f in trees.files(self._dataset))
@@ -400,10 +403,9 @@ class _Arriving:
         for p in pieces:
             first, stop = p.offset // GROUP, groups_of(p.offset + p.length)
             wanted[first:stop] = b"\1" * (stop - first)
-        there = self._journal.there[number]
         runs: list[tuple[int, int]] = []
         for group in range(len(wanted)):
-            if wanted[group] and not there[group]:
+            if wanted[group] and (number, group) not in self._arrived:
                 if runs and runs[-1][1] == group:
                     runs[-1] = (runs[-1][0], group + 1)
                 else:
@@ -455,7 +457,8 @@ class _Arriving:
                     raise wrong_bytes(self._objects, o.name, at, min(GROUP, end - at)) from None
 
     def _write(self, number: int, at: int, group: bytes, pieces: Sequence[tuple[Piece, File]]) -> None:
-        """Write the parts of a group to the files that they belong to, and note it."""
+        """Write the parts of a group to the files that they belong to."""
+        paths = set()
         for p, file in pieces:
             if p.offset + p.length <= at:
                 continue
@@ -466,21 +469,25 @@ class _Arriving:
                 path = self._dataset / file.path
                 with safe_files.updating(path) as open_file:
                     logs.write(open_file.fileno(), group[a - at : b - at], p.at + a - p.offset)
-                with self._lock:
-                    self._dirty.add(path)
+                paths.add(path)
         with self._lock:
-            self._journal.add(number, at // GROUP)
+            self._dirty |= paths
+            self._written.append((number, at // GROUP))
             self._done += len(group)
-            self._since += len(group)
-            if self._since >= _SYNCED:
-                self._sync()
             self._tell(Event(self._id, "fetch", "", min(self._done, self._total), self._total))
+            due = len(self._written) * GROUP >= _SYNCED
+        if due:
+            self._sync()
 
     def _sync(self) -> None:
-        for path in self._dirty:
+        """Write groups through to the disk, then note them in the journal."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, set()
+            written, self._written = self._written, []
+        for path in dirty:
             publishing.sync_file(path)
-        self._journal.sync()
-        self._dirty, self._since = set(), 0
+        if written:
+            self._journal.add(written)
 
 
 class _Ended(Exception):
@@ -489,73 +496,3 @@ class _Ended(Exception):
 
 class _WrongBytes(Exception):
     """A group of blocks does not have its hash."""
-
-
-class _Journal:
-    """The groups that have arrived: lines ``OBJECT GROUP``, after the line of the index that they are of.
-
-    A line ``boot ID`` begins the work of a process, and ``sync`` says that everything before it is on the disk. After
-    the machine was started anew, only what comes before such a line counts.
-    """
-
-    def __init__(self, path: Path, index: str, of: Index) -> None:
-        self.there = [bytearray(groups_of(o.size)) for o in of.objects]
-        boot = _boot()
-        self.goes_on = self._read(path, index, boot)
-        if not self.goes_on:
-            self.there = [bytearray(groups_of(o.size)) for o in of.objects]
-            safe_files.write_bytes(path, f"index {index}\n".encode())
-        self._descriptor = safe_files.open_own(path, os.O_WRONLY | os.O_APPEND)
-        self._line(f"boot {boot}")
-
-    def _read(self, path: Path, index: str, boot: str) -> bool:
-        try:
-            with safe_files.reading(path) as file:
-                head, *lines = file.read().decode().split("\n")[:-1]  # the last line may be half of one
-        except (OSError, ValueError):
-            return False
-        if head != f"index {index}":
-            return False
-        unsure: list[tuple[int, int]] = []
-        last = ""
-        for line in lines:
-            kind, _, value = line.partition(" ")
-            if kind == "boot":
-                unsure, last = (unsure if value == last else []), value
-            elif kind == "sync":
-                self._note(unsure)
-                unsure = []
-            elif kind.isdecimal() and value.isdecimal():
-                unsure.append((int(kind), int(value)))
-        if last == boot:
-            self._note(unsure)
-        return True
-
-    def _note(self, groups: Sequence[tuple[int, int]]) -> None:
-        for number, group in groups:
-            if number < len(self.there) and group < len(self.there[number]):
-                self.there[number][group] = 1
-
-    def _line(self, text: str) -> None:
-        os.write(self._descriptor, f"{text}\n".encode())
-
-    def add(self, number: int, group: int) -> None:
-        """Note a group that was written."""
-        self._line(f"{number} {group}")
-
-    def sync(self) -> None:
-        """Note that all groups so far are on the disk, and the journal with them."""
-        self._line("sync")
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-
-def _boot() -> str:
-    """Return what tells one start of the machine from another; something new each time where it does not tell."""
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return os.urandom(8).hex()

@@ -6,7 +6,7 @@
     <work>/dataset/          rows in their place
     <work>/segments/<part>.* rows of a part whose place was not yet known, spliced in at the end
 
-The journal holds one JSON line for each finished part. A line counts only if the rows on disk still have its hashes.
+The journal has a record of each finished part, which counts only if the rows on disk still have its hashes.
 
 Several processes, on any machines and at any times, may each write a shard of the parts in a shared directory:
 
@@ -21,12 +21,11 @@ No two processes ever write the same file, and no harm is done if two attempts w
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -37,21 +36,23 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.errors import NoPermission, RldsError
+from rlds_cli.errors import RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.files.journal import Journal
 from rlds_cli.progress import Event, Progress, Stage
 from rlds_cli.store import arrays, publishing, rows
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
-from rlds_cli.store.workers import Executor, Processes, WorkerDied
+from rlds_cli.store.workers import Executor, Processes, run_items
 from rlds_cli.ted import Array, Chunk, EpisodeTable, Field, Note, Part, Repeated
 
 PLACE = "dataset"
 FAILED = "failed-episodes"  # the code of notes of episodes that are left out, each one
 FAILURES = "errors.jsonl"  # the file in the dataset's directory that lists them
 _IN_FLIGHT = 2  # chunks between the reader and the writer
-_JOURNAL_DIRECTORY = "journals"
+JOURNAL = "journal.jsonl"
+_SHARD_JOURNALS = "journals"
 Finished = dict[int, tuple[str, WrittenRows]]
 Placed = Callable[[Finished], None]
 
@@ -117,9 +118,8 @@ def write_rows(
     0 or 1. The bytes are the same in all three cases. ``placed`` is called with the finished parts, whenever there are
     more; what they wrote stays as it is until this function has returned.
     """
-    paths = assign_paths(f.name for f in job.schema)
-    journal = Journal(work, job.key)
-    done = journal.load(work, job.schema, paths)
+    journal = Journal(work / JOURNAL, job.key)
+    done = _on_disk(job, work, reversed(journal.resume()), range(len(job.parts)))
     _forget_unfinished(work, done)
     tell = _BuildProgress(job, done, progress)
     left = len(job.parts) - len(done)
@@ -157,7 +157,7 @@ class _BuildProgress:
     """Reports progress in rows if the size of every part is known ahead, else in parts."""
 
     def __init__(self, job: BuildJob, done: Mapping[int, tuple[str, WrittenRows]], progress: Progress) -> None:
-        self._job, self._progress = job, progress
+        self._job, self.progress = job, progress
         known = [p.rows for p in job.parts]
         self._by_rows = None not in known
         self._total = sum(r for r in known if r is not None) if self._by_rows else len(known)
@@ -176,16 +176,12 @@ class _BuildProgress:
         before, self._failed = self._failed, self._failed + sum(n.code == FAILED for n in written.notes)
         if self._failed.bit_length() > before.bit_length():  # at 1, 2, 4, 8, ... of them
             left_out = text.plural(self._failed, "episode")
-            self._progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
-
-    def died(self, number: int, how: str) -> None:
-        note = f"the process that worked on {self._job.name(number)} {how}; trying again"
-        self._progress(Event(self._job.id, "note", note=note))
+            self.progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
 
     def _say(self, n: int, note: str = "") -> None:
         self._done += n
         unit = "rows" if self._by_rows else "parts"
-        self._progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
+        self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
 
 
 def _work_here(
@@ -197,7 +193,7 @@ def _work_here(
             del done[i]  # written behind other parts than those that precede it now
         if i not in done:
             written = _run(job, part, work / PLACE, position, tell)
-            journal.record(i, PLACE, written)
+            journal.add(_record(i, PLACE, written))
             done[i] = (PLACE, written)
             tell.part(written)
             placed(done)
@@ -214,21 +210,15 @@ def _work_apart(
     placed: Placed,
 ) -> None:
     starts = _known_starts(job) if executor.in_place else None
-    missing = [i for i in range(len(job.parts)) if i not in done]
-    todo = {i: (job, job.parts[i], work, i, starts and starts[i]) for i in missing}
-    try:
-        for i, (where, written) in executor.work_through(write_part, todo, tell.died):
-            journal.record(i, where, written)
-            done[i] = (where, written)
-            tell.rows(written.rows)
-            tell.part(written)
-            placed(done)
-    except WorkerDied as e:
-        raise RldsError(
-            f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. "
-            f"{len(done)} of {len(job.parts)} parts are kept.",
-            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
-        ) from e
+    todo = {i: (p, work, i, starts and starts[i]) for i, p in enumerate(job.parts) if i not in done}
+    for i, (where, written) in run_items(
+        write_part, job, todo, executor, id=job.id, name=job.name, progress=tell.progress
+    ):
+        journal.add(_record(i, where, written))
+        done[i] = (where, written)
+        tell.rows(written.rows)
+        tell.part(written)
+        placed(done)
 
 
 def _known_starts(job: BuildJob) -> list[int] | None:
@@ -378,63 +368,23 @@ def _copy_some(source: int, target: int, size: int, at: int, to: int) -> int:
 # -- the journal
 
 
-class Journal:
-    """The file ``journal.jsonl`` of a directory; entries under another ``key`` than the work's are dropped."""
-
-    def __init__(self, directory: Path, key: str, name: str = "journal.jsonl") -> None:
-        self._path = directory / name
-        self._key = key
-
-    def begin(self, **about: Any) -> None:
-        """Start an empty journal, with ``about`` in its first line."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        safe_files.replace_text(self._path, json.dumps({"key": self._key, **about}) + "\n")
-
-    def record(self, part: int, where: str, written: WrittenRows) -> None:
-        """Add a finished part; ``where`` is its directory relative to the journal's."""
-        line = json.dumps({"part": part, "where": where, **_to_json(written)}) + "\n"
-        with os.fdopen(safe_files.open_own(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as f:
-            f.write(line.encode())
-
-    def load(
-        self, directory: Path, schema: Sequence[Field], paths: Mapping[str, str]
-    ) -> dict[int, tuple[str, WrittenRows]]:
-        """Return the parts that are whole on disk. A journal of other work is replaced by an empty one."""
-        lines = self._lines()
-        if not lines or lines[0].get("key") != self._key:
-            self.begin()
-            return {}
-        found: dict[int, tuple[str, WrittenRows]] = {}
-        for line in lines[1:]:
-            written = _from_json(line)
-            if rows.rehash(directory / line["where"], schema, paths, written):
-                found[line["part"]] = (line["where"], written)
-        return found
-
-    def _lines(self) -> list[dict[str, Any]]:
-        try:
-            with safe_files.updating(self._path) as f:
-                data = f.read()
-                # Drop a line that was cut short when the process was killed: the next one would be glued to it.
-                whole = data[: data.rfind(b"\n") + 1]
-                f.truncate(len(whole))
-        except FileNotFoundError:
-            return []
-        try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
-            return []
+def _record(part: int, where: str, written: WrittenRows) -> dict[str, Any]:
+    """Return the record of a finished part; ``where`` is its directory below the job's."""
+    return {"part": part, "where": where, **_to_json(written)}
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[tuple[int, str, WrittenRows]]]:
-    """Read a journal that another process may be writing: its first line and the parts that it lists as finished."""
-    try:
-        with safe_files.reading(path) as f:
-            text = f.read().decode()
-        head, *lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return head, [(line["part"], line["where"], _from_json(line)) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError, NoPermission):
-        return {}, []  # the journal has just been started, or is gone
+def _on_disk(job: BuildJob, work: Path, records: Iterable[Any], numbers: Collection[int]) -> Finished:
+    """Return the recorded parts among ``numbers`` whose rows below ``work`` still have their hashes."""
+    paths = assign_paths(f.name for f in job.schema)
+    whole: Finished = {}
+    for record in records:
+        number, where = record["part"], record["where"]
+        if number in whole or number not in numbers:
+            continue
+        written = _from_json(record)
+        if rows.rehash(work / where, job.schema, paths, written):
+            whole[number] = (where, written)
+    return whole
 
 
 def _to_json(w: WrittenRows) -> dict[str, Any]:
@@ -496,38 +446,24 @@ def name_attempt() -> str:
 
 def finished_parts(job: BuildJob, work: Path, numbers: Collection[int]) -> Finished:
     """Return those of the parts ``numbers`` that some attempt has written in full."""
-    paths = assign_paths(f.name for f in job.schema)
-    found: Finished = {}
-    for number, where, written in _journal_entries(job, work):
-        if number in numbers and number not in found and rows.rehash(work / where, job.schema, paths, written):
-            found[number] = (where, written)
-    return found
+    return _on_disk(job, work, _shard_records(job, work), numbers)
 
 
 def listed_parts(job: BuildJob, work: Path) -> set[int]:
     """Return the parts that journals list as finished, without a check of their rows."""
-    return {number for number, _, _ in _journal_entries(job, work)}
+    return {record["part"] for record in _shard_records(job, work)}
 
 
 def count_shards(work: Path) -> int:
     """Return the number of shards that the latest attempt counted; 0 without an attempt."""
-    latest = sorted(_journals(work), key=lambda f: f.stat().st_mtime)
+    latest = sorted((work / _SHARD_JOURNALS).glob("*"), key=lambda f: f.stat().st_mtime)
     counts = (str(f.name).partition(".")[0].rpartition("-of-")[2] for f in reversed(latest))
     return next((int(n) for n in counts if n.isdigit()), 0)
 
 
-def _journal_entries(job: BuildJob, work: Path) -> Iterator[tuple[int, str, WrittenRows]]:
-    for file in _journals(work):
-        head, lines = read(file)
-        if head.get("key") == job.key:
-            yield from lines
-
-
-def _journals(work: Path) -> list[Path]:
-    try:
-        return sorted((work / _JOURNAL_DIRECTORY).iterdir())
-    except FileNotFoundError:
-        return []
+def _shard_records(job: BuildJob, work: Path) -> Iterator[Any]:
+    for file in sorted((work / _SHARD_JOURNALS).glob("*")):
+        yield from Journal(file, job.key).records() or ()
 
 
 def write_shard(
@@ -560,67 +496,28 @@ def write_shard(
         A worker died again and again.
     """
     own = shard.parts(len(job.parts))
-    record = Journal(work / _JOURNAL_DIRECTORY, job.key, f"{shard.number}-of-{shard.count}.{name_attempt()}.jsonl")
-    record.begin()
+    journal = Journal(work / _SHARD_JOURNALS / f"{shard.number}-of-{shard.count}.{name_attempt()}.jsonl", job.key)
+    journal.resume()
     done = there(own)
-    known = listed_parts(job, work)
-    for number in done.keys() - known:
-        record.record(number, *done[number])
-    missing = [i for i in own if i not in done]
-    tell = _ShardProgress(job, shard, len(own), progress)
-    tell.resumed(len(done))
+    for number in done.keys() - listed_parts(job, work):
+        journal.add(_record(number, *done[number]))
+
+    def tell(note: str = "") -> None:
+        progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
+
+    if done:
+        tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were there")
     placed(done)
-    workers = executor(len(missing)) if missing else None
-    for number, (where, written) in _write_parts(job, work, missing, workers, tell, check):
-        record.record(number, where, written)
+    todo = {i: (job.parts[i], work, i) for i in own if i not in done}
+    if not todo:
+        return done
+    check()
+    for number, (where, written) in run_items(
+        write_part, job, todo, executor(len(todo)), id=job.id, name=job.name, progress=progress
+    ):
+        journal.add(_record(number, where, written))
         done[number] = (where, written)
-        tell.part(len(done))
+        tell()
         placed(done)
+        check()
     return done
-
-
-def _write_parts(
-    job: BuildJob,
-    work: Path,
-    missing: list[int],
-    executor: Executor | None,
-    tell: _ShardProgress,
-    check: Callable[[], None],
-) -> Iterator[tuple[int, tuple[str, WrittenRows]]]:
-    if executor is None:
-        for number in missing:
-            check()
-            yield number, write_part(job, job.parts[number], work, number)
-        return
-    todo = {i: (job, job.parts[i], work, i) for i in missing}
-    try:
-        for number, result in executor.work_through(write_part, todo, tell.died):
-            yield number, result
-            check()
-    except WorkerDied as e:
-        raise RldsError(
-            f"{job.id}: the process that worked on {job.name(e.number)} {e.how}, {e.times}. Finished parts are kept.",
-            hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
-        ) from e
-
-
-class _ShardProgress:
-    """Reports the progress of a shard, in parts."""
-
-    def __init__(self, job: BuildJob, shard: Shard, own: int, progress: Progress) -> None:
-        self._job, self._shard, self._own, self._progress = job, shard, own, progress
-
-    def resumed(self, done: int) -> None:
-        if done:
-            self._say(done, f"resumed: {done} of {self._own} parts of shard {self._shard} were there")
-
-    def part(self, done: int) -> None:
-        self._say(done)
-
-    def died(self, number: int, how: str) -> None:
-        note = f"the process that worked on {self._job.name(number)} {how}; trying again"
-        self._progress(Event(self._job.id, "note", note=note))
-
-    def _say(self, done: int, note: str = "") -> None:
-        what = f"shard {self._shard}"
-        self._progress(Event(self._job.id, self._job.stage, what, done, self._own, "parts", note))

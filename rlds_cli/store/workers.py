@@ -1,27 +1,33 @@
-"""Worker processes: each works on one numbered item at a time, and an item whose process dies is tried again."""
+"""Run numbered items: in this process, in worker processes, or on other machines.
+
+Each worker has one item at a time; an item whose process dies is tried once more. `Processes` starts workers on this
+machine; another `Executor` sends the items elsewhere.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import current_process, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rlds_cli.errors import RldsError
+from rlds_cli.progress import Event, Progress
 
 R = TypeVar("R")
-_ATTEMPTS = 2
+_shared: Any = None  # in a worker process: the argument that all its items have in common
 _SAFE = "PYTHONSAFEPATH"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _KEPT = 64 << 20
@@ -48,17 +54,31 @@ def check_started() -> None:
         raise RldsError("A worker process that starts runs the program again, which wants this work again.", hint=GUARD)
 
 
-class WorkerDied(Exception):
-    """The process that worked on item ``number`` died at every attempt.
+class Lost(Exception):
+    """An item has no result, since its process or its machine failed.
 
-    ``how`` says in words how it died, and ``times`` how often.
+    ``how`` describes the failure; ``attempts`` is the number of times that an item may fail in this way.
     """
 
-    def __init__(self, number: int, how: str, times: str = "twice") -> None:
-        super().__init__(number, how, times)
-        self.number = number
-        self.how = how
-        self.times = times
+    def __init__(self, how: str, attempts: int = 2) -> None:
+        super().__init__(how)
+        self.how, self.attempts = how, attempts
+
+
+class Workers(Protocol):
+    """The running workers of an `Executor`."""
+
+    def capacity(self) -> int:
+        """Return the number of items to submit at a time."""
+
+    def submit(self, arguments: tuple[Any, ...]) -> Any:
+        """Start an item, and return a hashable handle of it."""
+
+    def wait(self, handles: Collection[Any]) -> Any:
+        """Wait until an item has ended, and return its handle."""
+
+    def result(self, handle: Any) -> Any:
+        """Return the result of an item that has ended; raises its error, or Lost."""
 
 
 class Executor(Protocol):
@@ -68,10 +88,89 @@ class Executor(Protocol):
     def in_place(self) -> bool:
         """True if its processes may write different rows of one file, which is not safe on network file systems."""
 
-    def work_through(
-        self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
-    ) -> Iterator[tuple[int, R]]:
-        """Yield ``(number, call(*arguments))`` of each item as it is finished; see `work_through`."""
+    def start(self, call: Callable[..., Any], shared: Any) -> AbstractContextManager[Workers]:
+        """Start workers that run ``call(shared, *arguments)``; they end with the context."""
+
+
+def run_items(
+    call: Callable[..., R],
+    shared: Any,
+    items: Mapping[int, tuple[Any, ...]],
+    executor: Executor | None,
+    *,
+    id: str,
+    name: Callable[[int], str],
+    progress: Progress,
+) -> Iterator[tuple[int, R]]:
+    """Yield ``(number, call(shared, *arguments))`` of each item as it is finished.
+
+    Parameters
+    ----------
+    call : callable
+        Picklable if there is an executor, with picklable arguments and results.
+    shared : object
+        The first argument of all calls, which a worker receives once.
+    items : mapping
+        The other arguments by number; items are started in this order.
+    executor : Executor, optional
+        Runs the items; by default this process does.
+    id : str
+        Id of the dataset, for messages and events.
+    name : callable
+        Returns the name of an item in messages.
+    progress : Progress
+        Receives a note for each item that is tried again.
+
+    Raises
+    ------
+    RldsError
+        An item was lost too often; or this process is itself a worker that starts; or a process left before it had
+        begun, as it does where the program has no guard.
+    Exception
+        The first error that ``call`` raised, once the running items have been finished and yielded.
+    """
+    if executor is None:
+        for number, arguments in items.items():
+            yield number, call(shared, *arguments)
+        return
+    if not items:
+        return
+    waiting, losses = deque(items), {number: list[int]() for number in items}
+    busy: dict[Any, int] = {}
+    failed: Exception | None = None
+    with executor.start(call, shared) as workers:
+        while waiting or busy:
+            while waiting and len(busy) < workers.capacity():
+                number = waiting.popleft()
+                busy[workers.submit(items[number])] = number
+            handle = workers.wait(busy)
+            number = busy.pop(handle)
+            try:
+                result = workers.result(handle)
+            except Lost as e:
+                losses[number].append(e.attempts)
+                what = f"the process that worked on {name(number)} {e.how}"
+                if failed is None and losses[number].count(e.attempts) < e.attempts:
+                    progress(Event(id, "note", note=f"{what}; trying again"))
+                    waiting.appendleft(number)
+                    continue
+                failed, waiting = failed or _given_up(id, what, len(losses[number])), deque()
+            except Exception as e:
+                failed, waiting = failed or e, deque()
+            else:
+                yield number, result
+    if failed is not None:
+        raise failed
+
+
+def _given_up(id: str, what: str, times: int) -> RldsError:
+    return RldsError(
+        f"{id}: {what}, {'twice' if times == 2 else f'{times} times'}. Finished work is kept.",
+        hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
+    )
+
+
+# -- processes of this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +180,58 @@ class Processes:
     count: int
     in_place: bool = True
 
-    def work_through(
-        self, call: Callable[..., R], items: Mapping[int, tuple[Any, ...]], died: Callable[[int, str], None]
-    ) -> Iterator[tuple[int, R]]:
+    @contextmanager
+    def start(self, call: Callable[..., Any], shared: Any) -> Iterator[Workers]:
         """See `Executor`."""
-        return work_through(call, items, self.count, died)
+        check_started()
+        pool = _Pool(self.count, call, pickle.dumps(shared))
+        try:
+            yield pool
+        except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the running items
+            pool.kill()
+            raise
+        finally:
+            pool.stop()
+
+
+class _Pool:
+    """Up to ``count`` processes, as `Workers`."""
+
+    def __init__(self, count: int, call: Callable[..., Any], shared: bytes) -> None:
+        self._count, self._call, self._shared = count, call, shared
+        self._idle: list[_Worker] = []
+        self._busy: dict[Future[Any], _Worker] = {}
+
+    def capacity(self) -> int:
+        return self._count
+
+    def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
+        worker = self._idle.pop() if self._idle else _Worker(self._call, self._shared)
+        future = worker.submit(arguments)
+        self._busy[future] = worker
+        return future
+
+    def wait(self, handles: Collection[Future[Any]]) -> Future[Any]:
+        return next(iter(wait(handles, return_when=FIRST_COMPLETED).done))
+
+    def result(self, handle: Future[Any]) -> Any:
+        worker, error = self._busy.pop(handle), handle.exception()
+        if isinstance(error, BrokenProcessPool):
+            worker.stop()
+            worker.check_began()
+            raise Lost(worker.how_it_died())
+        self._idle.append(worker)
+        if isinstance(error, RldsError):
+            error.recall()
+        return handle.result()
+
+    def kill(self) -> None:
+        for worker in self._busy.values():
+            worker.kill()
+
+    def stop(self) -> None:
+        for worker in (*self._idle, *self._busy.values()):
+            worker.stop()
 
 
 @contextmanager
@@ -140,24 +286,29 @@ class _Spawn(SpawnContext):
         return self.process
 
 
-class _Worker(Generic[R]):
+class _Worker:
     """One process in a pool of its own: a pool of several cannot say which task ended a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[..., Any], shared: bytes) -> None:
+        self._call = call
+        self._shared: bytes | None = shared  # until the process has it
         self._context = _Spawn()
         with _without_this_directory():  # its queues start a process that tracks them
             self._pool = ProcessPoolExecutor(1, mp_context=self._context, initializer=_begin)
         self._began: Future[Any] | None = None
 
-    def submit(self, call: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
-        if self._began is not None:
-            return self._pool.submit(call, *arguments)
-        with _without_interrupts(), _without_this_directory():  # the new process inherits both
-            self._began = self._pool.submit(_nothing)
-            try:
-                return self._pool.submit(call, *arguments)
-            except BrokenProcessPool:  # it has died already
-                return self._began
+    def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
+        shared, self._shared = self._shared, None
+        try:
+            if self._began is not None:
+                return self._pool.submit(_run, self._call, shared, arguments)
+            with _without_interrupts(), _without_this_directory():  # the new process inherits both
+                self._began = self._pool.submit(_nothing)
+                return self._pool.submit(_run, self._call, shared, arguments)
+        except BrokenProcessPool as e:  # the process has died already
+            lost = Future[Any]()
+            lost.set_exception(e)
+            return lost
 
     def check_began(self) -> None:
         """Raise RldsError if the process, which has ended, left by itself before its first item."""
@@ -189,78 +340,16 @@ class _Worker(Generic[R]):
         return None if self._context.process is None else self._context.process.exitcode
 
 
-def work_through(
-    call: Callable[..., R],
-    items: Mapping[int, tuple[Any, ...]],
-    workers: int,
-    died: Callable[[int, str], None],
-) -> Iterator[tuple[int, R]]:
-    """Yield ``(number, call(*arguments))`` of each item as one of ``workers`` processes finishes it.
-
-    Parameters
-    ----------
-    call : callable
-        Picklable, with picklable arguments and results.
-    items : mapping
-        Arguments by number; the items are started in this order.
-    died : callable
-        Called with the number of an item whose process died and how it died; the item is tried once more.
-
-    Raises
-    ------
-    WorkerDied
-        The process of the second attempt died as well.
-    RldsError
-        This process is itself a worker that starts; or a process left before it had begun, as it does where the
-        program has no guard.
-    Exception
-        The first error that ``call`` raised, once the items in work have been finished and yielded.
-    """
-    check_started()
-    waiting = deque(items)
-    attempts = dict.fromkeys(items, 0)
-    idle: list[_Worker[R]] = [_Worker() for _ in range(min(workers, len(items)))]
-    busy: dict[Future[R], tuple[int, _Worker[R]]] = {}
-    failed: Exception | None = None
-    try:
-        while waiting or busy:
-            while waiting and idle:
-                number, worker = waiting.popleft(), idle.pop()
-                busy[worker.submit(call, items[number])] = (number, worker)
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                number, worker = busy.pop(future)
-                idle.append(worker)
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    idle.remove(worker)
-                    worker.stop()
-                    worker.check_began()
-                    how = worker.how_it_died()
-                    attempts[number] += 1
-                    if attempts[number] == _ATTEMPTS or failed:
-                        failed, waiting = failed or WorkerDied(number, how), deque[int]()
-                        continue
-                    died(number, how)
-                    idle.append(_Worker())
-                    waiting.appendleft(number)
-                except Exception as e:
-                    failed, waiting = failed or (e.recall() if isinstance(e, RldsError) else e), deque[int]()
-                else:
-                    yield number, result
-        if failed is not None:
-            raise failed
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for the items in work
-        for worker in (w for _, w in busy.values()):
-            worker.kill()
-        raise
-    finally:
-        for worker in (*idle, *(w for _, w in busy.values())):
-            worker.stop()
-
-
 def _nothing() -> None:
     """Show that the process has begun."""
+
+
+def _run(call: Callable[..., R], shared: bytes | None, arguments: tuple[Any, ...]) -> R:
+    """Run one item in a worker process; ``shared`` comes with its first one."""
+    global _shared
+    if shared is not None:
+        _shared = pickle.loads(shared)
+    return call(_shared, *arguments)
 
 
 def keep_freed_memory() -> None:
