@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from filelock import FileLock
 from conftest import run_rlds
 
 import rlds_cli
@@ -21,7 +22,6 @@ from rlds_cli.exports import format as formats
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Format, units_of
 from rlds_cli.files import disk
-from rlds_cli.files.locks import FileLock
 
 HDF5 = ("minari", "d4rl", "robomimic")
 

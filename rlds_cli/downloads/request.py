@@ -19,7 +19,7 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermissio
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import file_lock
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
@@ -220,7 +220,7 @@ def _busy(place: Home, id: DatasetId) -> bool:
     if not lock.exists():
         return False
     try:
-        with FileLock(lock).acquire(timeout=0):
+        with file_lock(lock).acquire(timeout=0):
             return False
-    except (LockHeld, NoPermission, OSError):
+    except (NoPermission, OSError):
         return True

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
@@ -43,12 +43,11 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
             )
         path = home.lock(id)
         safe_files.directory(path.parent, home.root)
-        lock = FileLock(path)
+        lock = file_lock(path)
         try:
             lock.acquire(timeout=0)
         except LockHeld:
-            left = f" (if there is none, remove {lock.mark})" if lock.mark.exists() else ""
-            progress(Event(str(id), "note", note=f"locked by another process: waiting{left}"))
+            progress(Event(str(id), "note", note=f"locked by another process: waiting for {path}"))
             lock.acquire()
         try:
             yield

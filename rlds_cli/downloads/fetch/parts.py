@@ -36,7 +36,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.http.connections import AHEAD
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def locked(target: Path, destination: Path, check: Callable[[], None]) -> Iterat
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
-        lock = FileLock(path)
+        lock = file_lock(path)
         while True:
             check()
             try:
