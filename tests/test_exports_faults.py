@@ -12,8 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from filelock import FileLock
 from conftest import run_rlds
+from filelock import FileLock
 
 import rlds_cli
 from rlds_cli import importing
