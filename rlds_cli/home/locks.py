@@ -35,13 +35,14 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     """
     check_started()
     with writing(home):
-        check_directories(home, id)
+        path = home.lock(id)
+        for directory in (home.dataset(id), home.archive(id), path.parent, home.root / "partial"):
+            safe_files.check_directories(directory, home.root)
         if twin := home.twin(id):
             raise NameTaken(
                 f"{id} and {twin}, which is here, differ only in case. Some file systems take them for one name.",
                 hint=f"another name, or rlds rm {twin}",
             )
-        path = home.lock(id)
         safe_files.directory(path.parent, home.root)
         lock = file_lock(path)
         try:
@@ -53,12 +54,6 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
             yield
         finally:
             lock.release()
-
-
-def check_directories(home: Home, id: DatasetId) -> None:
-    """Raise NoPermission if a directory that work on ``id`` writes to is a link."""
-    for path in (home.dataset(id), home.archive(id), home.lock(id).parent, home.partial(id, "").parent):
-        safe_files.check_directories(path, home.root)
 
 
 @contextmanager

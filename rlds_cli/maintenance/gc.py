@@ -224,8 +224,7 @@ def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) 
     with suppress(FileNotFoundError):
         if not known or not is_kind(path.lstat().st_mode):
             return _UNKNOWN
-    ours = safe_files.is_own_file(path) or safe_files.is_own_directory(path)
-    return "" if ours else _FOREIGN
+    return "" if safe_files.is_own(path) else _FOREIGN
 
 
 def _led_away(home: Home, directory: Path) -> str:

@@ -286,7 +286,7 @@ class _Journal:
     key: str
 
     def read(self) -> dict[int, str]:
-        if not safe_files.is_own_file(self.path):  # `trial` reads it before any run
+        if not safe_files.is_own(self.path):  # `trial` reads it before any run
             return {}
         text = self.path.read_text()
         found: dict[int, str] = {}

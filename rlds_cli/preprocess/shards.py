@@ -287,7 +287,7 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     except LockHeld:
         pool.progress(Event(str(t.id), "note", note="another shard runs the first pass: waiting"))
         lock.acquire()
-    except OSError:  # no flock: filelock's other kind blocks the rest forever if its holder is killed on another machine
+    except OSError:  # without flock, a holder that is killed on another machine would block the others
         note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{build.name_attempt()}"
