@@ -87,9 +87,10 @@ def test_only_files_with_one_name_are_written(
 def test_files_of_other_users_are_not_written(public: Path, change: Callable[[Path], None]) -> None:
     path = public / "x.part"
     path.write_bytes(b"theirs")
-    path.chmod(0o644)
-    with stranger(), pytest.raises(PermissionError):
-        change(path)
+    for mode, error in ((0o644, PermissionError), (0o666, NoPermission)):
+        path.chmod(mode)
+        with stranger(), pytest.raises(error):
+            change(path)
     assert path.read_bytes() == b"theirs"
 
 

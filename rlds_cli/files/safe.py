@@ -54,14 +54,19 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises
     ------
     NoPermission
-        The path is a link, not a regular file, or one with several names.
+        The path is a link, not a regular file, one with several names, or one of another user for everybody.
     OSError
         The file system refuses.
     """
     descriptor = open_shared(path, flags, mode)
-    if (names := os.fstat(descriptor).st_nlink) > 1:
+    status, why = os.fstat(descriptor), ""
+    if status.st_nlink > 1:
+        why = f"is a file with {status.st_nlink} names, and all of them would change"
+    elif status.st_uid != os.geteuid() and status.st_mode & stat.S_IWOTH:
+        why = f"belongs to another user (uid {status.st_uid}), and everybody may write it"
+    if why:
         os.close(descriptor)
-        raise refused(path, f"is a file with {names} names, and all of them would change")
+        raise refused(path, why)
     return descriptor
 
 
