@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import run_rlds
+from filelock import FileLock
 
 import rlds_cli
 from rlds_cli import importing
@@ -21,7 +22,6 @@ from rlds_cli.exports import format as formats
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Format, units_of
 from rlds_cli.files import disk
-from rlds_cli.files.locks import FileLock
 
 HDF5 = ("minari", "d4rl", "robomimic")
 

@@ -1,68 +1,94 @@
-"""Locks on files that others may have put there, and where the file system has no locks."""
+"""Locks between processes, on files that others may have put there, and where the file system has no locks."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-import socket
 import stat
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import Event
 
-
-@pytest.fixture(params=[None, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """What flock answers: nothing special, or an error of a file system without locks."""
-    if request.param is not None:
-
-        def refuse(*_: object) -> None:
-            raise OSError(request.param, os.strerror(request.param))
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
-    return request.param
-
-
-def test_one_at_a_time(tmp_path: Path, kind: int | None) -> None:
-    first, second = (FileLock(tmp_path / "x.lock") for _ in range(2))
-    with first, pytest.raises(LockHeld):
-        second.acquire(timeout=0)
-    with second, pytest.raises(LockHeld):
-        first.acquire(timeout=0.1)
-    with first:
-        assert first.mark.exists() == (kind is not None)
-    assert not first.mark.exists()
+HOLDER = """
+import sys, time
+from pathlib import Path
+from rlds_cli.files.locks import file_lock
+with file_lock(Path(sys.argv[1])):
+    print("holds", flush=True)
+    time.sleep(600)
+"""
+COUNTER = """
+import sys
+from pathlib import Path
+from rlds_cli.files.locks import file_lock
+path, count = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(100):
+    with file_lock(path):
+        number = int(count.read_text())
+        count.write_text(str(number + 1))
+        path.unlink()
+"""
 
 
-def test_a_lock_that_its_holder_removes_is_not_held_twice(tmp_path: Path, kind: int | None) -> None:
-    first, second, third = (FileLock(tmp_path / "x.lock") for _ in range(3))
-    first.acquire()
-    (tmp_path / "x.lock").unlink()
-    first.release()
-    with second, pytest.raises(LockHeld):
-        third.acquire(timeout=0)
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the lock until it is killed."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+def test_one_process_at_a_time_and_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    for _ in range(2):
+        with holder(path), pytest.raises(LockHeld):
+            file_lock(path).acquire(timeout=0.1)
+    with file_lock(path), pytest.raises(LockHeld):
+        file_lock(path).acquire(timeout=0)
+
+
+def test_a_lock_whose_file_the_holder_removes_is_never_held_twice(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    count.write_text("0")
+    words = [sys.executable, "-c", COUNTER, str(tmp_path / "x.lock"), str(count)]
+    processes = [subprocess.Popen(words) for _ in range(2)]
+    assert [p.wait(timeout=100) for p in processes] == [0, 0]
+    assert count.read_text() == "200"
 
 
 def test_whoever_may_write_there_may_lock_and_nothing_is_written(tmp_path: Path) -> None:
-    with FileLock(tmp_path / "x.lock"):
-        assert stat.S_IMODE((tmp_path / "x.lock").stat().st_mode) == 0o666
-    (tmp_path / "x.lock").chmod(0o644)
-    (tmp_path / "x.lock").write_text("of somebody")
-    if os.geteuid() == 0:
-        os.chown(tmp_path / "x.lock", 54321, 54321)
-    with FileLock(tmp_path / "x.lock"):
+    path = tmp_path / "x.lock"
+    with file_lock(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    path.chmod(0o644)
+    path.write_text("of somebody")
+    with file_lock(path):
         pass
-    assert (tmp_path / "x.lock").read_text() == "of somebody"
-    assert stat.S_IMODE((tmp_path / "x.lock").stat().st_mode) == 0o644
+    assert path.read_text() == "of somebody"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any file")
+def test_a_lock_that_may_not_be_written_is_refused(home: Path) -> None:
+    path = Home(home).lock(ids.parse("local/x"))
+    path.parent.mkdir(parents=True)
+    path.touch(0o400)
+    with pytest.raises(NoPermission, match="may not be written"), exclusive(Home(home), ids.parse("local/x"), print):
+        pass
 
 
 def test_links_and_fifos_are_no_locks(tmp_path: Path) -> None:
@@ -73,73 +99,56 @@ def test_links_and_fifos_are_no_locks(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "c.lock")
     for name in "abc":
         with pytest.raises(NoPermission, match=rf"{name}\.lock is "):
-            FileLock(tmp_path / f"{name}.lock").acquire(timeout=0)
+            file_lock(tmp_path / f"{name}.lock")
     os.link(tmp_path / "victim", tmp_path / "d.lock")
-    with FileLock(tmp_path / "d.lock"):
+    with file_lock(tmp_path / "d.lock"):
         pass  # only locked
     assert (tmp_path / "victim").read_bytes() == b"precious"
     assert stat.S_IMODE((tmp_path / "victim").stat().st_mode) == 0o600
     assert not (tmp_path / "new").exists()
 
 
-@pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A file system whose ``flock`` fails."""
+
     def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
 
 
-def gone() -> int:
-    """The number of a process that has ended."""
-    with subprocess.Popen(["true"]) as child:
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_one_at_a_time_where_the_system_has_no_flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, errno.ENOSYS)
+    path = tmp_path / "x.lock"
+    for _ in range(2):
+        with file_lock(path), pytest.raises(LockHeld):
+            file_lock(path).acquire(timeout=0)
+    assert not path.exists()
+    with subprocess.Popen(["true"]) as gone:
         pass
-    return child.pid
+    with file_lock(path):
+        text = path.read_text()
+    path.write_text(text.replace(str(os.getpid()), str(gone.pid), 1))
+    with file_lock(path).acquire(timeout=60):  # its holder was killed
+        pass
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
+        file_lock(path, soft=False).acquire(timeout=0)
 
 
-def test_the_mark_of_a_process_that_is_gone_counts_no_more(tmp_path: Path, no_locks: None) -> None:
-    lock = FileLock(tmp_path / "x.lock")
-    lock.mark.write_text(f"{socket.gethostname()} {gone()}\n")
-    with lock.acquire(timeout=60):
-        assert lock.mark.read_text() == f"{socket.gethostname()} {os.getpid()}\n"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.lock"]
+def test_work_on_a_dataset_waits_with_a_message(home: Path) -> None:
+    place, id, events = Home(home), ids.parse("local/x"), list[Event]()
+    path = place.lock(id)
+    path.parent.mkdir(parents=True)
+    with holder(path) as other:
 
+        def kill(event: Event) -> None:
+            events.append(event)
+            other.kill()
 
-@pytest.mark.parametrize("said", ["elsewhere.example 1\n", "", "x", "\0" * 400, f"{socket.gethostname()} {10**30}"])
-def test_a_mark_that_cannot_be_judged_counts(tmp_path: Path, no_locks: None, said: str) -> None:
-    lock = FileLock(tmp_path / "x.lock")
-    lock.mark.write_text(said)
-    with pytest.raises(LockHeld):
-        lock.acquire(timeout=0)
-    assert lock.mark.read_text() == said
-
-
-def test_a_link_in_the_place_of_the_mark_is_refused(tmp_path: Path, no_locks: None) -> None:
-    lock = FileLock(tmp_path / "x.lock")
-    lock.mark.symlink_to(tmp_path / "victim")
-    with pytest.raises(NoPermission, match="is a symbolic link"):
-        lock.acquire(timeout=0)
-    assert not (tmp_path / "victim").exists()
-
-
-def test_without_marks_the_error_is_the_callers(tmp_path: Path, no_locks: None) -> None:
-    with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
-        FileLock(tmp_path / "x.lock", marks=False).acquire(timeout=0)
-
-
-def test_a_dataset_is_worked_on_by_one_where_there_are_no_locks(home: Path, no_locks: None) -> None:
-    place, id, said = Home(home), ids.parse("local/x"), list[Event]()
-    mark = FileLock(place.lock(id)).mark
-    mark.parent.mkdir(parents=True)
-    mark.write_text("elsewhere.example 1\n")
-
-    def remove(event: Event) -> None:
-        said.append(event)
-        mark.unlink()
-
-    with exclusive(place, id, remove):
-        assert mark.read_text() == f"{socket.gethostname()} {os.getpid()}\n"
-    assert said[0].note == f"locked by another process: waiting (if there is none, remove {mark})"
+        with exclusive(place, id, kill), pytest.raises(LockHeld):
+            file_lock(path).acquire(timeout=0)
+    assert [e.note for e in events] == [f"locked by another process: waiting for {path}"]
 
 
 @pytest.mark.parametrize(
@@ -147,14 +156,12 @@ def test_a_dataset_is_worked_on_by_one_where_there_are_no_locks(home: Path, no_l
     [
         (errno.EROFS, NoPermission, "is read-only"),
         (errno.EIO, RldsError, "fails: Input/output error"),
+        (errno.ENOLCK, RldsError, "fails: No locks available"),
     ],
 )
 def test_what_the_file_system_refuses_is_an_error_of_rlds(
     home: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[RldsError], text: str
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    refusing(monkeypatch, number)
     with pytest.raises(kind, match=text), exclusive(Home(home), ids.parse("local/x"), lambda event: None):
         pass

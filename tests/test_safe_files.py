@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from rlds_cli.errors import NoPermission
 from rlds_cli.files import safe as safe_files
 
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
 STRANGER = 54321  # a user that nobody is
 
 
@@ -40,6 +42,24 @@ def victim(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that everybody may reach and write to; those above ``tmp_path`` are closed."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@contextmanager
+def stranger() -> Iterator[None]:
+    """Act as another user."""
+    os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.parametrize("change", [append, write, update])
 @pytest.mark.parametrize(
     ("plant", "why"),
@@ -51,7 +71,7 @@ def victim(tmp_path: Path) -> Path:
         (lambda victim, path: path.mkdir(), "is not a regular file"),
     ],
 )
-def test_only_files_of_ones_own_with_one_name_are_written(
+def test_only_files_with_one_name_are_written(
     tmp_path: Path, victim: Path, plant: Callable[[Path, Path], object], why: str, change: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "x.part"
@@ -64,12 +84,13 @@ def test_only_files_of_ones_own_with_one_name_are_written(
 
 @ROOT
 @pytest.mark.parametrize("change", [append, write, update])
-def test_files_of_other_users_are_not_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    path = tmp_path / "x.part"
+def test_files_of_other_users_are_not_written(public: Path, change: Callable[[Path], None]) -> None:
+    path = public / "x.part"
     path.write_bytes(b"theirs")
-    os.chown(path, STRANGER, STRANGER)
-    with pytest.raises(NoPermission, match="belongs to another user"):
-        change(path)
+    for mode, error in ((0o644, PermissionError), (0o666, NoPermission)):
+        path.chmod(mode)
+        with stranger(), pytest.raises(error):
+            change(path)
     assert path.read_bytes() == b"theirs"
 
 
@@ -135,30 +156,22 @@ def test_a_work_directory_is_closed_to_others(tmp_path: Path) -> None:
     work = tmp_path / "partial/x.staging"
     assert mode_of(safe_files.work_directory(work, tmp_path)) == 0o700
     work.chmod(0o777)
-    (work / "rows").mkdir()
-    (work / "rows/0").write_bytes(b"rows")
-    assert mode_of(safe_files.work_directory(work, tmp_path)) == 0o700  # of an earlier version
-    assert (work / "rows/0").read_bytes() == b"rows"
+    (work / "rows").write_bytes(b"rows")
+    assert mode_of(safe_files.work_directory(work, tmp_path)) == 0o700
+    assert (work / "rows").read_bytes() == b"rows"
 
 
-@pytest.mark.parametrize("place", ["", "rows", "rows/0"])
-def test_a_work_directory_with_a_link_is_not_taken_up(tmp_path: Path, place: str) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    work = tmp_path / "partial/x.staging"
-    planted = work / place
-    planted.parent.mkdir(parents=True)
-    planted.symlink_to(tmp_path / "elsewhere")
+def test_a_work_directory_that_is_a_link_is_not_taken_up(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(0o755)
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial/x.staging").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NoPermission, match="symbolic link"):
-        safe_files.work_directory(work, tmp_path)
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+        safe_files.work_directory(tmp_path / "partial/x.staging", tmp_path)
+    assert mode_of(tmp_path / "elsewhere") == 0o755
 
 
 @ROOT
-@pytest.mark.parametrize("place", ["", "rows", "rows/0"])
-def test_a_work_directory_of_another_user_is_not_taken_up(tmp_path: Path, place: str) -> None:
-    work = tmp_path / "partial/x.staging"
-    (work / "rows").mkdir(parents=True)
-    (work / "rows/0").touch()
-    os.chown(work / place, STRANGER, STRANGER)
-    with pytest.raises(NoPermission, match="belongs to another user"):
-        safe_files.work_directory(work, tmp_path)
+def test_a_work_directory_of_another_user_is_not_taken_up(public: Path) -> None:
+    (public / "partial/x.staging").mkdir(0o777, parents=True)
+    with stranger(), pytest.raises(NoPermission, match=r"x\.staging belongs to another user"):
+        safe_files.work_directory(public / "partial/x.staging", public)

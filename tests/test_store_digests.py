@@ -21,7 +21,7 @@ def sha(data: bytes) -> bytes:
 def table(lengths: list[int], **more: object) -> EpisodeTable:
     n = len(lengths)
     zeros = np.zeros(n, np.int64)
-    return EpisodeTable(np.array(lengths), zeros.astype(np.uint8), np.ones(n, bool), zeros.astype(np.int32), zeros, **more)  # type: ignore[arg-type]
+    return EpisodeTable(np.array(lengths), zeros.astype("u1"), np.ones(n, bool), zeros.astype("i4"), zeros, **more)  # type: ignore[arg-type]
 
 
 def test_an_episode_is_the_hash_of_its_rows_that_count() -> None:

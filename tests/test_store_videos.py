@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import struct
 import signal
+import struct
 import sys
 import time
 import warnings

@@ -19,7 +19,7 @@ from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermissio
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import file_lock
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File, check
@@ -167,8 +167,7 @@ def unfinished(*, cache_dir: StrPath | None = None, offline: bool = False) -> tu
 def _noted(place: Home) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted((place.root / "partial").glob(f"*.{_TAG}")):
         family, _, component = path.name.removesuffix(f".{_TAG}").partition("+")
-        # A file of another user is not trusted.
-        values = documents.load_own(path) if safe_files.is_own_file(path) else None
+        values = documents.load_own(path) if safe_files.is_own(path) else None  # nobody orders for others
         try:
             id = ids.from_component(family, component)
         except InvalidId:
@@ -211,7 +210,7 @@ def _busy(place: Home, id: DatasetId) -> bool:
     if not lock.exists():
         return False
     try:
-        with FileLock(lock).acquire(timeout=0):
+        with file_lock(lock).acquire(timeout=0):
             return False
-    except (LockHeld, NoPermission, OSError):
+    except (NoPermission, OSError):
         return True

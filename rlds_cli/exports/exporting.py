@@ -30,7 +30,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.journal import Journal
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import StrPath
@@ -305,13 +305,13 @@ def _workplace(target: Path) -> Iterator[Path]:
     """Hold the lock of the hidden directory beside the target; one without an export that was begun is removed."""
     check_started()
     place = target.with_name(f".{target.name}.rlds-export")
-    lock = FileLock(place / "lock")
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise NoPermission(f"{place} cannot be made: {e.strerror}.", hint="name another directory") from e
+    lock = file_lock(place / "lock")
     try:
-        lock.acquire(0)
+        lock.acquire(timeout=0)
     except (LockHeld, FileNotFoundError):  # the other one has finished meanwhile, and removes the directory
         raise NameTaken(f"Another export writes to {target}.", hint="wait for it, or name another directory") from None
     except OSError as e:

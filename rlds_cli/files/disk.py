@@ -21,9 +21,7 @@ _FICLONE = 0x40049409
 
 def existing(path: Path) -> Path:
     """Return ``path``, or its nearest parent that exists."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
+    return next(p for p in (path, *path.absolute().parents) if p.exists())
 
 
 def free(path: Path) -> int:
@@ -114,24 +112,18 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
 
 
 def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:
-    ours = os.fstat(read.fileno())
-    if ours.st_uid != os.geteuid() or (sealed and ours.st_mode & 0o222):
+    if not safe_files.is_own(source) or (sealed and os.fstat(read.fileno()).st_mode & 0o222):
         return None
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another disk, a file system without links
         return None
-    made = target.lstat()
-    if (made.st_dev, made.st_ino) == (ours.st_dev, ours.st_ino):
-        return "link"
-    target.unlink()  # another file has taken the name of the source meanwhile
-    return None
+    return "link"
 
 
 def _clone_or_copy(read: BinaryIO, target: Path) -> How:
-    with os.fdopen(safe_files.open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as write:
-        mode = stat.S_IMODE(os.fstat(write.fileno()).st_mode)
-        os.fchmod(write.fileno(), mode & (os.fstat(read.fileno()).st_mode | stat.S_IWUSR))
+    with target.open("xb") as write:
+        target.chmod(target.stat().st_mode & (os.fstat(read.fileno()).st_mode | stat.S_IWUSR))
         how: How = "reflink" if _clone(read.fileno(), write.fileno()) else "copy"
         if how == "copy":
             shutil.copyfileobj(read, write, 1 << 20)

@@ -1,8 +1,8 @@
-"""Open files and make directories safely in places where other users may write, such as a shared home.
+"""Open files and make directories where other users may write too, such as a shared home.
 
 A user who may write to a directory can put a link there, a FIFO, or a second name of another user's file. The functions
-here follow no link, and write only regular files of this user that have a single name. Directories above the root,
-which the user has named, may be links.
+below follow no link, and write only regular files with a single name. Who may read or write a file, the file system
+decides. Directories above the root, which the user has named, may be links.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -27,11 +27,19 @@ def refused(path: Path, why: str) -> NoPermission:
     return NoPermission(f"{path} {why}. It was left as it is.", hint=_HINT)
 
 
+def is_own(path: Path) -> bool:
+    """Return whether a file, directory or link exists and belongs to this user."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 # -- files
 
 
 def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a file for writing: a new one, or a regular one of this user with a single name.
+    """Open a file for writing: a new one, or a regular one with a single name.
 
     Parameters
     ----------
@@ -46,22 +54,32 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     Raises
     ------
     NoPermission
-        The path is a link, not a regular file, a file of another user, or one with several names.
+        The path is a link, not a regular file, one with several names, or one of another user for everybody.
     OSError
         The file system refuses.
     """
-    descriptor = _open(path, flags, mode)
-    try:
-        _check_own(path, os.fstat(descriptor))
-    except BaseException:
+    descriptor = open_shared(path, flags, mode)
+    status, why = os.fstat(descriptor), ""
+    if status.st_nlink > 1:
+        why = f"is a file with {status.st_nlink} names, and all of them would change"
+    elif status.st_uid != os.geteuid() and status.st_mode & stat.S_IWOTH:
+        why = f"belongs to another user (uid {status.st_uid}), and everybody may write it"
+    if why:
         os.close(descriptor)
-        raise
+        raise refused(path, why)
     return descriptor
 
 
 def open_shared(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a regular file of any user; raises as `open_own`."""
-    descriptor = _open(path, flags, mode)
+    """Open a regular file with any number of names; otherwise as `open_own`."""
+    try:
+        descriptor = os.open(path, flags | _CAREFUL, mode)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():
+            raise refused(path, "is a symbolic link") from None
+        if exc.errno in (errno.ENXIO, errno.EISDIR):
+            raise refused(path, "is not a regular file") from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise refused(path, "is not a regular file")
@@ -69,17 +87,17 @@ def open_shared(path: Path, flags: int, mode: int = 0o666) -> int:
 
 
 def reading(path: Path) -> BinaryIO:
-    """Open a regular file of any user for reading; raises as `open_own`."""
+    """Open a regular file for reading; raises as `open_shared`."""
     return os.fdopen(open_shared(path, os.O_RDONLY), "rb")
 
 
 def updating(path: Path) -> BinaryIO:
-    """Open an existing file of this user for reading and writing; raises as `open_own`."""
+    """Open an existing file for reading and writing; raises as `open_own`."""
     return os.fdopen(open_own(path, os.O_RDWR), "r+b")
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Write a new file, or one of this user in place; raises as `open_own`."""
+    """Write a new file, or an existing one in place; raises as `open_own`."""
     with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.truncate(0)
         file.write(data)
@@ -92,13 +110,10 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     The new file gives no permission that the old one did not give.
     """
     temporary = path.with_name(temporary_name(path.name))
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            with suppress(FileNotFoundError):
-                old = path.lstat().st_mode
-                if stat.S_ISREG(old):
-                    os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & (old | stat.S_IWUSR))
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, mode), "wb") as file:
+            if path.is_file() and not path.is_symlink():
+                temporary.chmod(temporary.stat().st_mode & (path.stat().st_mode | stat.S_IWUSR))
             yield file
         temporary.replace(path)
     finally:
@@ -111,39 +126,36 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> None:
         file.write(text.encode())
 
 
-def followed(path: Path) -> Path:
-    """Resolve a path that the user has named, through the user's own links; others' links raise NoPermission."""
-    if path.is_symlink() and not _is_mine(path.lstat().st_uid, path.parent):
-        raise refused(path, f"is a symbolic link of another user (uid {path.lstat().st_uid})")
-    return path.resolve()
-
-
 def temporary_name(name: str) -> str:
     """Return a hidden name like ``name`` that nobody can guess."""
     return f".{name.encode(errors='surrogateescape')[:_LONGEST].decode(errors='ignore')}.{os.urandom(8).hex()}"
 
 
-def _open(path: Path, flags: int, mode: int) -> int:
-    try:
-        return os.open(path, flags | _CAREFUL, mode)
-    except OSError as exc:
-        if exc.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():
-            raise refused(path, "is a symbolic link") from None
-        if exc.errno in (errno.ENXIO, errno.EISDIR):
-            raise refused(path, "is not a regular file") from None
-        raise
-
-
-def _check_own(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise refused(path, "is not a regular file")
-    if not _is_mine(status.st_uid, path.parent):
-        raise refused(path, f"belongs to another user (uid {status.st_uid})")
-    if status.st_nlink > 1:
-        raise refused(path, f"is a file with {status.st_nlink} names, and all of them would change")
-
-
 # -- directories
+
+
+def check_directories(path: Path, root: Path) -> None:
+    """Check that no directory below ``root`` on the way to ``path``, which may be missing, is a link.
+
+    Raises
+    ------
+    NoPermission
+        One is a link, or the path leaves ``root``.
+    NotADirectoryError
+        One is a file.
+    """
+    parts = path.relative_to(root).parts
+    if ".." in parts:
+        raise refused(path, f"leaves {root}")
+    directory = root
+    for part in parts:
+        directory /= part
+        with suppress(FileNotFoundError):
+            mode = directory.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise refused(directory, "is a symbolic link")
+            if not stat.S_ISDIR(mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 
 
 def directory(path: Path, root: Path) -> Path:
@@ -151,133 +163,31 @@ def directory(path: Path, root: Path) -> Path:
 
     Raises
     ------
-    NoPermission
-        A directory below ``root`` is a link.
+    NoPermission, NotADirectoryError
+        As `check_directories`.
     OSError
-        A part of the path is not a directory, or the file system refuses.
+        The file system refuses.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    for here in _down(path, root):
-        with suppress(FileExistsError):
-            here.mkdir()
-        _check_directory(here)
+    check_directories(path, root)
+    path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def check_directories(path: Path, root: Path) -> None:
-    """Raise NoPermission if a directory from ``root`` down to ``path`` is a link.
-
-    A file in the place of a directory is a NotADirectoryError.
-    """
-    for here in _down(path, root):
-        try:
-            _check_directory(here)
-        except FileNotFoundError:
-            return
 
 
 def work_directory(path: Path, root: Path) -> Path:
     """Make a directory that only this user may enter, or reuse the one of an earlier run.
 
-    Its name can be guessed, so other users may have made it, or put something into it.
-
     Raises
     ------
     NoPermission
-        The directory, or one above it, is a link; it belongs to another user; or it holds a link or files of others.
+        The directory, or one above it, is a link, or it belongs to another user.
     OSError
-        The file system refuses.
+        As `directory`.
     """
     directory(path.parent, root)
+    check_directories(path, root)
+    path.mkdir(0o700, exist_ok=True)
     try:
-        path.mkdir(0o700)
-    except FileExistsError:
-        _close(path)
-        _check_below(path)
+        path.chmod(0o700)
+    except PermissionError:
+        raise refused(path, "belongs to another user") from None
     return path
-
-
-def is_own_directory(path: Path) -> bool:
-    """Return whether the path is a directory of this user, and not a link to one."""
-    return _is_own(path, stat.S_ISDIR)
-
-
-def is_own_file(path: Path) -> bool:
-    """Return whether the path is a regular file of this user, and not a link to one."""
-    return _is_own(path, stat.S_ISREG)
-
-
-def _down(path: Path, root: Path) -> Iterator[Path]:
-    """Yield the directories below ``root`` on the way to ``path``, from the top."""
-    here = root
-    for part in path.relative_to(root).parts:
-        if part == "..":
-            raise refused(path, f"leaves {root}")
-        here = here / part
-        yield here
-
-
-def _kind(mode: int) -> str:
-    return "is a symbolic link" if stat.S_ISLNK(mode) else "is not a regular file"
-
-
-def _check_directory(path: Path) -> None:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        raise refused(path, "is a symbolic link")
-    if not stat.S_ISDIR(mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-
-
-def _close(path: Path) -> None:
-    """Deny everybody else access to a directory of this user."""
-    _check_directory(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _CAREFUL)
-    try:
-        status = os.fstat(descriptor)
-        if not _is_mine(status.st_uid, path.parent):
-            raise refused(path, f"belongs to another user (uid {status.st_uid})")
-        if status.st_mode & 0o077:
-            os.fchmod(descriptor, 0o700)
-    finally:
-        os.close(descriptor)
-
-
-def _check_below(path: Path) -> None:
-    """Raise NoPermission if a work directory holds anything that rlds never makes there."""
-    own, waiting = path.lstat().st_uid, [path]
-    while waiting:
-        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:  # another process of ours is at work
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(Path(entry.path))
-                    elif not stat.S_ISREG(status.st_mode):
-                        raise refused(Path(entry.path), _kind(status.st_mode))
-                    if status.st_uid != own:
-                        raise refused(Path(entry.path), f"belongs to another user (uid {status.st_uid})")
-
-
-def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return kind(status.st_mode) and _is_mine(status.st_uid, path.parent)
-
-
-def _is_mine(uid: int, directory: Path) -> bool:
-    """Return whether ``uid`` is this user in a directory: on some network file systems the user has another number."""
-    if uid == os.geteuid():
-        return True
-    probe = directory / temporary_name("owner")
-    try:
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL, 0o600)
-    except OSError:
-        return False
-    try:
-        return os.fstat(descriptor).st_uid == uid
-    finally:
-        os.close(descriptor)
-        probe.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
@@ -35,31 +35,25 @@ def exclusive(home: Home, id: DatasetId, progress: Progress) -> Iterator[None]:
     """
     check_started()
     with writing(home):
-        check_directories(home, id)
+        path = home.lock(id)
+        for directory in (home.dataset(id), home.archive(id), path.parent, home.root / "partial"):
+            safe_files.check_directories(directory, home.root)
         if twin := home.twin(id):
             raise NameTaken(
                 f"{id} and {twin}, which is here, differ only in case. Some file systems take them for one name.",
                 hint=f"another name, or rlds rm {twin}",
             )
-        path = home.lock(id)
         safe_files.directory(path.parent, home.root)
-        lock = FileLock(path)
+        lock = file_lock(path)
         try:
             lock.acquire(timeout=0)
         except LockHeld:
-            left = f" (if there is none, remove {lock.mark})" if lock.mark.exists() else ""
-            progress(Event(str(id), "note", note=f"locked by another process: waiting{left}"))
+            progress(Event(str(id), "note", note=f"locked by another process: waiting for {path}"))
             lock.acquire()
         try:
             yield
         finally:
             lock.release()
-
-
-def check_directories(home: Home, id: DatasetId) -> None:
-    """Raise NoPermission if a directory that work on ``id`` writes to is a link."""
-    for path in (home.dataset(id), home.archive(id), home.lock(id).parent, home.partial(id, "").parent):
-        safe_files.check_directories(path, home.root)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,12 +64,17 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     root = settings.read(cache_dir).home
     home = Home(root)
     seen: set[Inode] = set()
-    archives = {str(id): _archive(path, seen) for id, path in home.archives()}
+    archives = {
+        str(id): _sum((file for file in _files(path) if not is_unfinished(file[0])), seen)
+        for id, path in home.archives()
+    }
     rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
-    packed, partial = size_on_disk(root / "packed", seen), size_on_disk(root / "partial", seen) + _leftovers(root, seen)
-    remote = size_on_disk(root / "remote", seen)
+    packed, remote = size_on_disk(root / "packed", seen), size_on_disk(root / "remote", seen)
+    partial = sum(
+        size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets")
+    )  # with what is left over
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial + remote
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote)
@@ -81,15 +86,7 @@ def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
     Links do not count. A file with several names counts once. Inodes in ``seen`` do not count, and new ones are added
     to it.
     """
-    counted = set() if seen is None else seen
-    if path.is_symlink():
-        return 0
-    files = [path] if path.is_file() else _entries(path)
-    return sum(size for file in files for size in _new(file, counted))
-
-
-def _entries(directory: Path) -> Iterator[Path]:
-    return (Path(entry.path) for entry in trees.below(directory) if not entry.is_dir(follow_symlinks=False))
+    return _sum(_files(path), set() if seen is None else seen)
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
@@ -98,7 +95,7 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
     freed = []
     for path in paths:
         size = 0
-        for status in _files(path):
+        for _, status in _files(path):
             inode = (status.st_dev, status.st_ino)
             names[inode] = names.get(inode, status.st_nlink) - 1
             size += status.st_blocks * _BLOCK if names[inode] == 0 else 0
@@ -106,14 +103,23 @@ def freed_by(paths: Sequence[Path]) -> list[int]:
     return freed
 
 
-def _files(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of a file, or of all files below a directory; links are not followed."""
-    below = _entries(path) if not path.is_symlink() else ()
+def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield name and status of a file, or of all regular files below a directory; links are not followed."""
+    below = (Path(entry.path) for entry in trees.below(path)) if not path.is_symlink() else ()
     for file in (path, *below):
         with suppress(OSError):  # gone meanwhile
             status = file.lstat()
             if stat.S_ISREG(status.st_mode):
-                yield status
+                yield file.name, status
+
+
+def _sum(files: Iterable[tuple[str, os.stat_result]], seen: set[Inode]) -> int:
+    size = 0
+    for _, status in files:
+        inode = (status.st_dev, status.st_ino)
+        size += status.st_blocks * _BLOCK if inode not in seen else 0
+        seen.add(inode)
+    return size
 
 
 def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
@@ -127,27 +133,3 @@ def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> Datas
     status = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
     return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
-
-
-def _archive(path: Path, seen: set[Inode]) -> int:
-    if path.is_symlink():
-        return 0
-    whole = (file for file in _entries(path) if not is_unfinished(file.name))
-    return sum(size for file in whole for size in _new(file, seen))
-
-
-def _leftovers(root: Path, seen: set[Inode]) -> int:
-    """Measure leftovers among archives and datasets: unfinished files and interrupted removals."""
-    return size_on_disk(root / "archives", seen) + size_on_disk(root / "datasets", seen)
-
-
-def _new(file: Path, seen: set[Inode]) -> Iterator[int]:
-    """Yield the bytes on disk of a file, unless it was seen before."""
-    try:
-        status = file.lstat()
-    except OSError:
-        return  # gone meanwhile
-    inode = (status.st_dev, status.st_ino)
-    if inode not in seen:
-        seen.add(inode)
-        yield status.st_blocks * _BLOCK

@@ -18,7 +18,7 @@ from rlds_cli import ids, settings
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.files.names import is_piece
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.home.locks import writing
@@ -224,8 +224,7 @@ def _foreign(path: Path, is_kind: Callable[[int], bool], *, known: bool = True) 
     with suppress(FileNotFoundError):
         if not known or not is_kind(path.lstat().st_mode):
             return _UNKNOWN
-    ours = safe_files.is_own_file(path) or safe_files.is_own_directory(path)
-    return "" if ours else _FOREIGN
+    return "" if safe_files.is_own(path) else _FOREIGN
 
 
 def _led_away(home: Home, directory: Path) -> str:
@@ -279,13 +278,13 @@ def _lock(home: Home, held: ExitStack, paths: Sequence[Path]) -> str:
     try:
         for path in paths:
             safe_files.directory(path.parent, home.root)
-            held.enter_context(FileLock(path).acquire(timeout=0))
+            held.enter_context(file_lock(path).acquire(timeout=0))
     except LockHeld:
         held.close()
         return _BUSY
-    except NoPermission as e:
+    except (NoPermission, OSError) as e:
         held.close()
-        return f"its lock cannot be taken: {e.message.rstrip('.')}"
+        return f"its lock cannot be taken: {e.message.rstrip('.') if isinstance(e, NoPermission) else e}"
     return ""
 
 

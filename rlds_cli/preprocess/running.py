@@ -258,5 +258,5 @@ def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
     kept = [] if keep is None else [keep]
     kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # not those of ID@NAME.x
-        if path not in kept and safe_files.is_own_directory(path) and not shards.is_running(path):
+        if path not in kept and not shards.is_running(path):
             trees.discard(path)

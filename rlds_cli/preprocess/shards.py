@@ -35,7 +35,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NoPermission, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive, writing
 from rlds_cli.preprocess import job, publish
@@ -201,8 +201,8 @@ def is_running(work: Path) -> bool:
     with ExitStack() as held:
         try:
             for file in (work / "running").glob("*.lock"):
-                held.enter_context(FileLock(file).acquire(timeout=0))
-        except (LockHeld, OSError, NoPermission):
+                held.enter_context(file_lock(file).acquire(timeout=0))
+        except (OSError, NoPermission):
             return True
     return False
 
@@ -224,12 +224,13 @@ def _checked(shard: tuple[int, int]) -> Shard:
 def _running(work: Path, place: Home) -> Iterator[None]:
     """Hold a lock that shows that a shard is running."""
     safe_files.work_directory(work, place.root)
-    lock = FileLock(safe_files.directory(work / "running", work) / f"{build.name_attempt()}.lock")
+    path = safe_files.directory(work / "running", work) / f"{build.name_attempt()}.lock"
+    lock = file_lock(path)
     lock.acquire(timeout=0)
     try:
         yield
     finally:
-        lock.path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         lock.release()
 
 
@@ -280,13 +281,13 @@ def _fitted(t: Task, work: Path, pool: WorkerPool) -> Task:
     """Return the task with the state of the first pass, which one shard at a time runs."""
     if not t.fits:
         return t
-    lock = FileLock(work / "first-pass.lock", marks=False)
+    lock = file_lock(work / "first-pass.lock", soft=False)
     try:
         lock.acquire(timeout=0)
     except LockHeld:
         pool.progress(Event(str(t.id), "note", note="another shard runs the first pass: waiting"))
         lock.acquire()
-    except OSError:  # a lock by a mark would block the others forever if its holder is killed on another machine
+    except OSError:  # without flock, a holder that is killed on another machine would block the others
         note = "the file system has no locks: each shard runs the first pass itself"
         pool.progress(Event(str(t.id), "note", note=note))
         alone = work / f"first-pass-{build.name_attempt()}"

@@ -14,7 +14,7 @@ from rlds_cli.errors import NoPermission, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files.locks import FileLock
+from rlds_cli.files.locks import file_lock
 from rlds_cli.http.connections import Permanent
 from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
 
@@ -99,7 +99,7 @@ class DirectoryObjects(Objects):
         top = self.address.directory
         try:
             safe_files.directory(top, top)
-            with FileLock(top / _LOCK):
+            with file_lock(top / _LOCK):
                 there = self._read(name, LONGEST)
                 if (None if there is None else there.tag) != seen:
                     raise Overtaken

@@ -72,7 +72,7 @@ def of_frames(data: Array, offsets: IntArray) -> Digests:
 
 
 def of_episodes(values: Array, start: IntArray, count: IntArray) -> Digests:
-    """Return the sha256 of ``count[e]`` rows from row ``start[e]`` on, as raw little-endian bytes, for each episode e."""
+    """Return the sha256 of ``count[e]`` rows from row ``start[e]`` on, for each e: of their raw little-endian bytes."""
     data, width = arrays.raw(arrays.little_endian(values)), arrays.row_bytes(values.shape, values.dtype)
     edges = zip((start * width).tolist(), ((start + count) * width).tolist(), strict=True)
     sha256 = hashlib.sha256

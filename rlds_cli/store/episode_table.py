@@ -61,7 +61,8 @@ def read_columns(directory: Path, m: Manifest) -> dict[str, Array]:
             raise DamagedDataset(f"{directory} is not the episode table of {m.id}: no {name}.", hint=_HINT)
     for name, values in columns.items():
         kind = "?" if name.startswith(f"{_SPLITS}/") else _DTYPES.get(name, values.dtype)
-        if values.shape != (m.counts.episodes, *((_ID_BYTES,) if name == "id" else ())) or values.dtype != np.dtype(kind):
+        shape = (m.counts.episodes, _ID_BYTES) if name == "id" else (m.counts.episodes,)
+        if values.shape != shape or values.dtype != np.dtype(kind):
             found = f"{name} is {values.dtype} {list(values.shape)}"
             raise DamagedDataset(f"{directory} is not the episode table of {m.id}: {found}.", hint=_HINT)
     return columns

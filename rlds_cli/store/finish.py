@@ -148,9 +148,7 @@ def _sync(files: Iterable[Path]) -> None:
             os.fsync(f.fileno())
 
 
-def _finish_field(
-    built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor
-) -> _Finished:
+def _finish_field(built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
     count = digests.counted(f, built.episodes.length, built.episodes.num_observed)

@@ -1,7 +1,7 @@
 """Hash a dataset's directory again and compare it with its manifest; check that its parts agree.
 
-The rows of each field are compared with their digests episode by episode, the episode table with the manifest and with the
-flags and rewards of the rows, and all other files with the list of their digests.
+The rows of each field are compared with their digests episode by episode, the episode table with the manifest and with
+the flags and rewards of the rows, and all other files with the list of their digests.
 """
 
 from __future__ import annotations

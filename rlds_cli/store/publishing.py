@@ -62,8 +62,7 @@ def remove(directory: Path) -> None:
 def _aside(directory: Path, what: str) -> Path:
     """Return a hidden name beside a directory to be removed; anything left there by an earlier run is deleted."""
     aside = directory.with_name(f".{directory.name}.{what}")
-    if safe_files.is_own_directory(aside):
-        trees.discard(aside)
+    trees.discard(aside)
     if not os.path.lexists(aside):
         return aside
     return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
@@ -71,7 +70,7 @@ def _aside(directory: Path, what: str) -> Path:
 
 def _seal(directory: Path, seal: Callable[[Path], None]) -> None:
     """Sync every file and directory; ``seal`` does it for a file."""
-    below = trees.below(directory)
+    below = list(trees.below(directory))
     directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
         for _ in pool.map(seal, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):

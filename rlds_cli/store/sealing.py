@@ -155,7 +155,7 @@ def _files(directory: Path) -> set[str]:
 
 
 def _rows(m: Manifest) -> set[str]:
-    """Return the files of plain rows, which the digests of episodes cover; the shape determines the bytes behind them."""
+    """Return the files of plain rows. Digests of episodes cover the rows, and the shape the bytes behind them."""
     films = [arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1) for f in m.fields if f.codec == VIDEO]
     plain = m.fields if m.encoding == "memmap" else ()
     return {file.as_posix() for file in films} | {

@@ -36,7 +36,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
-from rlds_cli.files.locks import FileLock, LockHeld
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.http.connections import AHEAD
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def offset_of(target: Path) -> int:
     """Return the bytes of ``target`` that an earlier download has left and that can be resumed."""
     part = part_path(target)
     try:
-        size = part.lstat().st_size if safe_files.is_own_file(part) and PartOrigin.read(part) else 0
+        size = part.stat().st_size if PartOrigin.read(part) else 0
     except OSError:
         return 0
     if not size:
@@ -322,7 +322,7 @@ def opened(target: Path, file: RemoteFile) -> Iterator[PartFile]:
 
 def _forget(target: Path) -> None:
     part = part_path(target)
-    if safe_files.is_own_file(part) and not part.lstat().st_size:
+    if part.is_file() and not part.stat().st_size:
         part.unlink()
         record_path(part).unlink(missing_ok=True)
 
@@ -333,7 +333,7 @@ def locked(target: Path, destination: Path, check: Callable[[], None]) -> Iterat
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
-        lock = FileLock(path)
+        lock = file_lock(path)
         while True:
             check()
             try:
@@ -360,8 +360,7 @@ class Pieces:
 
     def look(self) -> None:
         """Find the pieces that an earlier process has left."""
-        sizes = {start: _own_size(path) for start, path in pieces_of(self._part).items()}
-        self.sizes = {start: size for start, size in sizes.items() if size is not None}
+        self.sizes = {start: path.stat().st_size for start, path in pieces_of(self._part).items() if path.is_file()}
 
     def path(self, start: int) -> Path:
         """Return the path of the piece from byte ``start`` on."""
@@ -401,11 +400,6 @@ def pieces_of(part: Path) -> dict[int, Path]:
         return {}
     matches = ((name.fullmatch(e.name), e) for e in entries)
     return dict(sorted((int(m[1]), e) for m, e in matches if m))
-
-
-def _own_size(path: Path) -> int | None:
-    """Return the size of a piece; None if it is not a file of this user, and thus cannot be continued."""
-    return path.lstat().st_size if safe_files.is_own_file(path) else None
 
 
 class StreamHasher:

@@ -35,8 +35,8 @@ from rlds_cli import settings, text
 from rlds_cli.errors import NoPermission
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
-from rlds_cli.files import locks as file_locks
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array
@@ -383,10 +383,10 @@ def _sound(file: _File) -> Array | None:
 def _lock(path: Path) -> Iterator[None]:
     with _refusals(path):
         safe_files.directory(path.parent, path.parents[1])
-        lock = file_locks.FileLock(path)
+        lock = file_lock(path)
         try:
             lock.acquire(timeout=PATIENCE)
-        except file_locks.LockHeld:
+        except LockHeld:
             raise _Refused(f"another process has held {path} for {PATIENCE:.0f} s") from None
     try:
         yield

@@ -144,7 +144,7 @@ def is_report(path: Path) -> bool:
 
 def _write(path: Path, page: bytes) -> None:
     try:
-        target = safe_files.followed(path)  # a link stays one
+        target = path.resolve()  # a link stays one
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
             target.write_bytes(page)  # a pipe or a device
             return
