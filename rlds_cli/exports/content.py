@@ -20,7 +20,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.formats import mp4_cut
 from rlds_cli.formats.mp4_cut import Excerpt
-from rlds_cli.store import arrays, compression, statistics
+from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.paths import components
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import (
@@ -393,7 +393,7 @@ class Content:
 
     def missing_frames(self, name: str) -> int:
         """Count the rows of a field of encoded images that have none."""
-        blocks = ((a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows))
+        blocks = ((a, min(a + PIECE, self.num_rows)) for a in range(0, self.num_rows, PIECE))
         return sum(int(np.count_nonzero(self.frame_sizes(name, a, b) == 0)) for a, b in blocks)
 
     def strings(self, name: str) -> list[str]:
@@ -418,74 +418,66 @@ class Content:
 
     # -- fingerprint
 
-    def digests(self, threads: int = 2) -> dict[str, str]:
+    def field_digests(self, threads: int = 2) -> dict[str, str]:
         """Compute the digest of each field, as importing the exported files would."""
         with ThreadPoolExecutor(threads) as pool:
             return dict(zip(self.fields, pool.map(self._digest, self.fields), strict=True))
 
     def fingerprint(self, threads: int = 2) -> str:
-        """Return the fingerprint of the content: the dataset's own where nothing was left out or selected."""
-        if self._is_plain() and not self.kinds - {"columns", "metadata"}:
+        """Return the fingerprint of the content: the dataset's own where nothing was left out."""
+        if not self.kinds - {"metadata"}:
             return self.dataset.fingerprint
-        return statistics.fingerprint(self.digests(threads), statistics.table_digests(self.table))
+        return digests.fingerprint(self.field_digests(threads), self.column_digests())
 
-    def _is_plain(self) -> bool:
-        """Return whether the rows are all those of a dataset, which has hashes of their blocks."""
-        return not self.dataset.is_selection and self.dataset.generation is None
+    def column_digests(self) -> dict[str, str]:
+        """Compute the digest of each column of the episode table, as importing the exported files would."""
+        return digests.of_table(replace(self.table, extra=dict(self.own_columns)))
 
     def _as_stored(self, name: str) -> bool:
-        """Return whether the rows of a field are those that are stored, whatever its name and placement are."""
+        """Return whether the rows of a field that count are those that are stored, whatever its name is."""
         changed = self._last_row.keys() | self._filled | self._cut | ({FLAGS[1]} if self._flags else set())
         if name not in self._stored_as or name in changed:
             return False
         f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
-        return (f.dtype, f.shape, f.kind) == (stored.dtype, stored.shape, stored.kind)
+        alike = (f.dtype, f.shape, f.kind, f.codec) == (stored.dtype, stored.shape, stored.kind, stored.codec)
+        return alike and (f.placement == "both") == (stored.placement == "both")
 
     def _digest(self, name: str) -> str:
         f = self.fields[name]
-        if self._is_plain() and self._as_stored(name):
-            path = next(x.path for x in self._store.manifest.fields if x.name == self._stored_as[name])
-            known = compression.open_column(self._store.beside("digests", *path.split("/")))
-            return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, known)
-        hashes = [
-            self._block(f, a, min(a + statistics.BLOCK_ROWS, self.num_rows)) for a in statistics.blocks(self.num_rows)
-        ]
-        if f.codec == VIDEO:
-            hashes = [*self._video_blocks(f)]
-        return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array(hashes))
+        if self._as_stored(name):
+            return digests.of_field(f, self._store.digests(self._stored_as[name])[self.source.index])
+        count = digests.counted(f, self.table.length, self.table.num_observed)
+        spans = zip(self.source.start.tolist(), count.tolist(), strict=True)
+        files = self._video_digests(f) if f.codec == VIDEO else digests.as_array([])
+        return digests.of_field(f, digests.as_array(self._episode(f, a, a + n, files) for a, n in spans))
 
-    def _block(self, f: Field, start: int, stop: int) -> bytes:
-        """Hash one block as `store.statistics` does, reading a piece at a time."""
+    def _episode(self, f: Field, start: int, stop: int, files: digests.Digests) -> bytes:
+        """Hash the rows of one episode as `store.digests` does, reading a piece at a time."""
         if f.kind == "text":
-            return statistics.text_block(self.rows(f.name, start, stop).tolist())
-        if f.codec == VIDEO:
-            return b""
+            return digests.of_texts(self.rows(f.name, start, stop).tolist())
         h = hashlib.sha256()
         step = max(1, PIECE // max(1, self.row_bytes(f.name)))
-        if f.kind == "frames":
-            pieces = (self.frames(f.name, a, min(a + step, stop)) for a in range(start, stop, step))
-            lengths = [len(frame) for piece in pieces for frame in piece]
-            h.update(np.array(lengths, "<i8").tobytes())
         for a in range(start, stop, step):
             b = min(a + step, stop)
-            if f.kind == "frames":
-                h.update(b"".join(self.frames(f.name, a, b)))
+            if f.codec == VIDEO:
+                h.update(arrays.raw(digests.video_rows(self.video_rows(f.name, a, b), files)))
+            elif f.kind == "frames":
+                h.update(b"".join(hashlib.sha256(frame).digest() for frame in self.frames(f.name, a, b)))
             else:
-                h.update(arrays.raw(self.rows(f.name, a, b)))
+                rows = self.rows(f.name, a, b)
+                h.update(arrays.raw(digests.of_rows(rows) if digests.has_row_digests(f) else rows))
         return h.digest()
 
-    def _video_blocks(self, f: Field) -> Iterator[bytes]:
-        """Yield the hashes of rows (video, frame), numbered in the order of first reference, and of the videos."""
-        rows = self.video_rows(f.name, 0, self.num_rows)
-        order = first_references(rows[:, 0])
-        number = np.full(max(order, default=-1) + 2, -1, np.int32)
-        number[order] = np.arange(len(order))
-        yield from statistics.array_blocks(np.stack([number[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
-        for k in order:
+    def _video_digests(self, f: Field) -> digests.Digests:
+        """Return the sha256 of each video that rows refer to, by its number [videos, 32]; zeros for the others."""
+        numbers = first_references(self.video_rows(f.name, 0, self.num_rows)[:, 0])
+        found = np.zeros((max(numbers, default=-1) + 1, 32), np.uint8)
+        for k in numbers:
             h = hashlib.sha256()
             for piece in self.video(f.name, k).pieces():
                 h.update(piece)
-            yield h.digest()
+            found[k] = np.frombuffer(h.digest(), np.uint8)
+        return found
 
 
 def first_references(numbers: Array) -> list[int]:

@@ -1,33 +1,29 @@
-"""Prove an export: read its files as an import does, and hash the rows without writing them.
+"""Prove an export: read its files as an import does, and hash the episodes without writing them.
 
-The rows of the reader's chunks are hashed in the blocks of `store.statistics`, so the fingerprint is that of the
-dataset that an import would make. Several processes share the work where the reader says how many rows each part has:
-each hashes some blocks, and reads the parts that they lie in.
+The digests are those of `store.digests`, so the fingerprint is that of the dataset that an import would make. Several
+processes read the parts of large files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlds_cli import importing
 from rlds_cli.archives import Plan, Replan, reader
 from rlds_cli.errors import ExportError
-from rlds_cli.exports.content import PIECE, Content, first_references
+from rlds_cli.exports.content import Content
 from rlds_cli.exports.format import Format
 from rlds_cli.files.hashing import short
 from rlds_cli.progress import Event, Progress
-from rlds_cli.store import arrays, statistics
-from rlds_cli.store.statistics import BLOCK_ROWS
+from rlds_cli.store import arrays, digests
 from rlds_cli.store.workers import Processes, run_items
-from rlds_cli.ted import Array, Chunk, Column, EncodedFrames, EpisodeTable, Field, Part, VideoFrames
+from rlds_cli.ted import BoolArray, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
@@ -44,7 +40,7 @@ class Read:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the dataset that an import would make."""
-        return statistics.fingerprint(dict(self.fields), statistics.table_digests(self.table))
+        return digests.fingerprint(self.fields, digests.of_table(self.table))
 
 
 def prove(made: Format, directory: Path, expected: str, jobs: int, tell: Progress) -> None:
@@ -71,9 +67,9 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
     odd = [f"episode column {n}" for n, values in own.items() if list(values) != list(found.table.extra.get(n, ()))]
     if found.fingerprint == expected:
         return odd
-    fields = content.digests()
+    fields = content.field_digests()
     odd += [n for n in sorted({*fields, *found.fields}) if fields.get(n) != found.fields.get(n)]
-    columns, again = statistics.table_digests(content.table), statistics.table_digests(found.table)
+    columns, again = content.column_digests(), digests.of_table(found.table)
     odd += [f"episodes: {n}" for n in sorted({*columns, *again}) if columns.get(n) != again.get(n)]
     return odd or ["rows that are damaged on this disk"]
 
@@ -84,264 +80,111 @@ def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
     plan = importing.plan_import(made.files(directory), _ID, format=made.reader, **options).plan
     while True:
         try:
-            return _read(_Work(plan, made.content), jobs, tell)
+            return _read(plan, made.content, jobs, tell)
         except Replan as better:
             plan = better.plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The plan of the reader, and the content that it should give."""
-
-    plan: Plan
-    content: Content
-
-    @property
-    def starts(self) -> list[int] | None:
-        """First rows of the parts, and the number of all rows; None if the reader does not know them."""
-        counts = [part.rows for part in self.plan.parts]
-        if None in counts:
-            return None
-        return [0, *np.cumsum([c for c in counts if c is not None], dtype=np.int64).tolist()]
-
-
 @dataclass(slots=True)
-class _Blocks:
-    """The result of reading some blocks: their hashes by field, the episodes, and references to videos."""
+class _Parts:
+    """The result of reading some parts: digests of episodes by field, and the episode table."""
 
     hashes: dict[str, list[bytes]]
-    tables: list[EpisodeTable] = field(default_factory=list)
-    videos: dict[str, list[tuple[tuple[str, ...], Array]]] = field(default_factory=dict)
-    rows: int = 0
+    table: EpisodeTable
+    rows: int
 
 
-def _read(work: _Work, jobs: int, tell: Progress) -> Read:
-    rows, content = work.content.num_rows, work.content
-    size = sum(content.row_bytes(name) for name in content.fields) * rows
-    starts = work.starts
-    workers = min(jobs, -(-rows // BLOCK_ROWS))
+def _read(plan: Plan, content: Content, jobs: int, tell: Progress) -> Read:
+    """Read all parts, side by side where there are several large ones."""
+    size = sum(content.row_bytes(name) for name in content.fields) * content.num_rows
+    workers = min(jobs, len(plan.parts)) if size > _ALONE else 1
+    found: dict[int, _Parts] = {}
 
-    def told(done: int) -> None:
-        tell(Event(content.id, "check", "imported again", done, rows, "rows"))
+    def report(rows: int) -> None:
+        done = rows + sum(p.rows for p in found.values())
+        tell(Event(content.id, "check", "imported again", done, content.num_rows, "rows"))
 
-    if starts is None or starts[-1] != rows or workers <= 1 or size <= _ALONE:
-        found = _read_parts(work, 0, None, told)
+    if workers > 1:
+        items: dict[int, tuple[int]] = {i: (i,) for i in range(len(plan.parts))}
+        executor = Processes(workers)
+        for i, part in run_items(
+            _read_part, plan, items, executor, id=content.id, name=lambda i: f"exported part {i + 1:,}", progress=tell
+        ):
+            found[i] = part
+            report(0)
     else:
-        found = _in_processes(work, workers, told, tell)
-    table = EpisodeTable.concat(found.tables)
-    fields = {f.name: _digest(work.plan, f, found) for f in work.plan.schema}
-    return Read(fields, table)
+        for i in range(len(plan.parts)):
+            found[i] = _read_part(plan, i, report)
+    ordered = [found[i] for i in range(len(plan.parts))]
+    of_fields = {f.name: digests.as_array(h for p in ordered for h in p.hashes[f.name]) for f in plan.schema}
+    fields = {f.name: digests.of_field(f, of_fields[f.name]) for f in plan.schema}
+    return Read(fields, EpisodeTable.concat([p.table for p in ordered]))
 
 
-def _in_processes(work: _Work, workers: int, told: Any, tell: Progress) -> _Blocks:
-    """Divide the blocks evenly, and join what the processes return."""
-    count = -(-work.content.num_rows // BLOCK_ROWS)
-    edges = [count * i // (4 * workers) for i in range(4 * workers + 1)]
-    ranges = [(a * BLOCK_ROWS, b * BLOCK_ROWS) for a, b in pairwise(edges) if a < b]
-    blocks: dict[int, _Blocks] = {}
-    for i, read in run_items(
-        _read_range,
-        work,
-        dict(enumerate(ranges)),
-        Processes(workers),
-        id=work.content.id,
-        name=lambda i: "exported rows {:,} to {:,}".format(*ranges[i]),
-        progress=tell,
-    ):
-        blocks[i] = read
-        told(sum(b.rows for b in blocks.values()))
-    joined = _Blocks({f.name: [] for f in work.plan.schema})
-    for i in sorted(blocks):
-        joined.tables += blocks[i].tables
-        for name, hashes in blocks[i].hashes.items():
-            joined.hashes[name] += hashes
-        for name, videos in blocks[i].videos.items():
-            joined.videos.setdefault(name, []).extend(videos)
-    return joined
-
-
-def _read_range(work: _Work, start: int, stop: int) -> _Blocks:
-    return _read_parts(work, start, stop, lambda done: None)
-
-
-def _read_parts(work: _Work, start: int, stop: int | None, told: Any) -> _Blocks:
-    """Read rows ``start`` to ``stop``, in whole blocks; up to the end without ``stop``."""
-    hashes = {f.name: _hash_of(f, work.content, start) for f in work.plan.schema}
-    found = _Blocks({})
+def _read_part(plan: Plan, number: int, report: Callable[[int], None] = lambda rows: None) -> _Parts:
+    """Read a part as an import does, and hash its episodes instead of writing them."""
+    hashers = {f.name: _Hasher(f, plan) for f in plan.schema}
+    tables, rows = [], 0
     with ThreadPoolExecutor(_THREADS) as pool:
         pending: list[Future[None]] = []
-        for at, chunk in _chunks(work, start, stop, found):
-            first, end = max(start - at, 0), len(chunk) if stop is None else min(len(chunk), stop - at)
+        for chunk in reader(plan.reader).read(plan, plan.parts[number]):
             for future in pending:
                 future.result()
-            pending = [pool.submit(h.add, chunk.columns[name], first, end) for name, h in hashes.items() if first < end]
-            found.rows += max(0, end - first)
-            told(at + len(chunk))
+            pending = [pool.submit(h.add, chunk.columns[n], chunk.last, chunk.episodes) for n, h in hashers.items()]
+            tables.append(chunk.episodes)
+            rows += len(chunk)
+            report(rows)
         for future in pending:
             future.result()
-    found.hashes = {name: h.finish() for name, h in hashes.items()}
-    found.videos = {name: h.seen for name, h in hashes.items() if isinstance(h, _Videos)}
-    return found
+    return _Parts({name: h.episodes for name, h in hashers.items()}, EpisodeTable.concat(tables), rows)
 
 
-def _chunks(work: _Work, start: int, stop: int | None, found: _Blocks) -> Iterator[tuple[int, Chunk]]:
-    """Yield the chunks of the parts that rows lie in, with their first rows; keep the episodes of parts."""
-    starts, module = work.starts, reader(work.plan.reader)
-    at = 0
-    for k, part in enumerate(work.plan.parts):
-        if starts is not None:
-            at = starts[k]
-            if at + _rows(part) <= start or (stop is not None and at >= stop):
-                continue
-        mine = start <= at
-        for chunk in module.read(work.plan, part):
-            if mine:
-                found.tables.append(chunk.episodes)
-            yield at, chunk
-            at += len(chunk)
+class _Hasher:
+    """Hashes the episodes of a field, whose rows come in chunks.
 
+    Attributes
+    ----------
+    episodes : list of bytes
+        Digests of the episodes that have ended.
+    """
 
-def _rows(part: Part) -> int:
-    assert part.rows is not None
-    return part.rows
-
-
-# -- hashes of fields
-
-
-class _Rows:
-    """The hashes of the blocks of a field of numbers."""
-
-    def __init__(self, f: Field) -> None:
-        self.field = f
-        self._hashes: list[bytes] = []
+    def __init__(self, f: Field, plan: Plan) -> None:
+        self.field, self._plan = f, plan
+        self.episodes: list[bytes] = []
+        self._files: dict[str, bytes] = {}  # sha256 of videos
         self._begin()
 
     def _begin(self) -> None:
-        self._block, self._rows = hashlib.sha256(), 0
+        self._hash, self._texts = hashlib.sha256(), list[str | None]()
 
-    def add(self, column: Column, start: int, stop: int) -> None:
-        """Hash rows ``start`` to ``stop`` of a column."""
-        while start < stop:
-            end = min(stop, start + BLOCK_ROWS - self._rows)
-            self._update(column, start, end)
-            self._rows += end - start
-            start = end
-            if self._rows == BLOCK_ROWS:
-                self._end()
+    def add(self, column: Column, last: BoolArray, ended: EpisodeTable) -> None:
+        """Add the rows of a chunk. ``last`` marks last rows; ``ended`` describes the episodes that they end."""
+        start = 0
+        for end, observed in zip(np.flatnonzero(last).tolist(), ended.observed.tolist(), strict=True):
+            self._update(column, start, end + (observed and self.field.placement == "both"))
+            self.episodes.append(digests.of_texts(self._texts) if self.field.kind == "text" else self._hash.digest())
+            self._begin()
+            start = end + 1
+        self._update(column, start, len(last))
 
     def _update(self, column: Column, start: int, stop: int) -> None:
         f = self.field
-        if not isinstance(column, np.ndarray) or column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:
-            raise ExportError(
-                f"{f.name} is read as {getattr(column, 'dtype', type(column).__name__)}, not as {f.dtype}."
-            )
-        self._block.update(arrays.raw(arrays.little_endian(column[start:stop])))
+        if isinstance(column, VideoFrames):
+            files = digests.as_array(map(self._file, column.files))
+            self._hash.update(arrays.raw(digests.video_rows(column.index[start:stop], files)))
+        elif isinstance(column, EncodedFrames):
+            edges = np.concatenate([[0], np.cumsum(column.lengths)])[start : stop + 1]
+            self._hash.update(arrays.raw(digests.of_frames(column.data, edges)))
+        elif isinstance(column, list):
+            self._texts += column[start:stop]
+        elif column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape:
+            raise ExportError(f"{f.name} is read as {column.dtype} {list(column.shape[1:])}, not as {f.dtype}.")
+        else:
+            rows = arrays.little_endian(column[start:stop])
+            self._hash.update(arrays.raw(digests.of_rows(rows) if digests.has_row_digests(f) else rows))
 
-    def _end(self) -> None:
-        self._hashes.append(self._digest())
-        self._begin()
-
-    def _digest(self) -> bytes:
-        return self._block.digest()
-
-    def finish(self) -> list[bytes]:
-        """Return the hashes of all blocks; the last may be shorter."""
-        if self._rows:
-            self._end()
-        return self._hashes
-
-
-class _Texts(_Rows):
-    """The hashes of the blocks of a field of texts."""
-
-    def _begin(self) -> None:
-        self._texts: list[str | None] = []
-        self._rows = 0
-
-    def _update(self, column: Column, start: int, stop: int) -> None:
-        assert isinstance(column, list)
-        self._texts += column[start:stop]
-
-    def _digest(self) -> bytes:
-        return statistics.text_block(self._texts)
-
-
-class _Frames(_Rows):
-    """The hashes of the blocks of encoded images.
-
-    A block's hash begins with the sizes of all of its images. They are those of the content, and are compared: images
-    of a block may be larger than memory.
-    """
-
-    def __init__(self, f: Field, content: Content, start: int) -> None:
-        self._content, self._at = content, start
-        super().__init__(f)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._sizes: Array | None = None
-        self._odd = False
-
-    def _update(self, column: Column, start: int, stop: int) -> None:
-        assert isinstance(column, EncodedFrames)
-        if self._sizes is None:
-            end = min(self._at + BLOCK_ROWS, self._content.num_rows)
-            self._sizes = self._content.frame_sizes(self.field.name, self._at, end)
-            self._block.update(np.ascontiguousarray(self._sizes, "<i8").tobytes())
-        expected = self._sizes[self._rows : self._rows + stop - start]
-        self._odd |= not np.array_equal(column.lengths[start:stop], expected)
-        first = int(column.lengths[:start].sum())
-        data = column.data[first : first + int(column.lengths[start:stop].sum())]
-        for a in range(0, len(data), PIECE):
-            self._block.update(arrays.raw(data[a : a + PIECE]))
-
-    def _end(self) -> None:
-        self._at += self._rows
-        super()._end()
-
-    def _digest(self) -> bytes:
-        return bytes(32) if self._odd else super()._digest()
-
-
-class _Videos(_Rows):
-    """The references of rows to videos, which are numbered when all are known."""
-
-    def __init__(self, f: Field) -> None:
-        super().__init__(f)
-        self.seen: list[tuple[tuple[str, ...], Array]] = []
-
-    def add(self, column: Column, start: int, stop: int) -> None:
-        """Keep rows ``start`` to ``stop`` of a column."""
-        assert isinstance(column, VideoFrames)
-        self.seen.append((column.files, column.index[start:stop].copy()))
-
-
-def _hash_of(f: Field, content: Content, start: int) -> _Rows:
-    if f.codec == "mp4":
-        return _Videos(f)
-    if f.kind == "frames" and f.name in content.fields and content.fields[f.name].kind == "frames":
-        return _Frames(f, content, start)
-    return _Texts(f) if f.kind == "text" else _Rows(f)
-
-
-def _digest(plan: Plan, f: Field, found: _Blocks) -> str:
-    hashes = found.hashes[f.name]
-    if f.name in found.videos:
-        hashes = [*_video_blocks(plan, found.videos[f.name])]
-    return statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array(hashes))
-
-
-def _video_blocks(plan: Plan, seen: Sequence[tuple[tuple[str, ...], Array]]) -> Iterator[bytes]:
-    """Yield the hashes of rows (video, frame), and of the videos in the order in which rows refer to them."""
-    number: dict[str, int] = {}
-    index = []
-    for files, rows in seen:
-        here = np.full(len(files) + 1, -1, np.int32)  # the last stands for no video
-        for n in first_references(rows[:, 0]):
-            here[n] = number.setdefault(files[n], len(number))
-        index.append(np.stack([here[rows[:, 0]], rows[:, 1]], 1).astype(np.int32))
-    yield from statistics.array_blocks(np.concatenate([np.zeros((0, 2), np.int32), *index]))
-    for name in number:
-        with (plan.archive.root / name).open("rb") as file:
-            yield hashlib.file_digest(file, "sha256").digest()
+    def _file(self, name: str) -> bytes:
+        if name not in self._files:
+            with (self._plan.archive.root / name).open("rb") as file:
+                self._files[name] = hashlib.file_digest(file, "sha256").digest()
+        return self._files[name]

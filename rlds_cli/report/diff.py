@@ -18,15 +18,12 @@ from rlds_cli.checks.episodes import episode_keys
 from rlds_cli.checks.findings import Place
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.report.columns import Distribution, distribution, rank
 from rlds_cli.report.summary import of_episodes
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, statistics
-from rlds_cli.store.finish import text_hashes
+from rlds_cli.store import digests
 from rlds_cli.store.manifest import Counts, StoredField
-from rlds_cli.store.statistics import table_digests
 from rlds_cli.ted import Array, BoolArray, Field, IntArray
 from rlds_cli.text import is_below
 
@@ -109,9 +106,9 @@ class FieldDifference:
     """One field in both datasets.
 
     ``a`` and ``b`` are its dtype, shape, placement and codec, the digests hashes of its content; they are None where a
-    dataset lacks the field. If both datasets have the same number of rows, ``blocks`` is the number of blocks of 65,536
-    rows, of which ``differing`` have different hashes, the first of these starting at row ``first_row``. ``deviation``
-    measures the difference of the numbers, if episodes have the same lengths.
+    dataset lacks the field. If both datasets have the same number of episodes, ``differing`` of them have other values,
+    the first of them number ``first``. ``deviation`` measures the difference of the numbers, if episodes have the same
+    lengths.
     """
 
     name: str
@@ -120,9 +117,8 @@ class FieldDifference:
     b: str | None
     digest_a: str | None
     digest_b: str | None
-    blocks: int | None = None
     differing: int | None = None
-    first_row: int | None = None
+    first: int | None = None
     drift: Drift | None = None
     deviation: Deviation | None = None
 
@@ -200,8 +196,6 @@ def compare(
     one, other = Dataset(one.store), Dataset(other.store)
     same = one.fingerprint == other.fingerprint
     found = tuple(_fields(one, other, tolerance))
-    if _grows(one) != _grows(other):  # fingerprints of two kinds
-        same = all(f.change == "same" for f in found) and _same_episodes(one, other)
     return Difference(
         a=_side(one),
         b=_side(other),
@@ -245,7 +239,7 @@ def _fields(a: Dataset, b: Dataset, tolerance: Tolerance) -> Iterator[FieldDiffe
         one, other = stored_a.get(name), stored_b.get(name)
         found = _field(a, b, one, other, name)
         if one and other and alike and found.change in ("content", "type"):
-            ranges = _differing(a, b, one, other) if found.change == "content" else [(0, _num_rows(a))]
+            ranges = _ranges(a, b, one, other) if found.change == "content" else [(0, _num_rows(a))]
             found = replace(found, deviation=deviation(*subjects, name, ranges, tolerance))
         yield found
 
@@ -256,75 +250,52 @@ def _same_lengths(a: Dataset, b: Dataset) -> bool:
 
 def _field(a: Dataset, b: Dataset, one: StoredField | None, other: StoredField | None, name: str) -> FieldDifference:
     kinds = [_kind(ds.schema[name]) if name in ds.schema else None for ds in (a, b)]
-    digests = [f.digest if f else None for f in (one, other)]
-    found = FieldDifference(name, "same", kinds[0], kinds[1], digests[0], digests[1])
+    known = [f.digest if f else None for f in (one, other)]
+    found = FieldDifference(name, "same", kinds[0], kinds[1], known[0], known[1])
     if one is None or other is None:
         return replace(found, change="added" if one is None else "removed")
     if kinds[0] != kinds[1]:
         return replace(found, change="type", drift=_drift(a, b, name))
-    if digests[0] == digests[1]:
+    if known[0] == known[1]:
         return found
-    blocks, differing, first_row = _blocks(a, b, one, other)
-    drift = _drift(a, b, name)
-    return replace(found, change="content", blocks=blocks, differing=differing, first_row=first_row, drift=drift)
+    differ = _differing(a, b, one, other)
+    found = replace(found, change="content", drift=_drift(a, b, name))
+    if differ is None or not differ.any():
+        return found
+    return replace(found, differing=int(differ.sum()), first=int(np.argmax(differ)))
 
 
 def _kind(f: Field) -> str:
     return f"{f.codec or f.dtype} {list(f.shape)} {f.placement}"
 
 
-def _blocks(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> tuple[int | None, int | None, int | None]:
-    """Number of blocks, number of differing blocks, first row of the first of these; None if rows are not as many."""
-    differ = _hashes_differ(a, b, one, other)
-    if differ is None:
-        return None, None, None
-    return len(differ), int(differ.sum()), int(np.argmax(differ)) * statistics.BLOCK_ROWS
-
-
-def _hashes_differ(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
-    """Mask of the blocks of rows that differ; None if the datasets have different numbers of rows."""
-    if _num_rows(a) != _num_rows(b):
+def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> BoolArray | None:
+    """Return a mask of the episodes whose values differ; None if the datasets have other numbers of episodes."""
+    if a.num_episodes != b.num_episodes:
         return None
-    hashes = [_hashes(ds, f) for ds, f in ((a, one), (b, other))]
-    if hashes[0].shape != hashes[1].shape:  # not as many videos
-        return None
-    return np.asarray((hashes[0] != hashes[1]).reshape(len(hashes[0]), -1).any(axis=1))
+    x, y = (ds.store.digests(f.name)[ds.episodes.index] for ds, f in ((a, one), (b, other)))
+    return np.asarray((x != y).any(axis=1))
 
 
 def _num_rows(ds: Dataset) -> int:
     return ds.num_steps + ds.num_episodes
 
 
-def _grows(ds: Dataset) -> bool:
-    return ds.generation is not None
-
-
 def _with_digest(ds: Dataset, f: StoredField) -> StoredField:
-    """Return a field of a dataset that grows with the digest of its rows, which the manifest cannot have."""
-    if not _grows(ds):
+    """Return a field with the digest of the episodes of the dataset; the manifest of a growing one has none."""
+    if ds.generation is None:
         return f
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, _hashes(ds, f))
-    return replace(f, digest=digest)
+    return replace(f, digest=digests.of_field(f, ds.store.digests(f.name)[ds.episodes.index]))
 
 
-def _hashes(ds: Dataset, f: StoredField) -> Array:
-    """Return the hashes of a field's blocks of rows; of a dataset that grows, they are computed."""
-    if not _grows(ds):
-        return arrays.read(ds.store.beside("digests", *f.path.split("/")))
-    rows = Rows(ds)
-    if f.kind == "text":
-        return text_hashes(rows.between(f.name, 0, len(rows)), ds.store.strings(f.name)[:-1].tolist())
-    blocks = ((a, min(a + statistics.BLOCK_ROWS, len(rows))) for a in statistics.blocks(len(rows)))
-    return statistics.as_array(statistics.array_block(rows.between(f.name, a, b)) for a, b in blocks)
-
-
-def _differing(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
-    """The ranges of rows of differing blocks; all rows if there are no hashes to compare."""
-    differ = _hashes_differ(a, b, one, other)
+def _ranges(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:
+    """Return the rows of differing episodes of equal lengths, as runs; all rows if episodes do not correspond."""
+    differ = _differing(a, b, one, other)
     if differ is None:
         return [(0, _num_rows(a))]
-    starts = np.flatnonzero(differ) * statistics.BLOCK_ROWS
-    return [(int(start), min(int(start) + statistics.BLOCK_ROWS, _num_rows(a))) for start in starts]
+    edges = np.concatenate([[0], np.cumsum(a.episodes["length"] + 1)])
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], differ, [False]]).astype(np.int8)))
+    return [(int(edges[i]), int(edges[j])) for i, j in changes.reshape(-1, 2)]
 
 
 def _drift(a: Dataset, b: Dataset, name: str) -> Drift | None:
@@ -362,7 +333,7 @@ def _greatest(x: Any) -> float:
 
 def _same_episodes(a: Dataset, b: Dataset) -> bool:
     """Compare the columns of the episode tables that are content: all except sources, sums and counts."""
-    return table_digests(a.store.table()) == table_digests(b.store.table())
+    return digests.of_table(a.store.table()) == digests.of_table(b.store.table())
 
 
 def _episodes(a: Dataset, b: Dataset) -> EpisodesDifference | None:
