@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.growing.store import GrowingStore
-from rlds_cli.store import episode_table
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.ted import Array, EpisodeTable, IntArray
+from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 
 class EndToEndStore(GrowingStore):
@@ -33,7 +33,7 @@ class EndToEndStore(GrowingStore):
         self.path, self.generation, self.head, self.fields = store.path, store.generation, store.head, store.fields
         self._stored = store._stored
         self._own_columns: dict[str, StoredColumn] = {}
-        self._stats = {}
+        self._stats, self._fingerprint = {}, None
         length = store.episodes["length"][self._numbers]
         self._starts: IntArray = np.cumsum(length + 1) - (length + 1)
         self._total = int((length + 1).sum())
@@ -46,6 +46,11 @@ class EndToEndStore(GrowingStore):
         """The manifest at this generation, with the number of rows of the episodes that are kept."""
         m = self._of.manifest
         return replace(m, counts=replace(m.counts, rows=self._total))
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """That of the generation, marked: rows are counted otherwise than there."""
+        return f"{self._of.version}+joined"
 
     def newest(self) -> GrowingStore:
         """Return the newest generation, which may have gaps."""
@@ -67,9 +72,9 @@ class EndToEndStore(GrowingStore):
         """Names of the user's own episode columns."""
         return self._of.own_columns
 
-    def _read_own_column(self, name: str) -> StoredColumn:
-        values = self._of.own_column(name).scalars()
-        return episode_table.typed([values[k] for k in self._numbers.tolist()], name)
+    def _values(self, name: str) -> list[Scalar]:
+        values = self._of._values(name)
+        return [values[k] for k in self._numbers.tolist()]
 
     @property
     def sources(self) -> tuple[dict[str, Any], ...]:
@@ -89,8 +94,14 @@ class EndToEndStore(GrowingStore):
         return self._of.strings(name)
 
     def digest_of(self, k: int) -> bytes:
-        """Return the recorded digest of episode ``k``."""
+        """Return the hash of episode ``k``, see `GrowingStore.digest_of`."""
         return self._of.digest_of(int(self._numbers[k]))
+
+    def _digests(self) -> Digests:
+        return self._of._digests()[self._numbers]
+
+    def _fingerprint_of(self, index: IntArray) -> str:
+        return self._of._fingerprint_of(self._numbers[index])
 
 
 class JoinedRows:

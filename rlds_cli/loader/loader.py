@@ -475,11 +475,10 @@ class Loader:
             anchors=self.anchors,
             seed=self.seed,
             order_version=self.order_version,
+            content=None if self._live is None else self._live.version(held),
         )
-        if self._live is None:
-            return mine
-        mine |= {"fingerprint": self._live.fingerprint(held)}
-        return mine | {"weights": f"{mine['weights']}, live"} if "weights" in mine else mine
+        live = self._live is not None and "weights" in mine
+        return mine | {"weights": f"{mine['weights']}, live"} if live else mine
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""

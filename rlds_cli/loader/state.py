@@ -19,14 +19,24 @@ _MIXED = ("members", "weights")  # only mixtures have these
 
 
 def identity(
-    dataset: Dataset | Mixture, *, sampler: Sampler, window: Window, anchors: Anchors, seed: int, order_version: int
+    dataset: Dataset | Mixture,
+    *,
+    sampler: Sampler,
+    window: Window,
+    anchors: Anchors,
+    seed: int,
+    order_version: int,
+    content: str | None = None,
 ) -> dict[str, Any]:
-    """Return what decides the order of samples: a position of another order means nothing."""
+    """Return what decides the order of samples: a position of another order means nothing.
+
+    ``content`` stands for the fingerprint of a live loader, whose dataset has many.
+    """
     mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
         "order": order_version,
         "dataset": dataset.id,
-        "fingerprint": dataset.fingerprint,
+        "fingerprint": dataset.fingerprint if content is None else content,
         "sampler": repr(sampler),
         "window": repr(window),
         "anchors": anchors,

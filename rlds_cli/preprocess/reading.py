@@ -244,10 +244,10 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: Path, fingerprint: str) -> tuple[Store, EpisodeTable]:
+def _opened(path: Path, version: str) -> tuple[Store, EpisodeTable]:
     """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
     store = Store(path)
-    if store.manifest.fingerprint != fingerprint:
+    if store.version != version:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
     return store, store.table()
 
@@ -260,7 +260,7 @@ class SourceReader:
             self.store: Store = dataset.store
             self._table = dataset.store.whole_table()
         else:
-            self.store, self._table = _opened(dataset.path, dataset.manifest.fingerprint)
+            self.store, self._table = _opened(dataset.path, dataset.store.version)
         self._index = dataset.episodes.index
         self._arrays: dict[tuple[str, str], Array | Compressed] = {}  # by field, and directory in that of the field
 

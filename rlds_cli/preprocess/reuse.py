@@ -35,7 +35,7 @@ Digests = npt.NDArray[np.uint8]  # [episodes, 32]
 
 
 def digests_of(task: Task) -> Digests:
-    """Return the digests of the episodes of a task, whose dataset grows."""
+    """Return the hashes of the episodes of a task, whose dataset grows."""
     store = task.dataset.store
     assert isinstance(store, GrowingStore)
     found = b"".join(store.digest_of(k) for k in task.dataset.episodes.index.tolist())

@@ -39,7 +39,7 @@ _GROUPS = {1: "blocks", 2: "groups"}  # by format: member, and directory, of the
 _NONE = "0" * 64
 _OWN = b'"sha256": "%s"'
 _SHA = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT = re.compile(r"rlds(?P<kind>[12]):[0-9a-f]{64}")
+_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
 _LARGEST = 1 << 50  # bytes of a file or an object
@@ -182,10 +182,9 @@ def _check_own(text: bytes, told: Any) -> None:
 def _index(content: dict[str, Any], format: int) -> Index:
     id = str(ids.parse(_text(content.get("id"), "id")))
     fingerprint = _text(content.get("fingerprint"), "fingerprint")
-    kind = _FINGERPRINT.fullmatch(fingerprint)
     generation = content.get("generation")
-    if kind is None or (kind["kind"] == "2") != (generation is not None):
-        raise ValueError("a fingerprint that is none, or of another kind of dataset")
+    if _FINGERPRINT.fullmatch(fingerprint) is None:
+        raise ValueError("an invalid fingerprint")
     objects = tuple(_object(o, format) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
     if len({o.sha256 for o in objects}) != len(objects):
         raise ValueError("an object occurs twice")

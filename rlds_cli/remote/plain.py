@@ -107,7 +107,7 @@ def _growing(head: plain_growing.Head, document: bytes) -> Plain:
     files = [File(path, len(data), ()) for path, data in head.small.items()]
     files += [File(path, size, ()) for path, size in head.segments.items()]
     digest = hashlib.sha256(document).hexdigest()
-    index = Index(m.id, g.fingerprint, g.number, digest, (), Object(_NONE, 0), tuple(files), m.rlds_version)
+    index = Index(m.id, head.fingerprint, g.number, digest, (), Object(_NONE, 0), tuple(files), m.rlds_version)
     return Plain(index, head.small, {})
 
 

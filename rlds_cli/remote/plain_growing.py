@@ -1,8 +1,7 @@
 """A plain copy of a dataset that grows: which generation is whole in it, and the episodes that are checked together.
 
-A copy may have been made while the dataset grew. Each record of a generation has a checksum, and names the hash of the
-digests of its episodes, so the logs of a generation are those of its commit, or are refused. Rows are compared with the
-digests of their episodes.
+A copy may have been made while the dataset grew. Each record of a generation has a checksum, and a hash of the logs, so
+the logs of a generation are those of its commit, or are refused. Rows are compared with the digests of their episodes.
 """
 
 from __future__ import annotations
@@ -10,30 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NewerFormat, RldsError, WrongFingerprint
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
-from rlds_cli.growing import content as contents
 from rlds_cli.growing import logs, records, segments
+from rlds_cli.growing.store import GrowingStore
 from rlds_cli.growing.verification import wrong_columns
 from rlds_cli.remote.cache import Stats, Take
 from rlds_cli.remote.content import Content
 from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.plain_units import gone
 from rlds_cli.remote.units import Sink, Span, Units, stream
-from rlds_cli.store import arrays, generations, manifest, sealing
+from rlds_cli.store import arrays, digests, generations, manifest, sealing
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import field_of
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray
 
 _UNIT = 8 << 20  # bytes of the rows of episodes that are checked together
 _BACK = 16  # generations that are tried
@@ -46,6 +44,7 @@ class Head:
 
     manifest: Manifest
     generation: Generation
+    fingerprint: str
     small: dict[str, bytes]
     segments: dict[str, int]
 
@@ -71,15 +70,18 @@ def read_head(objects: Objects, document: bytes, stats: Stats, directory: Path) 
     cut = range(0, len(found.data) - generations.BYTES + 1, generations.BYTES)
     known = [(k, generations.unpacked(found.data[at : at + generations.BYTES])) for k, at in enumerate(cut)]
     whole = [g for k, g in known if g is not None and g.number == k]
-    wanted = [g for g in reversed(whole) if where.matches(g.fingerprint)][:_BACK]
-    if whole and not wanted:
-        raise WrongFingerprint(f"{where} has {short(whole[-1].fingerprint)}, and {where.pin} was asked for.")
-    why = f"{generations.FILE} has no whole record"
-    for g in wanted:
+    why, other = f"{generations.FILE} has no whole record", ""
+    for g in list(reversed(whole))[:_BACK]:
         try:
-            return _head(objects, document, g, found.data, stats, directory)
+            head = _head(objects, document, g, found.data, stats, directory)
         except (_NotWhole, DownloadFailed) as e:
             why = str(e).rstrip(".") if why.startswith(generations.FILE) else why  # that of the newest one
+            continue
+        if where.matches(head.fingerprint):
+            return head
+        other = other or head.fingerprint
+    if other:
+        raise WrongFingerprint(f"{where} has {short(other)}, and {where.pin} was asked for.")
     raise DamagedDataset(
         f"{where} is a copy of a dataset that grows, and no generation that {generations.FILE} names is whole: {why}. "
         "It was copied while it was written, or is damaged.",
@@ -101,11 +103,6 @@ def _head(
     small = {
         sealing.MANIFEST: document,
         generations.FILE: log[: (g.number + 1) * generations.BYTES],
-        logs.EPISODES: _read(objects, logs.EPISODES, g.episodes * logs.EPISODE.itemsize, stats),
-        logs.DEPARTED: _read(objects, logs.DEPARTED, g.departed * 8, stats),
-        logs.ABOUT: _read(objects, logs.ABOUT, g.about, stats),
-        logs.SOURCES: _read(objects, logs.SOURCES, g.sources, stats),
-        logs.STRINGS: _read(objects, logs.STRINGS, g.strings, stats),
         logs.FREED: 2 * g.departed.to_bytes(8, "little"),
         **dict.fromkeys((logs.READERS, logs.WRITERS, logs.COMMIT), b""),
     }
@@ -113,13 +110,18 @@ def _head(
         safe_files.write_bytes(directory / name, data)
     try:
         m = manifest.read(directory)
+        for name, size in logs.sizes(g, len(m.fields)).items():
+            small[name] = _read(objects, name, size, stats)
+            safe_files.write_bytes(directory / name, small[name])
         fields = [field_of(f) for f in m.fields]
-        kept, sums = _checked(directory, g, fields)
+        kept = _checked(directory, g, len(fields))
+        fingerprint = GrowingStore(directory, check=False).fingerprint()
     except NewerFormat:
+        raise
+    except DownloadFailed:
         raise
     except RldsError as e:
         raise _NotWhole(e.message.replace(f"{directory}/", "")) from e
-    small[contents.FILE] = contents.file_with(g.number, sums)
     rows = int(m.growing["segment_rows"])
     sizes = {}
     for stored, f in zip(m.fields, fields, strict=True):
@@ -131,7 +133,7 @@ def _head(
             small[f"{group.as_posix()}/zarr.json"] = _group(directory)
         for number in segments.touched(kept["start"], kept["length"], rows) if width else ():
             sizes[segments.file_of(Path(stored.path), number, 1 + len(shape)).as_posix()] = rows * width
-    return Head(m, g, small, sizes)
+    return Head(m, g, fingerprint, small, sizes)
 
 
 def _group(directory: Path) -> bytes:
@@ -145,27 +147,27 @@ def _read(objects: Objects, name: str, size: int, stats: Stats) -> bytes:
     return data
 
 
-def _checked(directory: Path, g: Generation, fields: Sequence[Field]) -> tuple[Array, contents.Sums]:
-    """Return the records of the episodes that are kept, and the sums of their digests, which the generation names."""
+def _checked(directory: Path, g: Generation, fields: int) -> Array:
+    """Return the records of the kept episodes; refuse logs that are not those of the generation."""
+    known = [generations.at(directory, number) for number in range(g.number + 1)]
+    number = logs.broken(directory, known, fields)
+    if number is not None:
+        raise DamagedDataset(f"the logs are not those that generation {number:,} wrote")
     found = logs.read_episodes(directory, g.first_episode, g.episodes)
     logs.check_episodes(found, (g.first_row, 0), g.rows, 1 << 31, directory)
-    kept = _kept(directory, g)
-    sums = contents.changed(contents.no_sums(), (bytes(d) for d in kept["digest"]))
-    if contents.content(fields, sums) != g.content:
-        what = f"{logs.EPISODES} or {logs.DEPARTED}"
-        raise DamagedDataset(f"{what} does not have the fingerprint of generation {g.number:,}")
+    kept = logs.read_episodes(directory, 0, g.episodes)[_kept(directory, g)]
     left = generations.counts_of(records.counted(g, kept[:0], kept))
     if any(count for name, count in left.items() if name != "rows"):
         raise DamagedDataset(f"{logs.EPISODES} does not add up to the counts of generation {g.number:,}")
-    return kept, sums
+    return kept
 
 
-def _kept(directory: Path, g: Generation) -> Array:
-    """Return the records of the episodes that are kept."""
+def _kept(directory: Path, g: Generation) -> BoolArray:
+    """Return which episodes are kept."""
     stays = np.ones(g.episodes, bool)
     stays[logs.read_departed(directory, g.departed, episodes=g.episodes)] = False
     stays[: g.first_episode] = False
-    return logs.read_episodes(directory, 0, g.episodes)[stays]
+    return stays
 
 
 class EpisodeUnits(Units):
@@ -184,7 +186,9 @@ class EpisodeUnits(Units):
         self._segment_rows = int(m.growing["segment_rows"])
         paths = {f.name: f.path for f in m.fields}
         self._fields = {f.name: (f, paths[f.name]) for f in sorted(map(field_of, m.fields), key=lambda f: f.name)}
-        self._records = _kept(of.path, g)
+        kept = _kept(of.path, g)
+        self._records = logs.read_episodes(of.path, 0, g.episodes)[kept]
+        self._digests = logs.read_digests(of.path, 0, g.episodes, len(m.fields))[kept]
         self._texts: dict[str, list[str | None]] = {}
         for name, text in logs.read_strings(of.path, 0, g.strings):
             self._texts.setdefault(name, []).append(text)
@@ -273,21 +277,23 @@ class EpisodeUnits(Units):
         for name, (f, path) in self._fields.items():
             dtype, shape = segments.stored_row(f)
             keeps = f.kind == "text" or (name in (REWARD, *FLAGS) and not shape)
-            rows = _Rows(episodes, first, self._width(f), keeps=keeps)
+            rows = _Rows(f, episodes, first, self._width(f), keeps=keeps)
             for s in self._spans(f, path, first, stop):
                 span += 1
                 stream(self._of, s.path, s.start, s.stop, partial(rows.take, partial(sink, span)))
+            count = digests.counted(f, episodes["length"], episodes["num_observed"]).tolist()
             for k, (digest, data) in enumerate(rows.found()):
                 values = np.frombuffer(data, dtype.newbyteorder("<"))
                 if f.kind == "text":
                     texts = self._as_texts(name, values)
                     if texts is None:
                         return False
-                    digest = hashlib.sha256(json.dumps(texts).encode()).digest()
+                    digest = digests.of_texts(texts[: count[k]])
                 elif keeps:
                     small[k][name] = values
                 hashes[k].append(digest)
-        return all(map(self._is_right, episodes, hashes, small))
+        recorded = self._digests[self._first[number] : self._first[number + 1]]
+        return all(map(self._is_right, episodes, recorded, hashes, small))
 
     def _as_texts(self, name: str, codes: IntArray) -> list[str | None] | None:
         """Return the texts of codes, None for -1; None if a code is beyond them."""
@@ -296,30 +302,25 @@ class EpisodeUnits(Units):
             return None
         return [None if c < 0 else texts[c] for c in codes.tolist()]
 
-    def _is_right(self, e: Array, hashes: Sequence[bytes], small: dict[str, Array]) -> bool:
-        about: Mapping[str, Any] = {}
-        if e["about_bytes"]:
-            at = int(e["about"])
-            about = logs.about_of(
-                logs.read_part(self._of.path / logs.ABOUT, at, at + int(e["about_bytes"])), self._of.path
-            )
-        numbers = (int(e[name]) for name in ("length", "end", "num_observed"))
-        seed = int(e["seed"]) if e["has_seed"] else None
-        head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
-        digest = contents.digest_of(head, hashes)
+    @staticmethod
+    def _is_right(e: Array, recorded: Array, hashes: Sequence[bytes], small: dict[str, Array]) -> bool:
         columns = {name: e[name].reshape(1) for name in ("total_reward", "num_terminated", "num_done")}
-        return digest == bytes(e["digest"]) and wrong_columns(columns, 0, small, int(e["length"])) is None
+        return b"".join(hashes) == recorded.tobytes() and wrong_columns(columns, 0, small, int(e["length"])) is None
 
 
 class _Rows:
     """Cuts the rows of one field into those of episodes, as they come; what lies between is given as zeros."""
 
-    def __init__(self, episodes: Array, first: int, width: int, *, keeps: bool) -> None:
+    def __init__(self, f: Field, episodes: Array, first: int, width: int, *, keeps: bool) -> None:
         starts = (episodes["start"] - first) * width
+        count = digests.counted(f, episodes["length"], episodes["num_observed"])
         self._starts, self._stops = starts.tolist(), (starts + (episodes["length"] + 1) * width).tolist()
+        self._hashed = (starts + count * width).tolist()  # the end of what counts
         self._hashes = [hashlib.sha256() for _ in self._starts]
         self._kept = [bytearray() for _ in self._starts] if keeps else []
         self._at = self._k = 0
+        self._width = width if digests.has_row_digests(f) else 0  # of rows with digests of their own
+        self._row = bytearray()
 
     def take(self, sink: Callable[[Chunk], object], data: Chunk) -> None:
         """Take the next bytes, and give them to ``sink``."""
@@ -330,7 +331,7 @@ class _Rows:
                 sink(bytes(len(part)))
             else:
                 part = left[: self._stops[self._k] - self._at]
-                self._hashes[self._k].update(part)
+                self._hash(part[: max(0, self._hashed[self._k] - self._at)])
                 if self._kept:
                     self._kept[self._k] += part
                 sink(part)
@@ -338,7 +339,20 @@ class _Rows:
             if self._at == self._stops[self._k]:
                 self._k += 1
 
+    def _hash(self, data: memoryview) -> None:
+        h = self._hashes[self._k]
+        if not self._width:
+            h.update(data)
+            return
+        while data:
+            part = data[: self._width - len(self._row)]
+            self._row += part
+            data = data[len(part) :]
+            if len(self._row) == self._width:
+                h.update(hashlib.sha256(self._row).digest())
+                self._row.clear()
+
     def found(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the sha256 of the rows of each episode, and these rows if they are kept."""
+        """Yield the digest of the rows of each episode, and all its rows if they are kept."""
         for k, h in enumerate(self._hashes):
             yield h.digest(), bytes(self._kept[k]) if self._kept else b""

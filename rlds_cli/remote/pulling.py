@@ -26,7 +26,7 @@ from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerpri
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.growing.verification import verify_directory as verify_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
@@ -132,7 +132,7 @@ def pull(
         with exclusive(place, id, progress):
             here = home.find(id, where)
             if here is not None and _has(here, index) and not force:
-                origins.record(place, id, _origin(address, index))
+                origins.record(place, id, _origin(address, index, here))
                 return here
             if here is not None:
                 _check_replaceable(here, place, id, address, index, force)
@@ -142,7 +142,7 @@ def pull(
                     _complete(objects, index, id, place, progress)
                 else:
                     _fetch_and_publish(objects, index, id, place, here, progress)
-            origins.record(place, id, _origin(address, index))
+            origins.record(place, id, _origin(address, index, target))
     progress(Event(str(id), "ready", note=f"downloaded from {address}"))
     return target
 
@@ -157,8 +157,9 @@ def _id(index: Index, as_: str | None, address: Address) -> DatasetId:
     return id
 
 
-def _origin(address: Address, index: Index) -> Origin:
-    return Origin(str(address), index.fingerprint, index.generation, pulled=True)
+def _origin(address: Address, index: Index, here: Path) -> Origin:
+    version = None if index.generation is None else generations.last(here).version
+    return Origin(str(address), index.fingerprint, index.generation, version, pulled=True)
 
 
 def _has(here: Path, index: Index) -> bool:
@@ -168,7 +169,7 @@ def _has(here: Path, index: Index) -> bool:
             return False
         if index.generation is not None and generations.last(here).number != index.generation:
             return False
-        return manifest.read(here).fingerprint == index.fingerprint
+        return fingerprint_of(here) == index.fingerprint
     except DamagedDataset:
         return False
 
@@ -183,7 +184,7 @@ def _check_replaceable(here: Path, place: Home, id: DatasetId, address: Address,
     if known is not None and known.pulled and known.address == str(address) and index.generation is not None:
         with suppress(DamagedDataset):
             now = generations.last(here)
-            if (now.number, now.fingerprint) == (known.generation, known.fingerprint):
+            if (now.number, now.version) == (known.generation, known.version):
                 return
     raise NameTaken(
         f"{id} is here with other content than {address} has.",
