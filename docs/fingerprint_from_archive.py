@@ -14,26 +14,26 @@ TERMINATED, TRUNCATED, CUT = 0, 1, 2
 NAMES = {"observations": "observation", "actions": "action", "rewards": "next/reward", "terminals": "next/terminated"}
 
 
-def digest(name, placement, values):
-    """A line that describes a column, then the sha256 of each 65,536 rows of it."""
-    line = [name, values.dtype.name, list(values.shape[1:]), placement, "array"]
-    h = hashlib.sha256(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-    for first in range(0, len(values), 65536):
-        h.update(hashlib.sha256(np.ascontiguousarray(values[first : first + 65536])).digest())
-    return h.digest()
+def sha256(values):
+    """Hash of the raw bytes of an array."""
+    return hashlib.sha256(np.ascontiguousarray(values)).digest()
 
 
-def spread(values, ends, final=None):
-    """T+1 rows of each episode's T: the last is the final observation, its own row again, or zeros."""
-    out = []
-    for first, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
-        rows = values[first : end + 1]
-        out += [rows, np.zeros_like(rows[-1:]) if final is None else final[end : end + 1]]
-    return np.concatenate(out)
+def digest(name, shape, dtype, placement, content):
+    """Hash of a column: of a line that describes it, and of its content."""
+    line = json.dumps([name, dtype.name, list(shape), placement, "array", None], separators=(",", ":"))
+    return hashlib.sha256(line.encode() + b"\n" + content).digest()
 
 
-def columns(f):
-    """All columns of a flat HDF5 file as TED has them, and the episode table."""
+def episode_digest(rows):
+    """Hash of one episode of a field; rows of 4 KiB and more are hashed one by one."""
+    if rows[:1].nbytes < 4096:
+        return sha256(rows)
+    return hashlib.sha256(b"".join(map(sha256, rows))).digest()
+
+
+def episodes(f):
+    """The rows of each field of a flat HDF5 file, episode by episode, and the episode table."""
     found = []
     f.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
     number = len(f["actions"])
@@ -43,32 +43,40 @@ def columns(f):
     ends = np.flatnonzero(over)
     if not over[-1]:
         ends = np.append(ends, number - 1)  # the file stops in the middle of an episode
-    finals = f["next_observations"][:] if "next_observations" in f else f["observations"][:]
+    starts, stops = np.concatenate([[0], ends[:-1] + 1]), ends + 1
     table = {
-        "length": np.diff(ends, prepend=-1),
+        "length": stops - starts,
         "end": np.select([terminals[ends], timeouts[ends]], [TERMINATED, TRUNCATED], CUT).astype(np.uint8),
     }
-    table["start"] = np.cumsum(table["length"] + 1) - table["length"] - 1
     table["num_observed"] = table["length"] + ("next_observations" in f)
-    rows = {}
+    fields = {}
     for name in set(per_row) - {"next_observations", "timeouts"}:
         values = f[name][:]
         if name in ("rewards", "terminals"):
             values = values.reshape(-1)
-        ted = NAMES.get(name, name.replace("infos", "info", 1))
-        rows[ted] = spread(terminals if name == "terminals" else values, ends, finals if ted == "observation" else None)
+        values = terminals if name == "terminals" else values
+        fields[NAMES.get(name, name.replace("infos", "info", 1))] = [
+            values[a:b] for a, b in zip(starts, stops, strict=True)
+        ]
     truncated = np.zeros(number, bool)
     truncated[ends] = timeouts[ends] | ~terminals[ends]  # an episode that is just cut is truncated, too
-    rows["next/truncated"] = spread(truncated, ends)
-    return rows, table
+    fields["next/truncated"] = [truncated[a:b] for a, b in zip(starts, stops, strict=True)]
+    if "next_observations" in f:  # the last one is recorded as well
+        final = f["next_observations"][:][ends]
+        fields["observation"] = [np.concatenate([v, final[[k]]]) for k, v in enumerate(fields["observation"])]
+    return fields, table
 
 
 def fingerprint(f):
     """Hash of the digests of the fields by name, then of the columns of the episode table by name."""
-    rows, table = columns(f)
-    placement = {name: "next" if name.startswith("next/") else "root" for name in rows} | {"observation": "both"}
-    digests = [digest(name, placement[name], rows[name]) for name in sorted(rows)]
-    digests += [digest(name, "episode", table[name]) for name in sorted(table)]
+    fields, table = episodes(f)
+    placement = {name: "next" if name.startswith("next/") else "root" for name in fields} | {"observation": "both"}
+    digests = []
+    for name, values in sorted(fields.items()):
+        hashes = b"".join(map(episode_digest, values))
+        digests.append(digest(name, values[0].shape[1:], values[0].dtype, placement[name], hashes))
+    for name, column in sorted(table.items()):
+        digests.append(digest(name, (), column.dtype, "episode", column.tobytes()))
     return "rlds1:" + hashlib.sha256(b"".join(digests)).hexdigest()
 
 

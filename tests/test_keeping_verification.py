@@ -28,7 +28,7 @@ from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.integrity import Verification, verify_directory
 
-STEPS = 70_000  # two blocks
+STEPS = 70_000
 
 
 def make(ref: str = "local/x", **more: Any) -> Dataset:
@@ -70,37 +70,38 @@ def test_whole(store: Any) -> None:
     assert v.bytes >= 70_000 * (12 + 8 + 8 + 2 + 4)
 
 
-def test_the_block_that_differs_is_named() -> None:
+def test_the_episodes_that_differ_are_named() -> None:
     ds = make()
     file = ds.path / "observation/c/0/0"
     write(file, 100, b"\xff")
     v = verify("local/x")
-    assert found(v) == "observation: bytes 0-786,431 differ"  # 65,536 rows of 12 bytes
-    assert v.problems[0].rows == (0, 65_536)
+    assert found(v) == "observation: episode 0 differs"
+    assert v.problems[0].episodes == (0, 1)
     assert v.fingerprint is not None
     assert v.fingerprint != ds.fingerprint
-    write(file, 12 * 65_536, b"\xff")
-    assert found(verify("local/x")) == "observation: bytes 0-840,239 differ"  # 70,020 rows
-    shutil.rmtree(ds.path)
-    write(make(force=True).path / "observation/c/0/0", 12 * 65_536, b"\xff")
-    assert found(verify("local/x")) == "observation: bytes 786,432-840,239 differ"
+    write(file, 12 * (STEPS + 1), b"\xff")
+    assert found(verify("local/x")) == "observation: episodes 0-1 differ"
+
+
+def test_rows_that_do_not_count_are_not_compared() -> None:
+    ds = make()
+    write(ds.path / "action/c/0", 8 * STEPS, b"\x55")  # the row behind the last step of the first episode
+    assert verify("local/x").ok
 
 
 @pytest.mark.slow
 def test_every_bit_of_a_small_dataset_counts() -> None:
     ds = create("local/s", [{"observation": np.arange(4.0), "action": np.arange(3), "next": {"terminated": True}}])
-    covered = [
-        p
-        for f in ("observation", "action", "next/terminated", "next/truncated")
-        for p in (ds.path / f / "c").rglob("*")
-    ]
-    for file in (p for p in covered if p.is_file()):
-        good = file.read_bytes()
-        file.chmod(0o644)
-        for at in range(len(good)):
-            file.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
-            assert not verify_directory(ds.path).ok, (file, at)
-        file.write_bytes(good)
+    widths = {"observation": 8, "action": 8, "next/terminated": 1, "next/truncated": 1}
+    for name, width in widths.items():
+        last = range(0) if name == "observation" else range(3 * width, 4 * width)  # a row that is no step
+        for file in (p for p in (ds.path / name / "c").rglob("*") if p.is_file()):
+            good = file.read_bytes()
+            file.chmod(0o644)
+            for at in sorted({*range(len(good))} - {*last}):
+                file.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+                assert not verify_directory(ds.path).ok, (file, at)
+            file.write_bytes(good)
     assert verify("local/s").ok
 
 
@@ -115,9 +116,9 @@ def test_every_bit_of_a_small_dataset_counts() -> None:
         (lambda p: edit(p / "action/zarr.json", codecs=[]), r"action: zarr.json does not describe the file"),
         (lambda p: write(p / "digests/action/c/0/0", 3, b"\x55\x55"), r"digests of action: are not those"),
         (lambda p: shutil.rmtree(p / "digests"), r"digests of action"),
-        (lambda p: write(p / "info/word/c/0", 0, struct.pack("<i", 9)), r"info/word: rows 0-65,535 have codes"),
-        (lambda p: write(p / "info/word/c/0", 0, struct.pack("<i", 1)), r"info/word: rows 0-65,535 differ"),
-        (lambda p: write(p / "text/info/word/bytes/c/0", 0, b"X"), r"info/word: rows 0-70,019 differ"),
+        (lambda p: write(p / "info/word/c/0", 0, struct.pack("<i", 9)), r"info/word: episode 0 has codes"),
+        (lambda p: write(p / "info/word/c/0", 0, struct.pack("<i", 1)), r"info/word: episode 0 differs"),
+        (lambda p: write(p / "text/info/word/bytes/c/0", 0, b"X"), r"info/word: episodes 0-2 differ"),
         (lambda p: (p / "zarr.json").write_text("{}"), r"manifest: .*is not the manifest of a dataset"),
         (lambda p: shutil.rmtree(p / "episodes"), r"episodes: "),
         (lambda p: (p / "episodes/length/c/0").unlink(), r"episodes: .*length/c/0 is missing"),
@@ -168,7 +169,7 @@ def test_flags_that_disagree_with_the_table() -> None:
     m = json.loads((ds.path / "zarr.json").read_text())
     write(ds.path / "next/terminated/c/0", 70_010, b"\0")  # the last step of the second episode
     problems = found(verify("local/x"))
-    assert "next/terminated: bytes 65,536-70,019 differ" in problems
+    assert "next/terminated: episode 1 differs" in problems
     assert "episodes/end: episode 1 has flags that contradict its end" in problems
     assert m["attributes"]["rlds"]["id"] == "local/x"
 
@@ -180,7 +181,7 @@ def test_frames(tmp_path: Path) -> None:
     pixels = built.directory / "observation/pixels"
     data = (pixels / "bytes/c/0").read_bytes()
     (pixels / "bytes/c/0").write_bytes(b"\xff" + data[1:])
-    assert found(verify_directory(built.directory)) == "observation/pixels: rows 0-84 differ"
+    assert found(verify_directory(built.directory)) == "observation/pixels: episode 0 differs"
     (pixels / "bytes/c/0").write_bytes(data)
     offsets = (pixels / "offsets/c/0").read_bytes()
     (pixels / "offsets/c/0").write_bytes(offsets[:8] + struct.pack("<q", 99) + offsets[16:])

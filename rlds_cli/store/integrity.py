@@ -276,7 +276,7 @@ class _HashedRows:
         if f.kind == "frames" and f.codec != VIDEO:
             offsets = np.array(read_range(self._path / "offsets", a, b + 1))
             if (np.diff(offsets) < 0).any():
-                raise DamagedDataset("have decreasing offsets")
+                raise DamagedDataset("has decreasing offsets")
             data = self._read(self._path / "bytes", int(offsets[0]), int(offsets[-1]), 1)
             return digests.of_frames(data, offsets - offsets[0])
         dtype, shape = stored_row(f)
@@ -284,14 +284,14 @@ class _HashedRows:
         rows = self._read(self._path, a, b, width).view(dtype).reshape(b - a, *shape)
         if f.codec == VIDEO:
             if len(rows) and not -1 <= rows[:, 0].min() <= rows[:, 0].max() < len(self._files):
-                raise DamagedDataset(f"refer to videos beyond the {len(self._files):,}")
+                raise DamagedDataset(f"refers to videos beyond the {len(self._files):,}")
             return digests.video_rows(rows, self._files)
         return digests.of_rows(rows) if digests.has_row_digests(f) else rows
 
     def _codes(self, a: int, b: int) -> Array:
         codes = self._read(self._path, a, b, 4).view(np.int32)
         if len(codes) and not -1 <= codes.min() <= codes.max() < len(self._texts) - 1:
-            raise DamagedDataset(f"have codes beyond the {max(0, len(self._texts) - 1):,} texts")
+            raise DamagedDataset(f"has codes beyond the {max(0, len(self._texts) - 1):,} texts")
         return codes
 
     def _hash_files(self, directory: Path) -> digests.Digests:
@@ -473,7 +473,7 @@ def _differences(
     if not intact or stored.shape != found.shape:
         return [Problem(f.name, "differs from its digest in the manifest; its episodes' digests are damaged too")]
     bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
-    return [Problem(f.name, "differ", episodes=(first, last + 1)) for first, last in _runs(bad)]
+    return [Problem(f.name, "differ" + "s" * (first == last), episodes=(first, last + 1)) for first, last in _runs(bad)]
 
 
 def _row_digests(
