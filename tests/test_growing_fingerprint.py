@@ -63,7 +63,10 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     assert best.store.kept is not None
     wanted = slow_fingerprint([episodes[k] for k in kept])
     assert best.fingerprint == best.end_to_end().fingerprint == wanted
-    assert best.end_to_end().select(episodes=np.array([1, 3])).fingerprint == best.select(episodes=np.array([1, 3])).fingerprint
+    assert (
+        best.end_to_end().select(episodes=np.array([1, 3])).fingerprint
+        == best.select(episodes=np.array([1, 3])).fingerprint
+    )
     before = ids(best)
     compacting.compact("local/top")
     after = rlds_cli.open_dataset("local/top")

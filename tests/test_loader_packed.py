@@ -91,7 +91,7 @@ def test_built_once_and_mapped_from_then_on(dataset: Dataset, home: Path) -> Non
         np.testing.assert_array_equal(held.array.view(np.uint32), CONTENT)
     (file,) = files(home)
     assert file == first.path
-    assert file.name.startswith(dataset.manifest.fingerprint.split(":")[1][:12] + "-")
+    assert file.name.startswith(dataset.store.version[:12] + "-")
     assert file.suffix == ".rows"
     assert file.stat().st_mode & 0o777 == 0o444
     assert file.read_bytes()[: CONTENT.nbytes] == CONTENT.tobytes()
@@ -400,8 +400,10 @@ def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
 
 def test_packed_rows_of_a_compressed_dataset_and_in_another_home(ds: Dataset, home: Path, tmp_path: Path) -> None:
     Loader(ds, 8, backend="numpy")
-    (file,) = files(home)
+    (before,) = files(home)
     convert("local/small", to="zarr")
+    Loader("local/small", 8, backend="numpy")
+    (file,) = set(files(home)) - {before}  # another version: rows of the same content may lie elsewhere
     assert verify("local/small").ok
     alter(file, 70_000)
     assert [p.where for p in verify("local/small").problems] == [f"packed {file.name}"]

@@ -36,7 +36,9 @@ def verify_directory(
         store = GrowingStore(path, generation, check=False)
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
-    problems = [*_manifest(path), *_generations(path, len(store.fields)), *_logs(store), *_arrays(store)]
+    problems = [*_manifest(path), *_generations(path), *_logs(store), *_arrays(store)]
+    if not problems and (broken := _broken(store)) is not None:
+        problems.append(Problem("logs", f"are not what generation {broken:,} wrote"))
     fingerprint, size = None, 0
     if not problems:
         try:
@@ -58,12 +60,12 @@ def _manifest(path: Path) -> Iterator[Problem]:
         yield Problem("manifest", "its digest is not that of zarr.json")
 
 
-def _generations(path: Path, fields: int) -> Iterator[Problem]:
-    """Check every record of a generation, that none has less than the one before, and the logs that they prove."""
+def _generations(path: Path) -> Iterator[Problem]:
+    """Check every record of a generation, and that none has less than the one before."""
     newest = generations.last(path).number
     with files.open_regular(path / generations.FILE) as log:
         data = os.pread(log.fileno(), (newest + 1) * generations.BYTES, 0)
-    before, known = None, list[generations.Generation]()
+    before = None
     for number in range(newest + 1):
         g = generations.unpacked(data[number * generations.BYTES : (number + 1) * generations.BYTES])
         if g is None or g.number != number:
@@ -84,15 +86,13 @@ def _generations(path: Path, fields: int) -> Iterator[Problem]:
             )
         ):
             yield Problem(generations.FILE, f"generation {number:,} has less than the one before")
-            return
         before = g
-        known.append(g)
-    if len(known) == newest + 1:
-        try:
-            if (number_of := logs.broken(path, known, fields)) is not None:
-                yield Problem("logs", f"are not what generation {number_of:,} wrote")
-        except DamagedDataset as e:
-            yield Problem("logs", e.message)
+
+
+def _broken(store: GrowingStore) -> int | None:
+    """Return the first generation that wrote other logs than there are, see `logs.broken`."""
+    known = generations.all_until(store.path, store.generation.number)
+    return logs.broken(store.path, known, len(store.fields))
 
 
 def _logs(store: GrowingStore) -> Iterator[Problem]:

@@ -149,8 +149,7 @@ def _read(objects: Objects, name: str, size: int, stats: Stats) -> bytes:
 
 def _checked(directory: Path, g: Generation, fields: int) -> Array:
     """Return the records of the kept episodes; refuse logs that are not those of the generation."""
-    known = [generations.at(directory, number) for number in range(g.number + 1)]
-    number = logs.broken(directory, known, fields)
+    number = logs.broken(directory, generations.all_until(directory, g.number), fields)
     if number is not None:
         raise DamagedDataset(f"the logs are not those that generation {number:,} wrote")
     found = logs.read_episodes(directory, g.first_episode, g.episodes)

@@ -138,6 +138,25 @@ def at(dataset: Path, number: int) -> Generation:
     return found
 
 
+def all_until(dataset: Path, number: int) -> list[Generation]:
+    """Return generations 0 to ``number``.
+
+    Raises
+    ------
+    DamagedDataset
+        A record is missing or damaged.
+    """
+    with _opened(dataset) as log:
+        data = os.pread(log.fileno(), (number + 1) * BYTES, 0)
+    found = []
+    for k in range(number + 1):
+        g = unpacked(data[k * BYTES : (k + 1) * BYTES])
+        if g is None or g.number != k:
+            raise DamagedDataset(f"{dataset / FILE}: record {k:,} is damaged.", hint="rlds verify ID")
+        found.append(g)
+    return found
+
+
 def _opened(dataset: Path) -> Any:
     try:
         return files.open_regular(dataset / FILE)

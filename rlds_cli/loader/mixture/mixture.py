@@ -75,9 +75,9 @@ class Member:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of content and names; of an opened member."""
+        """Fingerprint of content and names, see `content_of`; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return _with_names(self.dataset.fingerprint, self)
+        return _with_names(content_of(self.dataset), self)
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -294,6 +294,15 @@ def function_name(function: Any) -> str:
         return f"{function.__module__}:{function.__qualname__}"
     text, kind = repr(function), type(function)
     return text if " at 0x" not in text else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def content_of(dataset: Dataset) -> str:
+    """Return what a loader's state knows the content of a dataset by: its fingerprint.
+
+    Growing datasets: the version of the generation, which takes no time, and stands for one that was freed.
+    """
+    whole = dataset.generation is not None and not dataset.is_selection
+    return dataset.store.version if whole else dataset.fingerprint
 
 
 def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:
