@@ -398,14 +398,14 @@ def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
     assert verify(ds.path).ok
 
 
-def test_packed_rows_of_a_compressed_dataset_and_in_another_home(ds: Dataset, home: Path, tmp_path: Path) -> None:
+def test_packed_rows_of_a_moved_dataset_and_of_another_version(ds: Dataset, home: Path, tmp_path: Path) -> None:
     Loader(ds, 8, backend="numpy")
-    (before,) = files(home)
-    convert("local/small", to="zarr")
-    Loader("local/small", 8, backend="numpy")
-    (file,) = set(files(home)) - {before}  # another version: rows of the same content may lie elsewhere
+    (file,) = files(home)
     assert verify("local/small").ok
     alter(file, 70_000)
     assert [p.where for p in verify("local/small").problems] == [f"packed {file.name}"]
     ds.path.rename(tmp_path / "moved")
     assert [p.where for p in verify(tmp_path / "moved").problems] == [f"packed {file.name}"]
+    (tmp_path / "moved").rename(ds.path)
+    convert("local/small", to="zarr")  # rows of the same content may lie elsewhere
+    assert verify("local/small").ok
