@@ -505,7 +505,7 @@ def test_what_a_commit_left_behind_that_was_not_finished_is_written_over() -> No
         w.commit()
         play(w, 10, 3)
     path, before = w.dataset().path, w.dataset().fingerprint
-    for name in ("generations.log", "episodes.log", "digests.log", "departed.log", "about.log", "strings.log", "sources.log"):
+    for name in ("generations.log", *logs.ALL):
         with (path / name).open("ab") as file:
             file.write(b"\xffhalf a record")
     assert w.dataset().fingerprint == before

@@ -29,6 +29,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
+from rlds_cli.store import generations
 
 NAME = "rlds.json"
 FORMAT = 2
@@ -200,6 +201,8 @@ def _index(content: dict[str, Any], format: int) -> Index:
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
         raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
     _check_paths([f.path for f in files])
+    if (generation is not None) != any(f.path == generations.FILE for f in files):
+        raise ValueError("a generation of a dataset that does not grow, or none of one that does")
     version = content.get("rlds_version")
     return Index(
         id=id,

@@ -151,7 +151,7 @@ def _checked(directory: Path, g: Generation, fields: int) -> Array:
     """Return the records of the kept episodes; refuse logs that are not those of the generation."""
     number = logs.broken(directory, generations.all_until(directory, g.number), fields)
     if number is not None:
-        raise DamagedDataset(f"the logs are not those that generation {number:,} wrote")
+        raise DamagedDataset(f"one of {', '.join(logs.ALL)} is not what generation {number:,} wrote")
     found = logs.read_episodes(directory, g.first_episode, g.episodes)
     logs.check_episodes(found, (g.first_row, 0), g.rows, 1 << 31, directory)
     kept = logs.read_episodes(directory, 0, g.episodes)[_kept(directory, g)]
