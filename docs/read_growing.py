@@ -92,18 +92,17 @@ def digest(dataset, field, e):
     count = int(e["num_observed"] if field["placement"] == "both" else e["length"])
     values = episode(dataset, e)[field["name"]][:count]
     if field["kind"] == "text":
-        return hashlib.sha256(text_content(values)).digest()
+        return text_hash(values)
     if len(values) and values[0].nbytes >= 4096:  # large rows have hashes of their own
         return hashlib.sha256(b"".join(hashlib.sha256(row.tobytes()).digest() for row in values)).digest()
     return hashlib.sha256(values.tobytes()).digest()
 
 
-def text_content(values):
-    """The lengths of texts in bytes, -1 for none, and their bytes."""
+def text_hash(values):
+    """Hash of texts: of their lengths in bytes, -1 for none, and of their bytes."""
     encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
-    return np.array([-1 if v is None else len(v) for v in encoded], "<i8").tobytes() + b"".join(
-        v or b"" for v in encoded
-    )
+    lengths = np.array([-1 if v is None else len(v) for v in encoded], "<i8")
+    return hashlib.sha256(lengths.tobytes() + b"".join(v or b"" for v in encoded)).digest()
 
 
 def columns(dataset, episodes):
@@ -114,14 +113,14 @@ def columns(dataset, episodes):
         found["seed"] = "uint64", np.where(episodes["has_seed"], episodes["seed"], 0).astype("<u8").tobytes()
         found["has_seed"] = "bool", episodes["has_seed"].tobytes()
     if any(t.get("options") for t in told):
-        found["options"] = "str", text_content([t.get("options") or None for t in told])
+        found["options"] = "str", text_hash([t.get("options") or None for t in told])
     for name in {name for t in told for name in t.get("splits", ())}:
         found[f"split/{name}"] = "bool", np.array([name in t.get("splits", ()) for t in told]).tobytes()
     for name in {name for t in told for name in t.get("extra", {})}:
         values = [t.get("extra", {}).get(name) for t in told]
         there = [v for v in values if v is not None]
         if isinstance(there[0], str):
-            found[name] = "str", text_content(values)
+            found[name] = "str", text_hash(values)
             continue
         kind = (
             "float64" if any(isinstance(v, float) for v in there) else "bool" if isinstance(there[0], bool) else "int64"
