@@ -19,9 +19,13 @@ EPISODE = np.dtype(
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
         *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
         *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
-        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4"), ("digest", "V32")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
+        ("id", "u1", (16,)),
     ]
 )
+
+
+COLUMNS = {"length": "<i8", "end": "u1", "num_observed": "<i8"}
 
 
 def generation(dataset):
@@ -83,26 +87,65 @@ def episode(dataset, e):
     return found | {f["name"]: texts(dataset, f, found[f["name"]]) for f in known if f["kind"] == "text"}
 
 
-def digest(dataset, e):
-    """Hash of an episode: a line of what is known of it, then the hash of the rows of each field by name."""
-    told = about(dataset, e)
-    seed = int(e["seed"]) if e["has_seed"] else None
-    head = [*(int(e[name]) for name in ("length", "end", "num_observed")), seed, told.get("options")]
-    h = hashlib.sha256(json.dumps([*head, sorted(told.get("splits", []))], separators=(",", ":")).encode() + b"\n")
-    for _, values in sorted(episode(dataset, e).items()):
-        data = json.dumps(values).encode() if isinstance(values, list) else values.tobytes()
-        h.update(hashlib.sha256(data).digest())
-    return h.digest()
+def digest(dataset, field, e):
+    """Hash of an episode of one field: of the rows that count, or of the lengths and bytes of its texts."""
+    count = int(e["num_observed"] if field["placement"] == "both" else e["length"])
+    values = episode(dataset, e)[field["name"]][:count]
+    if field["kind"] == "text":
+        return text_hash(values)
+    if len(values) and values[0].nbytes >= 4096:  # large rows have hashes of their own
+        return hashlib.sha256(b"".join(hashlib.sha256(row.tobytes()).digest() for row in values)).digest()
+    return hashlib.sha256(values.tobytes()).digest()
+
+
+def text_hash(values):
+    """Hash of texts: of their lengths in bytes, -1 for none, and of their bytes."""
+    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.array([-1 if v is None else len(v) for v in encoded], "<i8")
+    return hashlib.sha256(lengths.tobytes() + b"".join(v or b"" for v in encoded)).digest()
+
+
+def columns(dataset, episodes):
+    """The columns of the episode table that count: name -> dtype and content."""
+    told, count = [about(dataset, e) for e in episodes], len(episodes)
+    found = {name: (np.dtype(d).name, episodes[name].astype(d).tobytes()) for name, d in COLUMNS.items()}
+    if episodes["has_seed"].any():
+        found["seed"] = "uint64", np.where(episodes["has_seed"], episodes["seed"], 0).astype("<u8").tobytes()
+        found["has_seed"] = "bool", episodes["has_seed"].tobytes()
+    if any(t.get("options") for t in told):
+        found["options"] = "str", text_hash([t.get("options") or None for t in told])
+    for name in {name for t in told for name in t.get("splits", ())}:
+        found[f"split/{name}"] = "bool", np.array([name in t.get("splits", ()) for t in told]).tobytes()
+    for name in {name for t in told for name in t.get("extra", {})}:
+        values = [t.get("extra", {}).get(name) for t in told]
+        there = [v for v in values if v is not None]
+        if isinstance(there[0], str):
+            found[name] = "str", text_hash(values)
+            continue
+        kind = (
+            "float64" if any(isinstance(v, float) for v in there) else "bool" if isinstance(there[0], bool) else "int64"
+        )
+        kind = "uint64" if kind == "int64" and max(there) >= 1 << 63 else kind
+        filled = np.array([(np.nan if kind == "float64" else 0) if v is None else v for v in values], kind)
+        missing = b"" if len(there) == count else bytes(v is None for v in values)
+        found[name] = kind, filled.tobytes() + missing
+    return found
+
+
+def hashed(head, content):
+    """Hash of a field or of a column: of a line that describes it, and of its content."""
+    return hashlib.sha256(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content).digest()
 
 
 def fingerprint(dataset):
-    """Hash of the fields, and of the sums over all episodes of 1,024 numbers that follow from each one's digest."""
-    sums = np.zeros(1024, "<u2")
-    for e in kept(dataset, generation(dataset)):
-        sums += np.frombuffer(hashlib.shake_128(digest(dataset, e)).digest(2048), "<u2")
-    described = [[f[key] for key in ("name", "dtype", "shape", "placement", "kind")] for f in fields(dataset)[0]]
-    line = json.dumps(described, separators=(",", ":")).encode() + b"\n"
-    return "rlds2:" + hashlib.sha256(line + sums.tobytes()).hexdigest()
+    """Hash of the hashes of the fields, by name, and of the columns of the episode table, by name."""
+    episodes, h = kept(dataset, generation(dataset)), hashlib.sha256()
+    for f in fields(dataset)[0]:
+        head = [f[key] for key in ("name", "dtype", "shape", "placement", "kind", "codec")]
+        h.update(hashed(head, b"".join(digest(dataset, f, e) for e in episodes)))
+    for name, (dtype, content) in sorted(columns(dataset, episodes).items()):
+        h.update(hashed([name, dtype, [], "episode", "text" if dtype == "str" else "array", None], content))
+    return f"rlds1:{h.hexdigest()}"
 
 
 if __name__ == "__main__":

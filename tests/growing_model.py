@@ -129,39 +129,48 @@ def assert_equal(got: Any, wanted: Any, what: str) -> None:
 
 
 def slow_fingerprint(episodes: Sequence[Episode], fields: Sequence[Field] = FIELDS) -> str:
-    """The fingerprint, from the words of `rlds_cli.growing.content` alone."""
-    sums = [0] * 1024
+    """The fingerprint, from the words of docs/fingerprint.md alone."""
+    h = hashlib.sha256()
+    for f in sorted(fields, key=lambda f: f.name):
+        h.update(_hash([f.name, f.dtype, list(f.shape), f.placement, f.kind, f.codec], b"".join(_digests(f, episodes))))
+    scores = [e.about.get("score") for e in episodes]
+    columns = {
+        "length": ("<i8", [e.length for e in episodes]),
+        "end": ("u1", [ENDS.index(e.end) for e in episodes]),
+        "num_observed": ("<i8", [e.length + e.observed for e in episodes]),
+    }
+    if any(s is not None for s in scores):
+        columns["score"] = ("<f8", [np.nan if s is None else s for s in scores])
+    found = {}
+    for name, (dtype, values) in columns.items():
+        data = np.array(values, dtype).tobytes()
+        if name == "score" and None in scores:
+            data += bytes(s is None for s in scores)
+        found[name] = _hash([name, np.dtype(dtype).name, [], "episode", "array", None], data)
+    for name in sorted(found):
+        h.update(found[name])
+    return f"rlds1:{h.hexdigest()}"
+
+
+def _hash(head: list[Any], content: bytes) -> bytes:
+    return hashlib.sha256(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content).digest()
+
+
+def _digests(f: Field, episodes: Sequence[Episode]) -> list[bytes]:
+    """The sha256 of the rows of each episode that count: T, or T+1 of observations whose final one is known."""
+    found = []
     for e in episodes:
-        stretched = hashlib.shake_128(_digest(e, fields)).digest(2048)
-        for i in range(1024):
-            sums[i] = (sums[i] + int.from_bytes(stretched[2 * i : 2 * i + 2], "little")) % (1 << 16)
-    described = [[f.name, f.dtype, list(f.shape), f.placement, f.kind] for f in sorted(fields, key=lambda f: f.name)]
-    line = json.dumps(described, separators=(",", ":")).encode() + b"\n"
-    data = b"".join(n.to_bytes(2, "little") for n in sums)
-    return "rlds2:" + hashlib.sha256(line + data).hexdigest()
-
-
-def _digest(e: Episode, fields: Sequence[Field]) -> bytes:
-    head = [e.length, ENDS.index(e.end), e.length + e.observed, None, None, []]
-    h = hashlib.sha256(json.dumps(head, separators=(",", ":")).encode() + b"\n")
-    for name in sorted(f.name for f in fields):
-        h.update(hashlib.sha256(_rows(e, name)).digest())
-    return h.digest()
-
-
-def _rows(e: Episode, name: str) -> bytes:
-    """The T+1 rows of a field as they are hashed."""
-    if name in ("next/terminated", "next/truncated"):
-        wanted = e.end == "terminated" if name == "next/terminated" else e.end != "terminated"
-        return bytes(e.length - 1) + bytes([wanted]) + b"\0"
-    values = e.rows[name]
-    if isinstance(values, list):
-        return json.dumps([*values, None]).encode()
-    if name.startswith("observation/") and not e.observed:
-        return bytes(values.tobytes() + values[-1:].tobytes())
-    if name.startswith("observation/"):
-        return bytes(values.tobytes())
-    return bytes(values.tobytes() + np.zeros_like(values[:1]).tobytes())
+        if f.name in ("next/terminated", "next/truncated"):
+            last = e.end == "terminated" if f.name == "next/terminated" else e.end != "terminated"
+            data = bytes(e.length - 1) + bytes([last])
+        elif isinstance(values := e.rows[f.name], list):
+            texts = [None if v is None else v.encode() for v in values]
+            lengths = [-1 if v is None else len(v) for v in texts]
+            data = np.array(lengths, "<i8").tobytes() + b"".join(v for v in texts if v)
+        else:
+            data = values.tobytes()
+        found.append(hashlib.sha256(data).digest())
+    return found
 
 
 # -- what is kept, in plain Python

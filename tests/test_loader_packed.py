@@ -91,7 +91,7 @@ def test_built_once_and_mapped_from_then_on(dataset: Dataset, home: Path) -> Non
         np.testing.assert_array_equal(held.array.view(np.uint32), CONTENT)
     (file,) = files(home)
     assert file == first.path
-    assert file.name.startswith(dataset.manifest.fingerprint.split(":")[1][:12] + "-")
+    assert file.name.startswith(dataset.store.version[:12] + "-")
     assert file.suffix == ".rows"
     assert file.stat().st_mode & 0o777 == 0o444
     assert file.read_bytes()[: CONTENT.nbytes] == CONTENT.tobytes()
@@ -398,12 +398,14 @@ def test_every_byte_of_a_packed_file_counts(ds: Dataset, home: Path) -> None:
     assert verify(ds.path).ok
 
 
-def test_packed_rows_of_a_compressed_dataset_and_in_another_home(ds: Dataset, home: Path, tmp_path: Path) -> None:
+def test_packed_rows_of_a_moved_dataset_and_of_another_version(ds: Dataset, home: Path, tmp_path: Path) -> None:
     Loader(ds, 8, backend="numpy")
     (file,) = files(home)
-    convert("local/small", to="zarr")
     assert verify("local/small").ok
     alter(file, 70_000)
     assert [p.where for p in verify("local/small").problems] == [f"packed {file.name}"]
     ds.path.rename(tmp_path / "moved")
     assert [p.where for p in verify(tmp_path / "moved").problems] == [f"packed {file.name}"]
+    (tmp_path / "moved").rename(ds.path)
+    convert("local/small", to="zarr")  # rows of the same content may lie elsewhere
+    assert verify("local/small").ok

@@ -256,7 +256,7 @@ def test_mlcroissant_accepts_the_description(home: Path, pendulum: Summary) -> N
 HOPPER = Listed(
     "hopper", "d4rl/hopper-medium-v2", "rlds1:" + "a1b2" * 16, None, 2187, 999_906, 3 << 20, ("observation",), True
 )
-MINE = Listed("mine", "local/mine", "rlds2:" + "c3d4" * 16, 17, 3, 20, 1 << 20, ("a", "b"), False)
+MINE = Listed("mine", "local/mine", "rlds1:" + "c3d4" * 16, 17, 3, 20, 1 << 20, ("a", "b"), False)
 
 
 def test_the_page_of_a_store() -> None:

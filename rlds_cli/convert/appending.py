@@ -23,7 +23,7 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import logs, making
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.store import GrowingStore, is_growing
+from rlds_cli.growing.store import GrowingStore, fingerprint_of, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -241,7 +241,7 @@ def append(
                 str(id),
                 path,
                 generation.number,
-                generation.fingerprint,
+                fingerprint_of(path),
                 counts.episodes,
                 counts.steps,
                 planned.files,
@@ -307,7 +307,7 @@ def _nothing(planned: AppendPlan, cache_dir: StrPath | None) -> Appended:
     there = _there(ids.parse(planned.id), cache_dir)
     assert there is not None
     g = there.generation
-    return Appended(planned.id, there.path, g.number, g.fingerprint, 0, 0, (), planned.skipped)
+    return Appended(planned.id, there.path, g.number, there.fingerprint(), 0, 0, (), planned.skipped)
 
 
 @contextmanager

@@ -327,6 +327,7 @@ class EpisodeReader:
                 splits=of.splits,
                 extra=about,
                 observed=t.observed,
+                id=of.id,
             )
 
     def _original(self, t: Trajectory) -> OriginalEpisode:
@@ -417,6 +418,7 @@ class OriginalEpisode:
     options: str | None = None
     splits: tuple[str, ...] = ()
     extra: Mapping[str, Scalar] = field(default_factory=dict)
+    id: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -427,7 +429,7 @@ class VideoSources:
 
     def name(self, store: Store, name: str, number: int) -> str:
         """Return a name for video ``number`` of a field."""
-        key = f"{store.manifest.fingerprint} {store.path} {name} {number}"
+        key = f"{store.version} {store.path} {name} {number}"
         self.known[key] = (store, name, number)
         return key
 
@@ -470,6 +472,7 @@ def original(
     of.both = filled
     if any(not _has_rows(flat, name, length) for name in (*FLAGS, "action") if name in flat):
         return of  # a part of the episode
+    of.id = e["id"][k].tobytes()
     of.both = filled | {n for n, f in store.fields.items() if f.placement == "both"}
     of.seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
     of.options = store.episode_strings("options")[k] or None

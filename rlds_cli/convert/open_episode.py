@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,10 @@ class Committed:
 
     Attributes
     ----------
+    id : bytes
+        Of the episode, 16 bytes, which it keeps when it goes on.
+    shown : bool
+        It was, or is about to be, committed as it was then.
     number : int or None
     changed : bool
         It went on since then.
@@ -31,6 +36,8 @@ class Committed:
     """
 
     def __init__(self) -> None:
+        self.id = secrets.token_bytes(16)
+        self.shown = False
         self.number: int | None = None
         self.changed = True
         self.ended = False

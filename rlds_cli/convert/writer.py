@@ -364,6 +364,8 @@ class Writer:
                 self._replaced.append(earlier.number)
                 earlier.number = None
             earlier.changed, earlier.ended = False, instead is not None
+            earlier.shown = earlier.shown or of is not None
+            e.id = earlier.id if earlier.shown else e.id
         e.row, self._count = self._count, self._count + (of is None)
         if not self._waiting:
             self._since = time.monotonic()
@@ -483,6 +485,9 @@ class Writer:
                 self._start(None)
             assert self._appender is not None
             chunk = lay_out(self._reader.schema, [w.episode for w in waiting])
+            if any(w.episode.id for w in waiting):
+                own = b"".join(w.episode.id or bytes(16) for w in waiting)  # zeros: none
+                chunk.episodes.id = np.frombuffer(own, np.uint8).reshape(-1, 16)
             protected, opened = [w.protected for w in waiting], [w.of is not None for w in waiting]
             _, numbers = self._appender.commit(
                 chunk, protected=protected, opened=opened, leaving=leaving, cleared=cleared

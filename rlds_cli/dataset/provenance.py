@@ -137,7 +137,7 @@ class EpisodeOrigin:
     number: int
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigin, _how(self.store), self.store.manifest.fingerprint, self.number)
+        return _reopened, (EpisodeOrigin, _how(self.store), self.store.version, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class EpisodeOrigins:
         return EpisodeOrigin(self.store, int(self.numbers[row]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigins, _how(self.store), self.store.manifest.fingerprint, self.numbers)
+        return _reopened, (EpisodeOrigins, _how(self.store), self.store.version, self.numbers)
 
 
 def _how(store: Store) -> Path | tuple[Any, ...]:
@@ -159,7 +159,7 @@ def _how(store: Store) -> Path | tuple[Any, ...]:
     return store.__reduce__() if store.remote else store.path
 
 
-def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], fingerprint: str, what: Any) -> Any:
+def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], version: str, what: Any) -> Any:
     """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
     from rlds_cli.growing.store import open_store
 
@@ -167,7 +167,7 @@ def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], f
         store = path[0](*path[1]) if isinstance(path, tuple) else open_store(path)
     except (RldsError, OSError):
         return None
-    return kind(store, what) if store.manifest.fingerprint == fingerprint else None
+    return kind(store, what) if store.version == version else None
 
 
 def is_of(origin: EpisodeOrigin, fields: Mapping[str, Any]) -> bool:

@@ -9,10 +9,9 @@ from typing import Protocol
 
 
 def short(fingerprint: str) -> str:
-    """Shorten a fingerprint for people: ``rlds1:7c1f-09ab-55e2``; that of a selection ends in ``+1a2b``."""
-    head, _, digits = fingerprint.partition(":")
-    digits, plus, selection = digits.partition("+")
-    return f"{head}:{'-'.join(filter(None, (digits[:4], digits[4:8], digits[8:12])))}{plus}{selection[:4]}"
+    """Shorten a fingerprint or a version for people: ``rlds1:7c1f-09ab-55e2``, ``7c1f-09ab-55e2``."""
+    head, colon, digits = fingerprint.rpartition(":")
+    return f"{head}{colon}{'-'.join(filter(None, (digits[:4], digits[4:8], digits[8:12])))}"
 
 
 def _nothing(done: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -15,15 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, NameTaken, NoSpace, RldsError
+from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import content, logs, retention, segments
-from rlds_cli.growing.records import Records, about, counted, of_chunk
+from rlds_cli.growing import logs, retention, segments
+from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.segments import SegmentMap, SegmentWriter
 from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.opening import field_of
 from rlds_cli.ted import (
@@ -36,6 +38,7 @@ from rlds_cli.ted import (
 
 Cleared = Literal["unprotected", "all"]
 _SYNCS = 8  # files at a time
+_ID = 16  # bytes
 _BLOCK = 1 << 14  # records that are read together
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
@@ -46,13 +49,13 @@ class _State:
     """The newest generation, as an appender knows it."""
 
     generation: Generation
-    sums: content.Sums
     kept: retention.Kept
     standing: Standing
     seen_freed: int  # departures whose rows are not counted in `live` any more
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
     live: dict[int, int] = field(default_factory=dict)  # segment -> episodes whose rows it holds
     empty: set[int] = field(default_factory=set)  # segments of which no row is needed
+    ids: dict[bytes, int] | None = None  # id -> the last episode with it; read when an id is given
 
 
 class Appender:
@@ -92,7 +95,7 @@ class Appender:
         self.unsure: OSError | None = None  # the disk did not confirm a commit that readers see
         try:
             head = manifest.read(path)
-            self.schema = tuple(map(field_of, head.fields))
+            self.schema = tuple(sorted(map(field_of, head.fields), key=lambda f: f.name))
             self._segment_rows = int(head.growing["segment_rows"])
             self.keep = retention.from_json(head.growing.get("keep", {}))
             self._writers = {
@@ -143,16 +146,13 @@ class Appender:
         logs.check_there(self.path, g.episodes)
         waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
-        s = _State(g, content.no_sums(), retention.at_work(self.keep), Standing(first, g.episodes), done)
+        s = _State(g, retention.at_work(self.keep), Standing(first, g.episodes), done)
         for a in range(0, done, _BLOCK):
             left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
             s.standing.set(left.tolist(), Standing.FREED)
         s.standing.set(waiting.tolist(), Standing.LEFT)
         s.standing.set(range(first, g.first_episode), Standing.FREED)
         s.standing.set((n for n in waiting.tolist() if n < g.first_episode), Standing.LEFT)
-        known = content.load(self.path, g.number)
-        sound = known is not None and content.content(self.schema, known) == g.content
-        s.sums = known if known is not None and sound else content.no_sums()
         for a, e in chain(
             self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
         ):
@@ -160,10 +160,6 @@ class Appender:
             self._count_rows(s, e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
             self._take(s.kept, (kept + a).tolist(), e[kept])
-            if not sound:
-                s.sums = content.changed(s.sums, (bytes(d) for d in e["digest"][kept]))
-        if content.content(self.schema, s.sums) != g.content:
-            raise DamagedDataset(f"{self.path / logs.EPISODES}: digests do not give the fingerprint.", hint=logs.HINT)
         self._learn(s.codes, 0, g.strings)
         return s
 
@@ -208,10 +204,6 @@ class Appender:
             return
         if new.number == old.number:
             return
-        sums = content.load(self.path, new.number)
-        if sums is None:
-            self._state = self._read()
-            return
         left = logs.read_departed(self.path, new.departed, old.departed).tolist()
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
@@ -220,9 +212,10 @@ class Appender:
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
             self._take(s.kept, (stays + a).tolist(), e[stays])
+            _learn_ids(s, a, e)
         s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
-        s.generation, s.sums = new, sums
+        s.generation = new
 
     # -- commits
 
@@ -303,26 +296,37 @@ class Appender:
         s, g, table = self._state, self._state.generation, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
         strings = bytearray()
-        for f in self.schema:
+        start, observed = table.start, table.num_observed
+        hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
+        for i, f in enumerate(self.schema):
             column = chunk.columns[f.name]
             values = self._encoded(f.name, column, strings) if f.kind == "text" else column
             assert isinstance(values, np.ndarray)
             self._writers[f.name].write(g.rows, values)
+            hashed[:, i] = digests_of(f, column, start, table.length, observed)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
-        records = of_chunk(self.schema, chunk, g.rows, known)
+        records = of_chunk(chunk, g.rows, known)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
         departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == Standing.KEPT]
         s.kept.forget(departed)
+        records["id"] = self._ids(table, set(departed))
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
             if not record["protected"] and not record["open"]:
                 departed += s.kept.add(Added(number, int(record["length"]), value, number))
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
         gone = self._records_of([n for n in departed if n < g.episodes])
         gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
-        sums = content.changed(s.sums, (bytes(d) for d in records["digest"]), (bytes(d) for d in gone["digest"]))
+        added = {
+            logs.EPISODES: records.tobytes(),
+            logs.DIGESTS: hashed.tobytes(),
+            logs.DEPARTED: np.array(departed, "<i8").tobytes(),
+            logs.ABOUT: b"".join(told),
+            logs.SOURCES: lines,
+            logs.STRINGS: bytes(strings),
+        }
         new = counted(
             replace(
                 g,
@@ -334,32 +338,44 @@ class Appender:
                 sources=g.sources + len(lines),
                 strings=g.strings + len(strings),
                 time=time.time(),
-                content=content.content(self.schema, sums),
+                logs=logs.chained(g, added.values()),
             ),
             records,
             gone,
         )
         new = self._first_kept(new, set(departed), records)
-        added = {
-            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, records.tobytes()),
-            logs.DEPARTED: (g.departed * 8, np.array(departed, "<i8").tobytes()),
-            logs.ABOUT: (g.about, b"".join(told)),
-            logs.SOURCES: (g.sources, lines),
-            logs.STRINGS: (g.strings, bytes(strings)),
-        }
-        self._publish(new, sums, added)
+        self._publish(new, added)
+        _learn_ids(s, g.episodes, records)
         s.standing.extend(new.episodes)
         s.standing.set(departed, Standing.LEFT)
         self._count_rows(s, records)
         return new, numbers
 
-    def _publish(self, new: Generation, sums: content.Sums, added: Mapping[str, tuple[int, bytes]]) -> None:
+    def _ids(self, table: EpisodeTable, departed: set[int]) -> Digests:
+        """Return an id for each episode [episodes, 16]: its own if no kept episode has it, else one that is drawn."""
+        found = np.frombuffer(secrets.token_bytes(_ID * len(table)), np.uint8).reshape(-1, _ID)
+        if table.id is None:
+            return found
+        s, found, seen = self._state, found.copy(), set[bytes]()
+        if s.ids is None:
+            s.ids = {}
+            for a, e in self._blocks(s.generation.first_episode, s.generation.episodes, (s.generation.first_row, 0)):
+                _learn_ids(s, a, e)
+        for k, id in enumerate(bytes(row) for row in table.id):
+            number = s.ids.get(id)
+            held = number is not None and s.standing[number] == Standing.KEPT and number not in departed
+            if any(id) and not held and id not in seen:
+                found[k] = np.frombuffer(id, np.uint8)
+                seen.add(id)
+        return found
+
+    def _publish(self, new: Generation, added: Mapping[str, bytes]) -> None:
         """Append to the logs, wait for rows and logs to be on the disk, and write the record of a generation."""
-        self._write_logs(added)
-        content.save(self.path, new.number, sums)
+        at = logs.sizes(self._state.generation, len(self.schema))
+        self._write_logs({name: (at[name], data) for name, data in added.items()})
         with safe_files.updating(self.path / generations.FILE) as log:
             logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
-            self._state.generation, self._state.sums = new, sums  # readers see it from here on
+            self._state.generation = new  # readers see it from here on
             if self._durable:
                 try:
                     logs.sync(log.fileno())
@@ -485,6 +501,11 @@ class Appender:
         e["start"], e["open"] = base + ends - (e["length"] + 1), False
         for f in self.schema:
             self._copy_rows(f, old, base)
+        added = {
+            logs.EPISODES: e.tobytes(),
+            logs.DIGESTS: self._digests_of(numbers).tobytes(),
+            logs.DEPARTED: np.array(numbers, "<i8").tobytes(),
+        }
         new = replace(
             g,
             number=g.number + 1,
@@ -495,12 +516,19 @@ class Appender:
             first_episode=g.episodes,
             moved=g.moved + 1,
             time=time.time(),
+            logs=logs.chained(g, added.values()),
         )
-        added = {
-            logs.EPISODES: (g.episodes * logs.EPISODE.itemsize, e.tobytes()),
-            logs.DEPARTED: (g.departed * 8, np.array(numbers, "<i8").tobytes()),
-        }
-        self._publish(new, self._state.sums, added)
+        self._publish(new, added)
+
+    def _digests_of(self, numbers: Sequence[int]) -> Digests:
+        """Return the digests of episodes [episodes, fields, 32], in ascending order of numbers."""
+        fields, wanted = len(self.schema), np.array(numbers, np.int64)
+        parts = [np.zeros((0, fields, logs.DIGEST), np.uint8)]
+        for a in range(int(wanted[0]) if len(wanted) else 0, int(wanted[-1]) + 1 if len(wanted) else 0, _BLOCK):
+            block = wanted[np.searchsorted(wanted, a) : np.searchsorted(wanted, a + _BLOCK)]
+            if len(block):
+                parts.append(logs.read_digests(self.path, a, int(block[-1]) + 1, fields)[block - a])
+        return np.concatenate(parts)
 
     def _copy_rows(self, f: Field, e: Records, to: int) -> None:
         """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
@@ -602,6 +630,12 @@ class Appender:
             for number in writer.existing():
                 if number != s.generation.rows // self._segment_rows and number not in s.live:
                     writer.remove(number)
+
+
+def _learn_ids(s: _State, first: int, e: Records) -> None:
+    """Add the ids of episodes from number ``first`` on, once ids were read."""
+    if s.ids is not None:
+        s.ids.update((bytes(id), first + k) for k, id in enumerate(e["id"]))
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from rlds_cli.ted import Array
 
 _COLUMNS = (
     *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
-    *("source", "end", "seed", "has_seed", "digest"),
+    *("source", "end", "seed", "has_seed", "id"),
 )
 _BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
 _MISSING, _MOST_MISSING = 32, 1 << 24  # episodes without a value: for each with one, and in any dataset
@@ -36,13 +36,11 @@ class Episodes:
         Numbers of the episodes: [first, stop).
     columns : mapping
         Of the episode table; ``start`` counts rows from the first of the generation.
-    digest : array of 32 bytes
     """
 
     first: int
     stop: int
     columns: Mapping[str, Array]
-    digest: Array
     _told: list[int]
     _abouts: list[About]
     _named: Mapping[tuple[str, str], list[int]]
@@ -58,6 +56,12 @@ class Episodes:
         part = self._part(self._told)
         for number, about in zip(self._told[part], self._abouts[part], strict=True):
             yield number - self.first, about
+
+    def about(self, k: int) -> About:
+        """Return what else is known of one episode."""
+        at = bisect_left(self._told, self.first + k)
+        known = at < len(self._told) and self._told[at] == self.first + k
+        return self._abouts[at] if known else {}
 
     def names(self, kind: str) -> list[str]:
         """Return the names of ``splits``, or of columns of the user's own (``extra``), that episodes have.
@@ -100,7 +104,7 @@ class EpisodeLog:
     def _forget(self, first: int) -> None:
         self._first, self._count = first, 0
         self._end = 0, 0  # row, and byte of the log of texts, behind the last episode that was read
-        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE[name]) for name in _COLUMNS}
+        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE)[name].copy() for name in _COLUMNS}
         self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
@@ -128,7 +132,7 @@ class EpisodeLog:
             columns["start"] = columns["start"] - g.first_row
         if not columns["has_seed"].any():
             del columns["seed"], columns["has_seed"]
-        return Episodes(g.first_episode, g.episodes, columns, columns.pop("digest"), *more)
+        return Episodes(g.first_episode, g.episodes, columns, *more)
 
     def _make_room(self, new: int, first: int) -> None:
         """Let arrays have room for new episodes; longer ones go on without those before ``first``."""
@@ -183,6 +187,6 @@ def _read_only(values: Array) -> Array:
 
 
 def _longer(values: Array, known: slice, count: int) -> Array:
-    longer = np.empty(count, values.dtype)
+    longer = np.empty((count, *values.shape[1:]), values.dtype)
     longer[: known.stop - known.start] = values[known]
     return longer

@@ -1,4 +1,4 @@
-"""The logs of a growing dataset: episodes, episodes that left, texts; and the locks of writers and readers.
+"""The logs of a growing dataset: episodes, their digests, departures, texts; and the locks of writers and readers.
 
 Every log only gets longer. A generation says how much of each counts.
 
@@ -21,10 +21,11 @@ machine after its writers were closed, or write and read on one machine.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import struct
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,12 @@ from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import episode_table, files
+from rlds_cli.store.digests import Digests
+from rlds_cli.store.generations import Generation
 from rlds_cli.ted import TERMINATED, IntArray
 
-EPISODES, DEPARTED, ABOUT, SOURCES, STRINGS = (
-    f"{name}.log" for name in ("episodes", "departed", "about", "sources", "strings")
+EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS = ALL = tuple(
+    f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings")
 )
 EPISODE = np.dtype(
     [
@@ -47,9 +50,11 @@ EPISODE = np.dtype(
         *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
         *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
         *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
-        ("digest", "V32"),
+        ("id", "u1", (16,)),
     ]
-)  # 128 bytes
+)  # 112 bytes
+_TOGETHER = 1 << 12  # generations whose parts of the logs are read at once
+DIGEST = 32  # bytes of the digest of an episode of one field
 FREED = "freed"
 HINT = "rlds verify ID shows all damage"
 
@@ -57,6 +62,53 @@ HINT = "rlds verify ID shows all damage"
 def read_episodes(dataset: Path, first: int, stop: int) -> npt.NDArray[np.void]:
     """Read the records of episodes [first, stop)."""
     return np.frombuffer(read_part(dataset / EPISODES, first * EPISODE.itemsize, stop * EPISODE.itemsize), EPISODE)
+
+
+def read_digests(dataset: Path, first: int, stop: int, fields: int) -> Digests:
+    """Read the digests of episodes [first, stop) [episodes, fields, 32], whose fields are sorted by name."""
+    width = fields * DIGEST
+    return np.frombuffer(read_part(dataset / DIGESTS, first * width, stop * width), np.uint8).reshape(
+        -1, fields, DIGEST
+    )
+
+
+def sizes(g: Generation, fields: int) -> dict[str, int]:
+    """Return the bytes of each log that belong to a generation of a dataset with so many fields."""
+    return {
+        EPISODES: g.episodes * EPISODE.itemsize,
+        DIGESTS: g.episodes * fields * DIGEST,
+        DEPARTED: g.departed * 8,
+        ABOUT: g.about,
+        SOURCES: g.sources,
+        STRINGS: g.strings,
+    }
+
+
+def chained(before: Generation, added: Iterable[bytes | memoryview]) -> bytes:
+    """Return `Generation.logs` of a commit that adds these bytes to the logs, in the order of `ALL`."""
+    h = hashlib.sha256(before.logs)
+    for data in added:
+        h.update(data)
+    return h.digest()
+
+
+def broken(dataset: Path, records: Sequence[Generation], fields: int) -> int | None:
+    """Return the first generation whose part of the logs is not what was written; None if all are.
+
+    Parameters
+    ----------
+    records : sequence of Generation
+        All, from generation 0 on.
+    """
+    for first in range(0, len(records) - 1, _TOGETHER):
+        part = records[first : first + _TOGETHER + 1]
+        ends = [sizes(g, fields) for g in part]
+        found = {name: memoryview(read_part(dataset / name, ends[0][name], ends[-1][name])) for name in ALL}
+        for before, g, a, b in zip(part, part[1:], ends, ends[1:], strict=False):
+            added = (found[name][a[name] - ends[0][name] : b[name] - ends[0][name]] for name in ALL)
+            if chained(before, added) != g.logs:
+                return g.number
+    return None
 
 
 def read_departed(dataset: Path, count: int, first: int = 0, *, episodes: int = 1 << 62) -> IntArray:

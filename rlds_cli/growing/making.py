@@ -15,9 +15,9 @@ from rlds_cli import __version__
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import content, logs, retention, segments
+from rlds_cli.growing import logs, retention, segments
 from rlds_cli.growing.retention import Keep
-from rlds_cli.store import arrays, generations, manifest, sealing, statistics
+from rlds_cli.store import arrays, digests, generations, manifest, sealing, statistics
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
@@ -52,7 +52,7 @@ def make(
         encoding="memmap",
         fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
         counts=Counts(**generations.counts_of(Generation())),
-        fingerprint=Generation(content=content.content(schema, content.no_sums())).fingerprint,
+        fingerprint="",
         created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         rlds_version=__version__,
         stats={f.name: _no_stats(f) for f in schema if f.kind == "array" and "complex" not in f.dtype},
@@ -64,14 +64,10 @@ def make(
         own.mkdir(parents=True)
         safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
     _write_groups(directory)
-    for name in (logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.SOURCES, logs.STRINGS):
-        safe_files.write_bytes(directory / name, b"")
-    for name in (logs.READERS, logs.WRITERS, logs.COMMIT):
+    for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")
     safe_files.write_bytes(directory / logs.FREED, bytes(16))
-    first = Generation(time=time.time(), content=content.content(schema, content.no_sums()))
-    content.save(directory, 0, content.no_sums())
-    safe_files.write_bytes(directory / generations.FILE, first.packed())
+    safe_files.write_bytes(directory / generations.FILE, Generation(time=time.time()).packed())
     sealing.write_manifest(directory, head)
     manifest.read(directory)  # refuse now what would be refused on opening
     for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:
@@ -79,7 +75,7 @@ def make(
 
 
 def _stored(f: Field, path: str) -> StoredField:
-    digest = statistics.field_digest(f.name, f.dtype, f.shape, f.placement, f.kind, statistics.as_array([]))
+    digest = digests.of_field(f, digests.as_array([]))
     return StoredField(f.name, path, f.dtype, f.shape, f.placement, f.kind, f.codec, digest)
 
 

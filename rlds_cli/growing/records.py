@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.growing import content, logs
+from rlds_cli.growing import logs
+from rlds_cli.store import digests
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.generations import Generation
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, EpisodeTable, Field
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, Column, EpisodeTable, Field, IntArray
 
 Records = npt.NDArray[np.void]
 
@@ -27,8 +28,8 @@ def about(table: EpisodeTable) -> list[dict[str, Any]]:
     return found
 
 
-def of_chunk(schema: Sequence[Field], chunk: Chunk, row: int, sources: int) -> Records:
-    """Return the records of a chunk's episodes, whose first row is ``row``, after so many ``sources``."""
+def of_chunk(chunk: Chunk, row: int, sources: int) -> Records:
+    """Return the records of a chunk's episodes, without ids; the first row is ``row``, after so many ``sources``."""
     table = chunk.episodes
     e = np.zeros(len(table), logs.EPISODE)
     start = table.start
@@ -45,14 +46,17 @@ def of_chunk(schema: Sequence[Field], chunk: Chunk, row: int, sources: int) -> R
         terminated, truncated = (np.asarray(columns[name]) for name in FLAGS)
         e["num_done"] = np.add.reduceat((terminated | truncated).astype(np.int64), start)
         e["num_terminated"] = np.add.reduceat(terminated.astype(np.int64), start)
-    for k in range(len(table)):
-        a, b = int(start[k]), int(start[k] + table.length[k] + 1)
-        splits = sorted(name for name, mask in table.splits.items() if mask[k])
-        numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
-        head = [*numbers, table.seed[k], table.options[k], splits]
-        rows = {f.name: columns[f.name][a:b] for f in schema}  # type: ignore[index]
-        e["digest"][k] = content.episode_digest(head, rows)
     return e
+
+
+def digests_of(f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray) -> Digests:
+    """Return the digests of the episodes of a field [episodes, 32], see `store.digests`."""
+    count = digests.counted(f, length, num_observed)
+    if isinstance(rows, np.ndarray):
+        return digests.of_episodes(digests.of_rows(rows) if digests.has_row_digests(f) else rows, start, count)
+    assert isinstance(rows, list)
+    spans = zip(start.tolist(), (start + count).tolist(), strict=True)
+    return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans])
 
 
 def counted(g: Generation, added: Records, gone: Records) -> Generation:

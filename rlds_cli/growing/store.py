@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +19,13 @@ from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
-from rlds_cli.store import episode_table, files, generations, manifest, statistics
+from rlds_cli.store import digests, episode_table, files, generations, manifest, statistics
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store, field_of
-from rlds_cli.ted import Array, EpisodeTable, IntArray
+from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which generations are held
@@ -73,11 +76,12 @@ class GrowingStore(Store):
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
         self._own_columns: dict[str, StoredColumn] = {}
+        self._fingerprint: str | None = None
         if check:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return GrowingStore, (self.path, self.generation.number)
+        return _reopened, (self.path, self.generation.number, self.version)
 
     @property
     def manifest(self) -> Manifest:  # type: ignore[override]
@@ -86,9 +90,9 @@ class GrowingStore(Store):
         return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
-    def content(self) -> str:
-        """Fingerprint of the content."""
-        return self.generation.fingerprint
+    def version(self) -> str:  # type: ignore[override]
+        """The sha256 of the generation's record, see `Store.version`."""
+        return self.generation.version
 
     def newest(self) -> GrowingStore:
         """Return the newest generation, which may be this one."""
@@ -165,12 +169,16 @@ class GrowingStore(Store):
         """Names of the user's own episode columns."""
         return tuple(self._read.names("extra"))
 
-    def _read_own_column(self, name: str) -> StoredColumn:
-        found: list[Any] = [None] * len(self._read)
+    def _values(self, name: str) -> list[Scalar]:
+        """Return the values of a column of the user's own as they were recorded."""
+        found: list[Scalar] = [None] * len(self._read)
         for k, about in self._read.abouts():
             found[k] = about.get("extra", {}).get(name)
+        return found
+
+    def _read_own_column(self, name: str) -> StoredColumn:
         try:
-            return episode_table.typed(found, name)
+            return episode_table.typed(self._values(name), name)
         except InvalidEpisode as e:
             raise DamagedDataset(f"{self.path / logs.ABOUT}: {e.message}", hint=logs.HINT) from e
 
@@ -202,7 +210,8 @@ class GrowingStore(Store):
             seed=[s if has else None for s, has in seeds],
             options=[o or None for o in self.episode_strings("options")],
             splits=dict(self._splits),
-            extra={name: self.own_column(name).scalars() for name in self.own_columns},
+            extra={name: self._values(name) for name in self.own_columns},
+            id=e["id"],
         )
 
     # -- rows
@@ -226,9 +235,49 @@ class GrowingStore(Store):
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
+    # -- digests
+
+    def digests(self, name: str) -> Digests:
+        """Return the digests of the episodes of a field [episodes, 32], without those before the first kept one."""
+        return np.ascontiguousarray(self._digests()[:, sorted(self.fields).index(name)])
+
+    def _digests(self) -> Digests:
+        """Return the digests of all fields, by name [episodes, fields, 32]."""
+        g = self.generation
+        return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
+
+    def fingerprint(self, index: IntArray | None = None) -> str:
+        """Return the fingerprint of the kept episodes, or of the episodes ``index`` of `episodes`, in this order.
+
+        It is computed from the digests of episodes, without reading a row, and kept in memory.
+        """
+        if index is None and self._fingerprint is None:
+            kept = np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
+            self._fingerprint = self._fingerprint_of(kept)
+        return self._fingerprint_of(index) if index is not None else str(self._fingerprint)
+
+    def _fingerprint_of(self, index: IntArray) -> str:
+        known = self._digests()
+        stored = sorted(self._stored.values(), key=lambda f: f.name)
+        of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
+        return digests.fingerprint(of_fields, digests.of_table(self.whole_table().take(index)))
+
     def digest_of(self, k: int) -> bytes:
-        """Return the recorded digest of episode ``k``, see `content`."""
-        return bytes(self._read.digest[k])
+        """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
+        e, about, number = self._read.columns, self._read.about(k), self.generation.first_episode + k
+        seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
+        numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
+        head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
+        line = json.dumps(head, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+        known = logs.read_digests(self.path, number, number + 1, len(self.fields))
+        return hashlib.sha256(line + known.tobytes()).digest()
+
+
+def _reopened(path: Path, number: int, version: str) -> GrowingStore:
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
+    store = GrowingStore(path, number)
+    store.expect(version, "pickled")
+    return store
 
 
 def open_store(path: Path, *, generation: int | None = None, check: bool = True) -> Store:
@@ -244,6 +293,16 @@ def open_store(path: Path, *, generation: int | None = None, check: bool = True)
             raise RldsError(f"{path} does not grow: it has no generations.", hint="leave generation out")
         return Store(path, check=check)
     return GrowingStore(path, generation, check=check)
+
+
+def version_of(path: Path) -> str:
+    """Return the version of the dataset in a directory, of either kind, without opening it; see `Store.version`."""
+    return generations.last(path).version if is_growing(path) else manifest.read_with_version(path)[1]
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return the fingerprint of the dataset in a directory, of either kind: computed of one that grows."""
+    return GrowingStore(path, check=False).fingerprint() if is_growing(path) else manifest.read(path).fingerprint
 
 
 def is_growing(path: Path) -> bool:
@@ -309,5 +368,5 @@ class _LazyColumns(Mapping[str, Mapping[str, str]]):
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
         column = self._store.own_column(name)
-        digest = statistics.own_column_digest(name, column.values, column.missing)
+        digest = digests.of_column(name, column.values, column.missing)
         return {"dtype": column.dtype, "digest": digest}

@@ -1,4 +1,4 @@
-"""Verify a dataset that grows: its generations, logs and segments, and each episode that is kept against its digest."""
+"""Verify a growing dataset: its generations, logs and segments, and the kept episodes against their digests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
-from rlds_cli.growing import content, logs, segments
+from rlds_cli.growing import logs, segments
+from rlds_cli.growing.records import digests_of
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, files, generations, sealing
+from rlds_cli.store import arrays, digests, files, generations, sealing
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, IntArray
@@ -28,14 +29,16 @@ def verify_directory(
 ) -> Verification:
     """Check a dataset that grows, at its newest generation or another one that is there.
 
-    Every record of a generation has a checksum. Every episode that is kept has a digest of its rows; that of all of
-    them is the fingerprint. Damage is named by episode.
+    Every record of a generation has a checksum, and a hash of the logs. The logs have a digest for each episode of each
+    field. Damage of rows is named by field and episode, counted among the kept ones.
     """
     try:
         store = GrowingStore(path, generation, check=False)
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
     problems = [*_manifest(path), *_generations(path), *_logs(store), *_arrays(store)]
+    if not problems and (broken := _broken(store)) is not None:
+        problems.append(Problem("logs", f"are not what generation {broken:,} wrote"))
     fingerprint, size = None, 0
     if not problems:
         try:
@@ -86,6 +89,12 @@ def _generations(path: Path) -> Iterator[Problem]:
         before = g
 
 
+def _broken(store: GrowingStore) -> int | None:
+    """Return the first generation that wrote other logs than there are, see `logs.broken`."""
+    known = generations.all_until(store.path, store.generation.number)
+    return logs.broken(store.path, known, len(store.fields))
+
+
 def _logs(store: GrowingStore) -> Iterator[Problem]:
     """Check that every log is there, as long as the generation says, and readable."""
     g, path = store.generation, store.path
@@ -132,45 +141,34 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
 
 
 def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
-    """Compare each episode that is kept with its digest; return the fingerprint of what is there, and its bytes."""
-    table, columns, names = store.whole_table(), store.episodes, list(store.fields)
+    """Compare the kept episodes with their digests; return the fingerprint of what is stored, and its bytes."""
+    table, columns, fields = store.whole_table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
     kept = np.arange(len(table)) if store.kept is None else store.kept
-    problems, digests, size = list[Problem](), list[bytes](), 0
+    recorded = {f.name: store.digests(f.name) for f in fields}
+    found = {f.name: np.zeros((len(kept), logs.DIGEST), np.uint8) for f in fields}
+    problems, size = list[Problem](), 0
     for i, k in enumerate(kept.tolist()):
-        a = int(columns["start"][k])
-        rows = {n: store.gather(n, np.arange(a, a + int(table.length[k]) + 1)) for n in names}
-        plain = {n: v.tolist() if store.fields[n].kind == "text" else v for n, v in rows.items()}
+        a, length, observed = int(columns["start"][k]), table.length[k : k + 1], table.num_observed[k : k + 1]
+        rows = {f.name: store.gather(f.name, np.arange(a, a + int(length[0]) + 1)) for f in fields}
         size += sum(v.nbytes for v in rows.values())
-        digests.append(content.episode_digest(_head(table, k), plain))
-        what = None
-        if digests[-1] != store.digest_of(k):
-            what = "is not as it was written"
-        elif wrong := _wrong_columns(columns, k, rows, int(table.length[k])):
-            what = f"has another {wrong} in the episode table than in its rows"
-        if what is not None:
-            problems.append(Problem(f"episode {i:,}", what, (a, a + int(table.length[k]) + 1)))
-            if len(problems) == _MOST_PROBLEMS:
-                break
+        for f in fields:
+            values = rows[f.name].tolist() if f.kind == "text" else rows[f.name]
+            found[f.name][i] = digests_of(f, values, np.zeros(1, np.int64), length, observed)[0]
+            if not np.array_equal(found[f.name][i], recorded[f.name][k]):
+                problems.append(Problem(f.name, "is not as it was written", (i, i + 1)))
+        if not problems and (wrong := _wrong_columns(columns, k, rows, int(length[0]))):
+            problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (i, i + 1)))
+        if len(problems) >= _MOST_PROBLEMS:
+            break
         if i % _TOLD == 0:
             tell(Event(store.manifest.id, "verify", "", i, len(kept), "episodes"))
-    schema, g = tuple(store.fields.values()), store.generation
-    sums = content.changed(content.no_sums(), digests)
-    found = generations.PREFIX + content.content(schema, sums).hex()
-    if not problems and found != g.fingerprint:
-        problems.append(
-            Problem("episodes", f"the fingerprint is {found}; generation {g.number:,} says {g.fingerprint}")
-        )
+    of_fields = {f.name: digests.of_field(f, found[f.name]) for f in fields}
+    fingerprint = digests.fingerprint(of_fields, digests.of_table(table.take(kept)))
     if not problems:
         problems += _counts(
             store, table.take(kept), {n: columns[n][kept] for n in ("num_transitions", "num_terminated")}
         )
-    return found, size, problems
-
-
-def _head(table: EpisodeTable, k: int) -> list[object]:
-    splits = sorted(name for name, mask in table.splits.items() if mask[k])
-    numbers = (int(v[k]) for v in (table.length, table.end, table.num_observed))
-    return [*numbers, table.seed[k], table.options[k], splits]
+    return fingerprint, size, problems
 
 
 def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:

@@ -4,7 +4,7 @@
 
     <home>/archives/<family>/<name>/    downloads as they came
     <home>/datasets/<family>/<name>/    published datasets, read-only
-    <home>/packed/<fingerprint>-*       packed rows, rebuilt when needed
+    <home>/packed/<version>-*           packed rows, rebuilt when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/locks/
 """
@@ -45,7 +45,7 @@ class Home:
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
 
     def packed(self, name: str) -> Path:
-        """Return the path of the packed rows ``<fingerprint>-<hash>.<kind>``."""
+        """Return the path of the packed rows ``<version>-<hash>.<kind>``."""
         return self.root / "packed" / name
 
     def packed_lock(self, name: str) -> Path:

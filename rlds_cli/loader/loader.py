@@ -474,11 +474,10 @@ class Loader:
             window=self.window,
             anchors=self.anchors,
             seed=self.seed,
+            content=None if self._live is None else self._live.version(held),
         )
-        if self._live is None:
-            return mine
-        mine |= {"fingerprint": self._live.fingerprint(held)}
-        return mine | {"weights": f"{mine['weights']}, live"} if "weights" in mine else mine
+        live = self._live is not None and "weights" in mine
+        return mine | {"weights": f"{mine['weights']}, live"} if live else mine
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""

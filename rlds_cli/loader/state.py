@@ -9,7 +9,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
 from rlds_cli.files.hashing import short
 from rlds_cli.loader import order
-from rlds_cli.loader.mixture.mixture import Mixture
+from rlds_cli.loader.mixture.mixture import Mixture, content_of
 from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
@@ -19,14 +19,23 @@ _MIXED = ("members", "weights")  # only mixtures have these
 
 
 def identity(
-    dataset: Dataset | Mixture, *, sampler: Sampler, window: Window, anchors: Anchors, seed: int
+    dataset: Dataset | Mixture,
+    *,
+    sampler: Sampler,
+    window: Window,
+    anchors: Anchors,
+    seed: int,
+    content: str | None = None,
 ) -> dict[str, Any]:
-    """Return what decides the order of samples: a position of another order means nothing."""
+    """Return what decides the order of samples: a position of another order means nothing.
+
+    ``content`` is that of a live loader, whose dataset has several versions.
+    """
     mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
         "order": order.VERSION,
         "dataset": dataset.id,
-        "fingerprint": dataset.fingerprint,
+        "fingerprint": content or (dataset.fingerprint if isinstance(dataset, Mixture) else content_of(dataset)),
         "sampler": repr(sampler),
         "window": repr(window),
         "anchors": anchors,

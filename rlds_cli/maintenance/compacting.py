@@ -14,7 +14,7 @@ from rlds_cli.files import disk
 from rlds_cli.growing import logs
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.segments import stored_row
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.home import locate, usage
 from rlds_cli.settings import StrPath
 from rlds_cli.store import generations, manifest
@@ -70,7 +70,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
         waiting = g.departed - logs.freed(path)[1]
     after = usage.size_on_disk(path)
     return Compacted(
-        manifest.read(path).id, path, g.number, g.fingerprint, g.number != old.number, waiting, before, after
+        manifest.read(path).id, path, g.number, fingerprint_of(path), g.number != old.number, waiting, before, after
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT = re.compile(r"rlds[12]:[0-9a-f]{64}")
+_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _UNITS = ("episode", "batch", "step", "window")
 _ARRAYS = ("numpy", "torch", "tensordict")
 _LONGEST_TEXT = 4096

@@ -15,7 +15,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
-from rlds_cli.growing.store import is_growing, open_store
+from rlds_cli.growing.store import fingerprint_of, is_growing, open_store
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import Entry, facts
@@ -97,7 +97,7 @@ def fetch_again(path: Path) -> str | None:
     """Return the hint for a damaged dataset that is at an address, too; None for others."""
     try:
         m = manifest.read(path)
-        origin = remote.of_dataset(path, m.fingerprint)
+        origin = remote.of_dataset(path)
     except (RldsError, OSError, ValueError):
         return None
     if origin is None or ids.parse(m.id).family != registry.LOCAL:
@@ -120,7 +120,7 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
         there = home.find(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
             return [f"its source {source} is not here"]
-        now = manifest.read(there).fingerprint
+        now = fingerprint_of(there)
     except RldsError:
         return [f"its source {source} cannot be read"]
     return ["source unchanged"] if now == wanted else [f"its source {source} has changed ({now[:18]}...)"]

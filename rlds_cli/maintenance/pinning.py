@@ -40,6 +40,7 @@ from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
+from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
@@ -92,11 +93,11 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
     m = store.manifest
     if m.id in found:
         return
-    address = _address(path, m)
+    address = _address(path, m, store.generation if isinstance(store, GrowingStore) else None)
     if isinstance(store, GrowingStore):
         why = "" if address else "it grows: its episodes were recorded or appended where it is"
         held = store.generation.number
-        found[m.id] = Locked(m.id, m.fingerprint, {}, (), {}, (), not why, why, held, address)
+        found[m.id] = Locked(m.id, store.fingerprint(), {}, (), {}, (), not why, why, held, address)
         return
     made_by = _own_steps(m)
     if address is not None and (made_by or m.reader in (merging.READER, "create")):
@@ -116,9 +117,9 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
     found[m.id] = Locked(m.id, m.fingerprint, digests, files, options, made_by, not why, why, None, address)
 
 
-def _address(path: Path, m: Manifest) -> str | None:
+def _address(path: Path, m: Manifest, generation: Generation | None) -> str | None:
     """Return the address that a dataset is at with this content, if it may be fetched from there under its id."""
-    origin = origins.of_dataset(path, m.fingerprint)
+    origin = origins.of_dataset(path, generation)
     return origin.address if origin is not None and _may_be_pulled(m.id) else None
 
 
@@ -351,7 +352,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
 def _fingerprint_at(path: Path, generation: int) -> str | None:
     """Return the fingerprint of a generation that is there; None for another one."""
     try:
-        return open_store(path, generation=generation, check=False).content
+        return open_store(path, generation=generation, check=False).fingerprint()
     except DatasetNotFound:
         return None
 
@@ -535,7 +536,7 @@ def _differs(d: Locked, path: Path, now: str = "is", *, hint: str) -> WrongFinge
     store = open_store(path)
     what = "; ".join(_differences(d, store)) or "the episode table differs"
     return WrongFingerprint(
-        f"{d.id} {f'in {path} ' if now == 'is' else ''}{now} {store.manifest.fingerprint}; "
+        f"{d.id} {f'in {path} ' if now == 'is' else ''}{now} {store.fingerprint()}; "
         f"the lock says {d.fingerprint}: {what}.",
         hint=hint,
     )

@@ -11,6 +11,7 @@ from rlds_cli.convert import merging
 from rlds_cli.errors import DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
+from rlds_cli.growing.store import fingerprint_of
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
@@ -108,7 +109,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
     """
     try:
         m = manifest.read(path)
-        if pushed.of_dataset(path, m.fingerprint) is not None:
+        if pushed.of_dataset(path) is not None:
             return ""
         if m.growing:
             return "it grows: its episodes are nowhere else"
@@ -126,11 +127,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
 def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
         there = home.find(ids.parse(str(member["id"])), settings.read(cache_dir))
-        if (
-            there is None
-            or there in gone
-            or manifest.read(there).fingerprint != member["fingerprint"].partition("+")[0]
-        ):
+        if there is None or there in gone or fingerprint_of(there) != member["fingerprint"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
 

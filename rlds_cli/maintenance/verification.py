@@ -25,11 +25,11 @@ from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
+from rlds_cli.store.digests import PREFIX
 from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, IntArray
 
-_PREFIXES = ("rlds1:", "rlds2:")  # of a dataset, and of one that grows
 _REST = "in Python ds.select(episodes=...) opens the others; rlds_cli.merge([that], ...) copies them into a new dataset"
 _SHORTEST = 8  # digits that a fingerprint may be cut to
 
@@ -108,15 +108,14 @@ def _digits(expect: str) -> str:
 
 
 def _without_prefix(fingerprint: str) -> str:
-    return fingerprint.removeprefix(_PREFIXES[0]).removeprefix(_PREFIXES[1])
+    return fingerprint.removeprefix(PREFIX)
 
 
 def _expected(found: Verification, wanted: str | None) -> Iterable[Problem]:
     now = found.fingerprint or ""
     if wanted is None or _without_prefix(now).startswith(wanted):
         return []
-    prefix = next((p for p in _PREFIXES if now.startswith(p)), _PREFIXES[0])
-    return [Problem("fingerprint", f"is {now or 'unknown'}; {prefix}{wanted} expected")]
+    return [Problem("fingerprint", f"is {now or 'unknown'}; {PREFIX}{wanted} expected")]
 
 
 def verify_all(

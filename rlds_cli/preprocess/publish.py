@@ -14,6 +14,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.growing.store import version_of
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
@@ -209,7 +210,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    if t.dataset.generation is None and manifest.read(t.dataset.path).fingerprint != t.dataset.manifest.fingerprint:
+    if t.dataset.generation is None and version_of(t.dataset.path) != t.dataset.store.version:
         raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)

@@ -298,7 +298,7 @@ def unit_of(function: Function, unit: str | None, span: tuple[int | None, int | 
 
 def source_of(dataset: Dataset) -> str:
     """Return the fingerprint of a dataset, or of a selection of its episodes."""
-    return dataset.manifest.fingerprint if is_whole(dataset) else dataset.fingerprint
+    return dataset.store.fingerprint() if is_whole(dataset) else dataset.fingerprint
 
 
 def seen_of(dataset: Dataset) -> dict[str, str]:

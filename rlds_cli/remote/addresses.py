@@ -32,7 +32,7 @@ _HINTS = {
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _PIN = re.compile(r"(rlds[12]):([0-9a-f-]{12,80})")
-_PIN_FORM = "#rlds1: or #rlds2: and the fingerprint, or its first 12 digits or more: #rlds1:7c1f-09ab-55e2"
+_PIN_FORM = "#rlds1: and the fingerprint, or its first 12 digits or more: #rlds1:7c1f-09ab-55e2"
 _HUB = re.compile(
     r"(?:datasets/)(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
     r"(?:/(?P<path>[^@]*?))?/?(?:@(?P<rev>[^@]+))?"

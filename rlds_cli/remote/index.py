@@ -27,6 +27,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
+from rlds_cli.store import generations
 
 NAME = "rlds.json"
 FORMAT = 1
@@ -36,7 +37,7 @@ MANIFEST = "zarr.json"
 _NONE = "0" * 64
 _OWN = b'"sha256": "%s"'
 _SHA = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT = re.compile(r"rlds(?P<kind>[12]):[0-9a-f]{64}")
+_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
 _LARGEST = 1 << 50  # bytes of a file or an object
@@ -176,10 +177,9 @@ def _check_own(text: bytes, told: Any) -> None:
 def _index(content: dict[str, Any]) -> Index:
     id = str(ids.parse(_text(content.get("id"), "id")))
     fingerprint = _text(content.get("fingerprint"), "fingerprint")
-    kind = _FINGERPRINT.fullmatch(fingerprint)
     generation = content.get("generation")
-    if kind is None or (kind["kind"] == "2") != (generation is not None):
-        raise ValueError("a fingerprint that is none, or of another kind of dataset")
+    if _FINGERPRINT.fullmatch(fingerprint) is None:
+        raise ValueError("an invalid fingerprint")
     objects = tuple(_object(o) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
     if len({o.sha256 for o in objects}) != len(objects):
         raise ValueError("an object occurs twice")
@@ -195,6 +195,8 @@ def _index(content: dict[str, Any]) -> Index:
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
         raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
     _check_paths([f.path for f in files])
+    if (generation is not None) != any(f.path == generations.FILE for f in files):
+        raise ValueError("a generation of a dataset that does not grow, or none of one that does")
     version = content.get("rlds_version")
     return Index(
         id=id,

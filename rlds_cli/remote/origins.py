@@ -2,9 +2,11 @@
 
 ::
 
-    <home>/origins/<family>+<name>.json     {"address": ..., "fingerprint": ..., "generation": ..., "pulled": ...}
+    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "generation", "version", "pulled"}
 
-A record holds for the content that it names, and says nothing of another dataset that has taken the name since.
+A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
+content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
+the version of a generation (`Store.version`), since its fingerprint takes time.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from rlds_cli import home, ids
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest
+from rlds_cli.store import generations, manifest
+from rlds_cli.store.generations import Generation
 
 _DIRECTORY = "origins"
 
@@ -34,6 +38,7 @@ class Origin:
     address: str
     fingerprint: str
     generation: int | None
+    version: str | None  # of that generation
     pulled: bool
 
 
@@ -49,25 +54,37 @@ def of(place: Home, id: DatasetId) -> Origin | None:
     """Return the record of a dataset, or None."""
     values = documents.load_own(_path(place, id)) or {}
     address, fingerprint = values.get("address"), values.get("fingerprint")
-    generation, pulled = values.get("generation"), values.get("pulled")
+    generation, version, pulled = values.get("generation"), values.get("version"), values.get("pulled")
     if not isinstance(address, str) or not isinstance(fingerprint, str) or not isinstance(pulled, bool):
         return None
-    if generation is not None and type(generation) is not int:
+    if not isinstance(version, str | None) or (generation is not None and type(generation) is not int):
         return None
     try:
         addresses.parse(address)
     except InvalidId:
         return None
-    return Origin(address, fingerprint, generation, pulled)
+    return Origin(address, fingerprint, generation, version, pulled)
 
 
-def of_dataset(path: Path, fingerprint: str) -> Origin | None:
-    """Return the record of the dataset in a directory of a home, if it is about this content."""
+def of_dataset(path: Path, generation: Generation | None = None) -> Origin | None:
+    """Return the record of the dataset in a directory of a home, if it is about its content.
+
+    Parameters
+    ----------
+    generation : Generation, optional
+        Of a growing dataset: the one that it must be about; by default the newest.
+    """
     try:
         found = of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
     except (InvalidId, IndexError):
         return None
-    return found if found is not None and found.fingerprint == fingerprint else None
+    return found if found is not None and _is_about(found, path, generation) else None
+
+
+def _is_about(origin: Origin, path: Path, generation: Generation | None = None) -> bool:
+    if is_growing(path):
+        return (generation or generations.last(path)).version == origin.version
+    return manifest.read(path).fingerprint == origin.fingerprint
 
 
 def forget(place: Home, id: DatasetId) -> None:
@@ -93,7 +110,7 @@ def find(ref: StrPath, where: Settings) -> Path | None:
             if origin.address != str(address) or not home.is_dataset(path):
                 continue
             with suppress(RldsError):
-                if manifest.read(path).fingerprint == origin.fingerprint and address.matches(origin.fingerprint):
+                if _is_about(origin, path) and address.matches(origin.fingerprint):
                     return path
     return None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files import disk, trees
@@ -85,7 +86,8 @@ def read_plain(objects: Objects) -> Plain | None:
     found = objects.read(sealing.MANIFEST, longest=manifest.LONGEST)
     if found is None or b'"rlds"' not in found.data:
         return None
-    where, log = objects.address, _generations(objects)
+    where, newest = objects.address, _newest(objects)
+    log = b"" if newest is None else newest.log
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
@@ -97,35 +99,42 @@ def read_plain(objects: Objects) -> Plain | None:
         except RldsError as e:
             what = e.message.replace(f"{directory}/", "").rstrip(".")
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
-        if not sealing.own_digest(directory):
+        if not sealing.has_own_digest(directory):
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
-    if not where.matches(m.fingerprint):
+    if m.growing and newest is not None:
+        for name, size in logs.sizes(newest.generation, len(m.fields)).items():
+            if (objects.size(name) or 0) < size:
+                raise _torn(objects, name)
+    elif not where.matches(m.fingerprint):
         raise WrongFingerprint(f"{where} has {short(m.fingerprint)}, and {where.pin} was asked for.")
     return Plain(m, found.data, log if m.growing else b"")
 
 
-def _generations(objects: Objects) -> bytes:
-    """Return the log of generations up to the newest one, or to the one that the address pins; empty without a log.
+class _Newest(NamedTuple):
+    """The newest generation of a growing dataset, and the log up to its record."""
+
+    generation: Generation
+    log: bytes
+
+
+def _newest(objects: Objects) -> _Newest | None:
+    """Read the newest generation; None without a log of generations.
 
     Raises
     ------
     DamagedDataset
-        The logs are shorter than that generation.
+        No record of the log is whole.
     DownloadFailed
     """
     found = objects.read(generations.FILE)
     if found is None:
-        return b""
+        return None
     cut = range(0, len(found.data) - generations.BYTES + 1, generations.BYTES)
     records = [generations.unpacked(found.data[at : at + generations.BYTES]) for at in cut]
     whole = [g for number, g in enumerate(records) if g is not None and g.number == number]
-    wanted = [g for g in whole if objects.address.matches(g.fingerprint)] or whole
-    if not wanted:
+    if not whole:
         raise _torn(objects, generations.FILE)
-    for name, size in _logs(wanted[-1]).items():
-        if (objects.size(name) or 0) < size:
-            raise _torn(objects, name)
-    return found.data[: (wanted[-1].number + 1) * generations.BYTES]
+    return _Newest(whole[-1], found.data[: (whole[-1].number + 1) * generations.BYTES])
 
 
 def _torn(objects: Objects, name: str) -> DamagedDataset:
@@ -133,17 +142,6 @@ def _torn(objects: Objects, name: str) -> DamagedDataset:
         f"{objects.address}/{name} is missing or too short: it was copied while the dataset grew, or is damaged.",
         hint="copy it again while nobody writes; rlds push sends one generation at any time",
     )
-
-
-def _logs(g: Generation) -> dict[str, int]:
-    """Return the bytes of each log that belong to a generation."""
-    return {
-        logs.EPISODES: g.episodes * logs.EPISODE.itemsize,
-        logs.DEPARTED: g.departed * 8,
-        logs.ABOUT: g.about,
-        logs.SOURCES: g.sources,
-        logs.STRINGS: g.strings,
-    }
 
 
 def measure(objects: Objects, plain: Plain) -> tuple[int, int]:
@@ -300,8 +298,8 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
     """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
     g = generations.unpacked(plain.log[-generations.BYTES :])
     assert g is not None
-    disk.check_space(sum(_logs(g).values()), dataset)
-    for name, size in _logs(g).items():
+    disk.check_space(sum(logs.sizes(g, len(plain.manifest.fields)).values()), dataset)
+    for name, size in logs.sizes(g, len(plain.manifest.fields)).items():
         (dataset / name).unlink(missing_ok=True)
         _bring(objects, name, size, dataset / name, lambda _: None)
     freed = 2 * g.departed.to_bytes(8, "little")

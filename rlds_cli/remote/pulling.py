@@ -27,7 +27,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.journal import Journal
 from rlds_cli.growing import logs
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.growing.verification import verify_directory as verify_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
@@ -135,7 +135,7 @@ def pull(
         with exclusive(place, id, progress):
             here = home.find(id, where)
             if here is not None and _has(here, there) and not force:
-                origins.record(place, id, _origin(address, there))
+                origins.record(place, id, _origin(address, there, here))
                 return here
             if here is not None:
                 _check_replaceable(here, place, id, address, there, force)
@@ -147,7 +147,7 @@ def pull(
                     _complete(objects, there, id, place, progress)
                 else:
                     _fetch_and_publish(objects, there, id, place, here, progress)
-            origins.record(place, id, _origin(address, there))
+            origins.record(place, id, _origin(address, there, target))
     progress(Event(str(id), "ready", note=f"downloaded from {address}"))
     return target
 
@@ -162,8 +162,9 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
     return id
 
 
-def _origin(address: Address, index: Index | Plain) -> Origin:
-    return Origin(str(address), index.fingerprint, index.generation, pulled=True)
+def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
+    version = None if index.generation is None else generations.last(here).version
+    return Origin(str(address), index.fingerprint, index.generation, version, pulled=True)
 
 
 def _has(here: Path, index: Index | Plain) -> bool:
@@ -173,7 +174,7 @@ def _has(here: Path, index: Index | Plain) -> bool:
             return False
         if index.generation is not None and generations.last(here).number != index.generation:
             return False
-        return manifest.read(here).fingerprint == index.fingerprint
+        return fingerprint_of(here) == index.fingerprint
     except DamagedDataset:
         return False
 
@@ -190,7 +191,7 @@ def _check_replaceable(
     if known is not None and known.pulled and known.address == str(address) and index.generation is not None:
         with suppress(DamagedDataset):
             now = generations.last(here)
-            if (now.number, now.fingerprint) == (known.generation, known.fingerprint):
+            if (now.number, now.version) == (known.generation, known.version):
                 return
     raise NameTaken(
         f"{id} is here with other content than {address} has.",

@@ -28,6 +28,7 @@ from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Extent, Videos
@@ -194,16 +195,18 @@ class Access:
         """Seconds that a read waits while no block arrives."""
         return TIMEOUT if self.timeout is None else self.timeout
 
-    def reopened(self) -> tuple[Callable[..., Store], tuple[Any, ...]]:
-        """Return how to open the same content in another process."""
+    def reopened(self, version: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+        """Return how to open the same version in another process."""
         pinned = f"{self.address.given}#{self.pinned.index.fingerprint}"
-        return _reopened, (pinned, self.where.home, self.cache, self.timeout)
+        return _reopened, (pinned, self.where.home, self.cache, self.timeout, version)
 
 
-def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None) -> Store:
+def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None, version: str) -> Store:
     from rlds_cli import settings
 
-    return open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
+    store = open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
+    store.expect(version, "pickled")
+    return store
 
 
 class _Remote(Store):
@@ -235,7 +238,7 @@ class _Remote(Store):
         return self.access.stats
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self.access.reopened()
+        return self.access.reopened(self.version)
 
     def beside(self, *parts: str) -> Path:
         """Return the path of a file or directory beside the rows, which is here then."""
@@ -524,14 +527,28 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         of, index = access.content, access.pinned.index
         of.need("zarr.json", generations.FILE)
         heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
-        of.need(*(f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json")))
+        small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
+        of.need(*(path for path in small if path != logs.DIGESTS))
         GrowingStore.__init__(self, access.path)
-        if (self.generation.number, self.content) != (index.generation, index.fingerprint):
+        if self.generation.number != index.generation:
             raise DamagedDataset(
-                f"{access.address}: its index and its log of generations name different content.",
+                f"{access.address}: its index and its log of generations name different generations.",
                 hint="rlds push ID sends it again",
             )
         self.blocks = access.blocks(self._row_files())
+
+    def _digests(self) -> Digests:
+        self.access.content.need(logs.DIGESTS)
+        return super()._digests()
+
+    def digest_of(self, k: int) -> bytes:
+        """Return a hash of episode ``k``, see `GrowingStore.digest_of`."""
+        self.access.content.need(logs.DIGESTS)
+        return super().digest_of(k)
+
+    def fingerprint(self, index: IntArray | None = None) -> str:
+        """Return the fingerprint; that of the whole dataset is the index's, and a download compares it."""
+        return self.access.pinned.index.fingerprint if index is None else super().fingerprint(index)
 
     def _check_sizes(self) -> None:
         """Nothing: rows are not here. `_row_files` compares the index."""
@@ -562,7 +579,8 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         unpinned = replace(access.address, pin=None)
         connection = Connection(unpinned, access.where, access.timeout)
         pinned = finding.find(unpinned, access.where, connection, stats)
-        if pinned.index.fingerprint == self.content and pinned.index.generation == self.generation.number:
+        known = access.pinned.index
+        if (pinned.index.fingerprint, pinned.index.generation) == (known.fingerprint, known.generation):
             return self
         if pinned.index.generation is None:
             raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import home, registry, settings
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
+from rlds_cli.growing.store import fingerprint_of
 from rlds_cli.home import locate
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
@@ -181,11 +182,9 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
 
 def card_of(ds: Dataset) -> Card:
     """Return the facts about an open dataset."""
-    size, path = ds.store.size_of(), ds.path
+    size, path, m = ds.store.size_of(), ds.path, replace(ds.manifest, fingerprint=ds.store.fingerprint())
     address = None if size is None else str(getattr(ds.store, "address", ""))
-    return Card(
-        ds.id, None, Copy(ds.id, path, size_on_disk(path) if size is None else size, ds.manifest, None, address)
-    )
+    return Card(ds.id, None, Copy(ds.id, path, size_on_disk(path) if size is None else size, m, None, address))
 
 
 def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
@@ -200,7 +199,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     """
     found = card(ref, cache_dir)
     path = found.here.path if found.here else locate.locate(found.id, cache_dir)
-    return manifest.read(path).fingerprint
+    return fingerprint_of(path)
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
@@ -278,6 +277,7 @@ def _copy(id: str | None, path: Path) -> Copy:
     size = size_on_disk(path)
     try:
         m = manifest.read(path)
+        m = replace(m, fingerprint=fingerprint_of(path)) if m.growing else m
     except (DamagedDataset, NewerFormat) as e:
         return Copy(id or str(path), path, size, None, e.message)
     return Copy(id or m.id, path, size, m)

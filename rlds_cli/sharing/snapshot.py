@@ -2,7 +2,7 @@
 
 A dataset that grows may have a writer at work. Its snapshot holds a generation like any reader: of logs the bytes that
 belong to it, of segments the rows of episodes that are kept. What changes in place is made anew: the numbers of freed
-departures, the sums of the fingerprint, and the ``zarr.json`` of fields.
+departures, and the ``zarr.json`` of fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.growing import content, logs, segments
+from rlds_cli.growing import logs, segments
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.remote.index import MANIFEST, is_path
 from rlds_cli.store import arrays, generations, manifest
@@ -111,13 +111,10 @@ def take(path: Path) -> Snapshot:
     """
     store = open_store(path)
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
-    if isinstance(store, GrowingStore):
-        fingerprint, generation = store.generation.fingerprint, store.generation.number
-    else:
-        fingerprint, generation = store.manifest.fingerprint, None
-    text = store_files.content(path / MANIFEST, manifest.LONGEST)
-    found = Snapshot(store.manifest.id, fingerprint, generation, hashlib.sha256(text).hexdigest(), files, store)
-    if generation is None and manifest.read(path).fingerprint != fingerprint:
+    generation = store.generation.number if isinstance(store, GrowingStore) else None
+    sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
+    found = Snapshot(store.manifest.id, store.fingerprint(), generation, sha256, files, store)
+    if generation is None and sha256 != store.version:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
     strange = next((f.path for f in files if not is_path(f.path)), None)
     if strange is not None:
@@ -156,28 +153,16 @@ def _growing(store: GrowingStore) -> Iterator[LocalFile]:
         described = json.dumps(segments.document(f, g.rows, rows)).encode()
         yield _made((directory / "zarr.json").relative_to(path).as_posix(), described)
         yield from _segments(directory, path, f, rows, runs, g.rows)
-    for log, stop in (
-        (logs.EPISODES, g.episodes * logs.EPISODE.itemsize),
-        (logs.DEPARTED, g.departed * 8),
-        (logs.ABOUT, g.about),
-        (logs.SOURCES, g.sources),
-        (logs.STRINGS, g.strings),
-        (generations.FILE, (g.number + 1) * generations.BYTES),
-    ):
+    ends = {**logs.sizes(g, len(store.fields)), generations.FILE: (g.number + 1) * generations.BYTES}
+    for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
     yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
-    yield _made(content.FILE, _sums(store))
     for lock in (logs.READERS, logs.WRITERS, logs.COMMIT):
         yield _made(lock, b"")
 
 
 def _made(path: str, data: bytes) -> LocalFile:
     return LocalFile(path, len(data), ((0, len(data)),) if data else (), data=data)
-
-
-def _sums(store: GrowingStore) -> bytes:
-    found = content.load(store.path, store.generation.number)
-    return b"" if found is None else content.file_with(store.generation.number, found)
 
 
 def _runs(store: GrowingStore) -> list[tuple[int, int]]:

@@ -141,9 +141,14 @@ def _of_head(head: Sequence[Any], content: bytes) -> str:
 
 
 def of_table(table: EpisodeTable) -> dict[str, str]:
-    """Return the digests of the columns of an episode table that count as content, with the user's own."""
-    found = {name: of_column(name, values) for name, values in content_columns(table)}
-    own = episode_table.all_typed(table.extra)
+    """Return the digests of the columns of an episode table that count as content, with the user's own.
+
+    A split without episodes, and a column without a value, do not count: a selection may have such.
+    """
+    splits = {f"split/{name}": mask.any() for name, mask in table.splits.items()}
+    found = {name: of_column(name, values) for name, values in content_columns(table) if splits.get(name, True)}
+    valued = {name: values for name, values in table.extra.items() if any(v is not None for v in values)}
+    own = episode_table.all_typed(valued)
     return found | {name: of_column(name, c.values, c.missing) for name, c in own.items()}
 
 

@@ -7,6 +7,7 @@ is written over by the next one. So a reader sees the dataset as it was after on
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import zlib
@@ -19,8 +20,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import files
 
 FILE = "generations.log"
-PREFIX = "rlds2:"
-_LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, hash, CRC-32 of what is before it
+_LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
 _MARK = b"rldsgen1"
 BYTES = _LAYOUT.size
 _MOST_ROWS = 1 << 48
@@ -44,6 +44,9 @@ class Generation:
         Numbers of what is kept.
     moved : int
         The number of times that kept episodes were rewritten end to end.
+    logs : bytes
+        The sha256 of ``logs`` of the generation before and of what this commit added to each log, see
+        `growing.logs.chained`: so a record proves the logs up to it. Zeros in generation 0.
     """
 
     number: int = 0
@@ -65,12 +68,12 @@ class Generation:
     terminated_inside: int = 0
     moved: int = 0
     time: float = 0.0
-    content: bytes = bytes(32)
+    logs: bytes = bytes(32)
 
     @property
-    def fingerprint(self) -> str:
-        """``rlds2:`` and 64 hexadecimal digits: the hash of the episodes that are kept, whatever their order."""
-        return PREFIX + self.content.hex()
+    def version(self) -> str:
+        """The sha256 of the record, 64 hexadecimal digits: one content in one layout."""
+        return hashlib.sha256(self.packed()).hexdigest()
 
     def packed(self) -> bytes:
         """Return the record."""
@@ -89,7 +92,7 @@ def unpacked(record: bytes) -> Generation | None:
 
 def _is_possible(g: Generation) -> bool:
     """Return whether the numbers agree: an episode has two rows at least, and leaves once."""
-    numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "content")]
+    numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "logs")]
     if min(numbers) < 0 or max(numbers) >= 1 << 60 or g.rows >= _MOST_ROWS:
         return False
     counted = g.kept == g.episodes - g.departed and g.kept == g.terminated + g.truncated + g.cut
@@ -132,6 +135,25 @@ def at(dataset: Path, number: int) -> Generation:
         found = _read(log.fileno(), number)
     if found is None or found.number != number:
         raise DamagedDataset(f"{dataset / FILE}: record {number:,} is damaged.", hint="rlds verify ID")
+    return found
+
+
+def all_until(dataset: Path, number: int) -> list[Generation]:
+    """Return generations 0 to ``number``.
+
+    Raises
+    ------
+    DamagedDataset
+        A record is missing or damaged.
+    """
+    with _opened(dataset) as log:
+        data = os.pread(log.fileno(), (number + 1) * BYTES, 0)
+    found = []
+    for k in range(number + 1):
+        g = unpacked(data[k * BYTES : (k + 1) * BYTES])
+        if g is None or g.number != k:
+            raise DamagedDataset(f"{dataset / FILE}: record {k:,} is damaged.", hint="rlds verify ID")
+        found.append(g)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -121,7 +122,7 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
 def read(dataset: Path) -> Manifest:
     """Read and check the manifest of a dataset's directory, which may come from a stranger.
 
-    That of a dataset that grows has the counts and the fingerprint of its newest generation.
+    Growing datasets: the counts are those of the newest generation, and the fingerprint is empty: a store computes it.
 
     Raises
     ------
@@ -130,9 +131,15 @@ def read(dataset: Path) -> Manifest:
     NewerFormat
         A later version wrote it.
     """
+    return read_with_version(dataset)[0]
+
+
+def read_with_version(dataset: Path) -> tuple[Manifest, str]:
+    """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
     path = dataset / "zarr.json"
     try:
-        attributes = documents.loads(files.content(path, LONGEST), longest=LONGEST)["attributes"]["rlds"]
+        text = files.content(path, LONGEST)
+        attributes = documents.loads(text, longest=LONGEST)["attributes"]["rlds"]
         version = attributes["format"]
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise ValueError(f"format {str(version)[:40]!r}")
@@ -150,14 +157,17 @@ def read(dataset: Path) -> Manifest:
         if bool(attributes.get("growing")) != (version == GROWING_FORMAT):
             raise ValueError(f"format {version} of a dataset that {'grows' if version == FORMAT else 'does not grow'}")
         m = from_json(attributes)
-        return of_generation(m, generations.last(dataset)) if m.growing else m
+        if bool(m.fingerprint) == bool(m.growing):
+            raise ValueError("a fingerprint of a dataset that grows, or none of one that does not")
+        m = of_generation(m, generations.last(dataset)) if m.growing else m
+        return m, hashlib.sha256(text).hexdigest()
     except ValueError as e:
         raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
 
 
 def of_generation(m: Manifest, g: generations.Generation) -> Manifest:
     """Return the manifest of a dataset that grows as it is at a generation."""
-    return replace(m, counts=Counts(**generations.counts_of(g)), fingerprint=g.fingerprint)
+    return replace(m, counts=Counts(**generations.counts_of(g)))
 
 
 def _encode(value: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, Frames
-from rlds_cli.files.hashing import short
 from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
@@ -36,6 +35,10 @@ class Store:
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
     remote : bool
         True if the rows are at an address: then no file of rows is in ``path``.
+    version : str
+        The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
+        where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
+        may have several layouts.
     """
 
     kept: IntArray | None = None
@@ -44,7 +47,11 @@ class Store:
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
         self._checks = check
-        self.manifest: Manifest = manifest.read(path)
+        # before the manifest is read: one that replaces it meanwhile is noticed at the next use
+        self._identity = self._identify() if (path / "zarr.json").exists() else (0, 0)
+        self.manifest: Manifest
+        self.version: str
+        self.manifest, self.version = manifest.read_with_version(path)
         files.check_tree(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
@@ -53,18 +60,11 @@ class Store:
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
-        self._identity = self._identify()
-        self._content = (self.manifest.fingerprint, self.manifest.encoding, self.manifest.fields)
         if check:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.manifest.fingerprint)
-
-    @property
-    def content(self) -> str:
-        """Fingerprint of the content."""
-        return self._content[0]
+        return _reopened, (self.path, self.version)
 
     @property
     def unproved(self) -> str:
@@ -74,19 +74,18 @@ class Store:
         """
         return ""
 
-    def expect(self, fingerprint: str, since: str) -> None:
-        """Refuse content that differs from the one at the time ``since``: ``opened`` or ``pickled``.
+    def expect(self, version: str, since: str) -> None:
+        """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
 
         Raises
         ------
         DamagedDataset
         """
-        if self.content != fingerprint:
-            raise self._replaced(self.content, fingerprint, since)
+        if self.version != version:
+            raise self._replaced(since)
 
-    def _replaced(self, now: str, then: str, since: str) -> DamagedDataset:
-        how = f"by other content: {short(then)} then, {short(now)} now" if now != then else "and is encoded otherwise"
-        text = f"{self.manifest.id} was replaced since it was {since}, {how}, in {self.path}."
+    def _replaced(self, since: str) -> DamagedDataset:
+        text = f"{self.manifest.id} was replaced since it was {since}, in {self.path}."
         return DamagedDataset(text, hint="open it again")
 
     def beside(self, *parts: str) -> Path:
@@ -107,9 +106,7 @@ class Store:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Guard the opening of files, which happens on first use: the path must still hold this dataset.
-
-        A dataset of equal content that has taken its place, as ``download(force=True)`` makes it, is as good.
+        """Guard the opening of files, which happens on first use: the path must still hold this version.
 
         Raises
         ------
@@ -128,12 +125,12 @@ class Store:
             now = self._identify()
             if now == self._identity:
                 return
-            there = manifest.read(self.path)
+            _, version = manifest.read_with_version(self.path)
         except (OSError, DamagedDataset):
             text = f"{self.manifest.id} was removed since it was opened: {self.path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
-        if (there.fingerprint, there.encoding, there.fields) != self._content:
-            raise self._replaced(there.fingerprint, self.content, "opened")
+        if version != self.version:
+            raise self._replaced("opened")
         self._check_sizes()
         self._identity = now
 
@@ -389,10 +386,10 @@ class Store:
         return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
 
 
-def _reopened(path: Path, fingerprint: str) -> Store:
+def _reopened(path: Path, version: str) -> Store:
     """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
     store = Store(path)
-    store.expect(fingerprint, "pickled")
+    store.expect(version, "pickled")
     return store
 
 

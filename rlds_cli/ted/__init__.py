@@ -387,6 +387,7 @@ class EpisodeData:
     extra: Mapping[str, Scalar] = field(default_factory=dict)
     observed: bool = True
     notes: tuple[Note, ...] = ()
+    id: bytes | None = None  # 16 bytes, where it has one
 
 
 class HasLength(Protocol):

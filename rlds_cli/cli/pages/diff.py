@@ -83,7 +83,7 @@ def _what(f: FieldDifference) -> str:
             return f"{f.a} -> {f.b}{_deviation(f.deviation)}"
     if f.differing is None:
         return "content differs"
-    where = f"in {f.differing:,} of {text.plural(f.blocks or 0, 'block')}, from row {f.first_row:,} on"
+    where = f"in {text.plural(f.differing, 'episode')}, from episode {f.first:,} on"
     return f"content differs {where}{_deviation(f.deviation)}"
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.transforms import Elementwise, Numbers
 from rlds_cli.errors import InvalidArgument
@@ -19,7 +21,7 @@ from rlds_cli.loader.mixture.shares import normalised
 from rlds_cli.loader.order import integer, set_integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import join_name
+from rlds_cli.ted import IntArray, join_name
 from rlds_cli.text import is_below
 
 Weights = Mapping[str, float] | Literal["size"] | Callable[[int], Mapping[str, float]]
@@ -73,9 +75,9 @@ class Member:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of content and names; of an opened member."""
+        """Fingerprint of content and names, see `content_of`; of an opened member."""
         assert isinstance(self.dataset, Dataset)
-        return _with_names(self.dataset.fingerprint, self)
+        return _with_names(content_of(self.dataset), self)
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -294,6 +296,15 @@ def function_name(function: Any) -> str:
     return text if " at 0x" not in text else f"{kind.__module__}:{kind.__qualname__}"
 
 
+def content_of(dataset: Dataset) -> str:
+    """Return what a loader's state knows the content of a dataset by: its fingerprint.
+
+    Growing datasets: the version of the generation, which takes no time, and stands for one that was freed.
+    """
+    whole = dataset.generation is not None and not dataset.is_selection
+    return dataset.store.version if whole else dataset.fingerprint
+
+
 def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:
     """Return the fingerprint of a mixture with other contents of some members: their fingerprints by name."""
     known = {name: _with_names(contents[name], m) for name, m in mixture.parts.items() if name in contents}
@@ -345,7 +356,7 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
             f'rename: {both} of {dataset.id} would both be "{twice[0]}".', hint="rename the other one, too"
         )
     store = RenamedStore(dataset.path, names)
-    store.expect(dataset.store.content, "opened")
+    store.expect(RenamedStore.version_with(dataset.store.version, names), "opened")
     return Dataset(store, dataset._index)
 
 
@@ -375,20 +386,28 @@ class RenamedStore(Store):
         self._names = dict(names)
         fields = tuple(replace(f, name=names[f.name]) for f in self.manifest.fields)
         stats = {names[name]: s for name, s in self.manifest.stats.items()}
-        # packed files are found by names and fingerprint: those of other fields that had these names must not be
-        digest = hashlib.sha256(json.dumps(self._names, sort_keys=True).encode()).hexdigest()[:16]
-        fingerprint = f"{self.manifest.fingerprint}+renamed-{digest}"
-        self.manifest = replace(self.manifest, fields=fields, stats=stats, fingerprint=fingerprint)
+        self.manifest = replace(self.manifest, fields=fields, stats=stats)
         self.fields = {names[name]: replace(f, name=names[name]) for name, f in self.fields.items()}
         self._stored = {f.name: f for f in fields}
+        self.version = self.version_with(self.version, names)
+
+    @staticmethod
+    def version_with(version: str, names: Mapping[str, str]) -> str:
+        """Return the version of a store with these names: packed rows are found by name and version."""
+        digest = hashlib.sha256(json.dumps(dict(names), sort_keys=True).encode()).hexdigest()[:16]
+        return f"{version}+renamed-{digest}"
+
+    def fingerprint(self, index: IntArray | None = None) -> str:
+        """Return the fingerprint under the new names."""
+        return super().fingerprint(np.arange(self.manifest.counts.episodes) if index is None else index)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self._names, self.content)
+        return _reopened, (self.path, self._names, self.version)
 
 
-def _reopened(path: Path, names: Mapping[str, str], content: str) -> RenamedStore:
+def _reopened(path: Path, names: Mapping[str, str], version: str) -> RenamedStore:
     store = RenamedStore(path, names)
-    store.expect(content, "pickled")
+    store.expect(version, "pickled")
     return store
 
 

@@ -46,8 +46,8 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
         if known is None:
             return "does not match its name"
         key, nbytes, hashes = known
-        if key.get("fingerprint") != packed.content_of(dataset):
-            return ""  # of another dataset whose fingerprint begins alike, or of an address
+        if key.get("version") != packed.version_of(dataset):
+            return ""  # of another dataset whose version begins alike, or of an address
         expected = _parts(dataset, key) if intact else None
         differ = None if expected is None else _difference(f.fileno(), *expected, nbytes)
         if differ is not None:

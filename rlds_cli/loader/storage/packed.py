@@ -2,8 +2,8 @@
 
 ::
 
-    <home>/packed/<fingerprint>-<hash of the key>.<kind>     content | key as JSON | sha256 per block | of both | end
-    <home>/locks/packed-<fingerprint>.lock                   held while one is built
+    <home>/packed/<version>-<hash of the key>.<kind>         content | key as JSON | sha256 per block | of both | end
+    <home>/locks/packed-<version>.lock                       held while one is built
 
 A process that has mapped a file keeps it when the name is removed. Where no file can be written, the content is built
 in this process's memory, within the caller's budget.
@@ -92,7 +92,7 @@ def open_or_build(
     Parameters
     ----------
     dataset : Dataset
-        The store's fingerprint is part of the key; a content that depends on the selection needs that in ``key``.
+        The store's version is part of the key; a content that depends on the selection needs that in ``key``.
     key : mapping
         Everything else that the content depends on, as JSON.
     nbytes : int
@@ -106,7 +106,7 @@ def open_or_build(
     """
     if nbytes == 0:
         return PackedContent(np.empty(0, np.uint8), "private memory")
-    about = json.dumps({"format": FORMAT, "fingerprint": content_of(dataset), **key}, sort_keys=True).encode()
+    about = json.dumps({"format": FORMAT, "version": version_of(dataset), **key}, sort_keys=True).encode()
     name = f"{_short(dataset)}-{_hash(about)}.{kind}"
     files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
     damaged = ""
@@ -130,10 +130,10 @@ def open_or_build(
     return PackedContent(None, None, f"{reason}; {text.size_of(nbytes)} of memory are more than {text.size_of(budget)}")
 
 
-def content_of(dataset: Dataset) -> str:
-    """Return the fingerprint of a dataset's store; at an address, where it is a claim, with what was seen there."""
+def version_of(dataset: Dataset) -> str:
+    """Return the version of a dataset's store; at an address, with what was seen there."""
     seen = dataset.store.unproved
-    return f"{dataset.manifest.fingerprint}@{seen}" if seen else dataset.manifest.fingerprint
+    return f"{dataset.store.version}@{seen}" if seen else dataset.store.version
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:
@@ -166,7 +166,7 @@ def _hash(about: bytes) -> str:
 
 def _short(dataset: Dataset) -> str:
     """Return the prefix of the names of all files of a dataset."""
-    return dataset.manifest.fingerprint.partition(":")[2][:12]
+    return dataset.store.version[:12]
 
 
 def homes(dataset: Dataset) -> list[Home]:
