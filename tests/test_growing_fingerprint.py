@@ -24,8 +24,7 @@ def home(tmp_path, monkeypatch):
 
 def some(count: int, *, seed: int = 0) -> list[Episode]:
     rng = np.random.default_rng(seed)
-    found = [draw(rng, 1 + k % 5, end=ENDS[k % 2], observed=k % 4 != 1) for k in range(count)]
-    return found
+    return [draw(rng, 1 + k % 5, end=ENDS[k % 2], observed=k % 4 != 1) for k in range(count)]
 
 
 def recorded(name: str, episodes: list[Episode], *, commits: int = 3, **how: Any) -> rlds_cli.Dataset:

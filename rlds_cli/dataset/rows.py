@@ -289,7 +289,8 @@ def _consecutive(rows: IntArray) -> list[tuple[int, int]]:
 
 
 def _row_bytes(column: Any) -> int:
-    return int(math.prod(column.shape[1:]) * np.dtype(column.dtype).itemsize)
+    size: int = math.prod(column.shape[1:]) * np.dtype(column.dtype).itemsize
+    return size
 
 
 def _picked(column: Any, rows: IntArray) -> Array:
