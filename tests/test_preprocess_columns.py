@@ -140,7 +140,7 @@ def test_some_episodes_set_a_column_and_pieces_have_columns_of_their_own(ds):
     ("name", "value", "message"),
     [
         ("length", 3, '"length" is an episode column of TED itself'),
-        ("notes", np.zeros(3), 'the episode column "notes" is a ndarray'),
+        ("task", np.zeros(3), 'the episode column "task" is a ndarray'),
         ("notes", {"a": [1]}, 'the episode column "notes" is a dict'),
     ],
 )
@@ -176,9 +176,9 @@ def test_functions_of_transitions_see_columns_and_set_none(ds, unit):
         assert np.allclose(made.episode(k)["next/reward"].ravel(), np.arange(t) * 0.5 * k)
 
     def sets(data):
-        return {**data, "episode/new": data["next"]["reward"]} if unit != "window" else {"episode/new": data["mask"]}
+        return {**data, "episode/task": data["next"]["reward"]} if unit != "window" else {"episode/task": data["mask"]}
 
-    with pytest.raises(PreprocessError, match='"episode/new" came back, a column of the episode table'):
+    with pytest.raises(PreprocessError, match='"episode/task" came back, a column of the episode table'):
         preprocess.run(ds, sets, unit=unit, jobs=0)
 
 
@@ -224,6 +224,24 @@ def test_a_growing_dataset_takes_columns_over_from_the_earlier_result():
     source = open_dataset("local/run")
     assert own(made)["task"] == ["a"] * 6 + ["b"] * 2
     assert own(made)["total"] == source.episodes["total_reward"].tolist()
+
+
+def test_arrays_below_episode_are_fields(ds):
+    def counts(episode):
+        return {**episode, "episode": {"place": np.arange(len(episode["action"])), "kind": "new"}}
+
+    made = preprocess.run(ds, counts, jobs=0)
+    assert made.schema["episode/place"].placement == "root"
+    assert own(made)["kind"] == ["new"] * 5
+
+    def reads(episode):
+        assert episode["episode/place"][-1] == episode["episode/length"] - 1
+        episode["episode/kind"] = "newer"
+        return episode
+
+    again = preprocess.run(made, reads, "again", jobs=0)
+    assert own(again)["kind"] == ["newer"] * 5
+    assert "episode/place" in again.manifest.shared
 
 
 def test_a_dataset_with_fields_called_episode_keeps_them():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -130,8 +130,8 @@ class EpisodeRunner:
         self, value: Any, ep: SourceEpisode, given: Mapping[str, Any], apart: frozenset[str], where: str
     ) -> EpisodeResult:
         columns: dict[str, Scalar] = {}
-        if isinstance(value, Mapping) and self._sets_columns:
-            value, columns = split_columns(value, where)
+        if isinstance(value, Mapping) and self._task.arrays != "tensordict":
+            value, columns = split_columns(value, where, self._is_field)
         flat = forms.from_output(value, where, frames=self._task.arrays != "tensordict")
         flat = forms.settled(flat, where, given)
         returned = flat
@@ -151,10 +151,12 @@ class EpisodeRunner:
             rows |= {n: r for n, r in views if r is not None}
         return EpisodeResult(flat, length, end, self._observed(flat, length, ep), rows, columns)
 
-    @cached_property
-    def _sets_columns(self) -> bool:
-        """True if the key ``episode`` of a result holds columns of the episode table, and no field."""
-        return self._task.arrays != "tensordict" and not any(n.split("/")[0] == EPISODE for n in self._fields)
+    def _is_field(self, name: str, value: Any) -> bool:
+        """Return whether ``episode/NAME`` in a result is a field, with one row a step, and no column of episodes."""
+        if f"{EPISODE}/{name}" in self._fields:
+            return True
+        rows = isinstance(value, list | tuple | LazyArray) or getattr(value, "ndim", 0) > 0
+        return rows and name not in self._table.stored
 
     def _observed(self, flat: Flat, length: int, ep: SourceEpisode) -> bool:
         """Return whether the result has its final observation."""

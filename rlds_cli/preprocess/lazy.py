@@ -223,13 +223,15 @@ def value_of(x: Any) -> Any:
 
 
 class StoredColumns:
-    """The columns of the episode table of a source, each read once; `number` is the number of the episode in it.
+    """The columns of the episode table of a source, each read once.
 
+    ``names`` are those of all columns: ``stored`` in the table, and ``number``, that of the episode in the source.
     The stable id of an episode belongs here, once the table has one.
     """
 
     def __init__(self, store: Store) -> None:
         self._store, self._table = store, EpisodeColumns(store, None)
+        self.stored = frozenset(self._table)
         self.names = tuple(dict.fromkeys(["number", *self._table, "group", "options", "seed"]))
         self._known: dict[str, Array] = {}
 

@@ -78,7 +78,7 @@ class StepRunner:
             if self._task.arrays == "tensordict":
                 flat = forms.without_root_flags(flat, self._fields)
                 flat = forms.without_numbers(flat, block.episodes, self._fields)
-            _check_columns(flat, self._fields, str(block))
+            self._check_columns(flat, str(block))
             flat = forms.without_lookups(flat, done, self._fields, str(block))
             flat = {**{n: block.pick(original[n]) for n in FLAGS if n not in flat}, **flat}
             _check_rows(flat, block)
@@ -99,6 +99,15 @@ class StepRunner:
             return self._input(block, forms.windows_to_input(given, self._task.arrays, self._columns_of(block)), given)
         given = self._given(block, self._rows(block))
         return self._input(block, forms.to_input(given, self._task.arrays, self._columns_of(block)), given)
+
+    def _check_columns(self, flat: Flat, where: str) -> None:
+        """Refuse columns of the episode table, which have one value an episode."""
+        for name in (n for n in flat if n.startswith(f"{EPISODE}/") and n not in self._fields):
+            if name.removeprefix(f"{EPISODE}/") in self._table.stored:
+                raise InvalidEpisode(
+                    f'{where}: "{name}" came back, a column of the episode table.',
+                    hint="unit=episode (--unit episode) sets columns of episodes",
+                )
 
     def _rows(self, block: StepBlock) -> FieldRows:
         later = {n: partial(self._reader.rows, n, block.runs) for n in self._task.later}
@@ -438,16 +447,6 @@ def _agree(root: Any, after: Any, at: IntArray, block: StepBlock) -> bool:
 def _last(values: Any) -> Any:
     """Return the last row of a column in memory of its own; of a LazyArray unread."""
     return values[-1:] if isinstance(values, LazyArray) else take(values, [len(values) - 1])
-
-
-def _check_columns(flat: Flat, fields: Mapping[str, Field], where: str) -> None:
-    """Refuse columns of the episode table, which have one value an episode."""
-    for name in flat:
-        if name.startswith(f"{EPISODE}/") and not any(n.split("/")[0] == EPISODE for n in fields):
-            raise InvalidEpisode(
-                f'{where}: "{name}" came back, a column of the episode table.',
-                hint="unit=episode (--unit episode) sets columns of episodes",
-            )
 
 
 def _one_step(ep: SourceEpisode, step: int, fields: Mapping[str, Field]) -> SourceEpisode:

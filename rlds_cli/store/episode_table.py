@@ -7,7 +7,7 @@ manifest as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -199,8 +199,12 @@ def check_names(names: Iterable[str], where: str) -> None:
         seen[name.lower()] = name
 
 
-def split_columns(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scalar]]:
+def split_columns(
+    item: Any, name: str, is_field: Callable[[str, Any], bool] = lambda column, value: False
+) -> tuple[dict[Any, Any], dict[str, Scalar]]:
     """Split an episode into its fields and the episode columns in its key ``"episode"``, one value each.
+
+    ``is_field(name, value)`` says which of these are fields all the same, called ``episode/NAME``.
 
     Raises
     ------
@@ -216,6 +220,8 @@ def split_columns(item: Any, name: str) -> tuple[dict[Any, Any], dict[str, Scala
             about |= dict(value.items())
         else:
             fields[key] = value
+    fields |= {f"{_GROUP}/{column}": value for column, value in about.items() if is_field(column, value)}
+    about = {column: value for column, value in about.items() if f"{_GROUP}/{column}" not in fields}
     check_names(about, name)
     for column, value in about.items():
         _check_bytes(value, column, name)
