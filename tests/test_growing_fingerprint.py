@@ -61,11 +61,9 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     kept = sorted(sorted(range(12), key=lambda k: (-episodes[k].total_reward, k))[:5])
     assert best.store.kept is not None
     wanted = slow_fingerprint([episodes[k] for k in kept])
-    assert best.fingerprint == best.end_to_end().fingerprint == wanted
-    assert (
-        best.end_to_end().select(episodes=np.array([1, 3])).fingerprint
-        == best.select(episodes=np.array([1, 3])).fingerprint
-    )
+    assert best.fingerprint == wanted
+    some_of_them = slow_fingerprint([episodes[kept[k]] for k in (1, 3)])
+    assert best.select(episodes=np.array([1, 3])).fingerprint == some_of_them
     before = ids(best)
     compacting.compact("local/top")
     after = rlds_cli.open_dataset("local/top")

@@ -196,7 +196,7 @@ def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):
     done = repair.repair("local/run")
     assert done.why.startswith("it grows: its episodes are nowhere else") and not done.now.ok
     found = verify("local/run")
-    assert str(found.problems[0]).startswith("episode 3: ") and "ds.select" in found.hint
+    assert str(found.problems[0]).startswith("action: episode 3 ") and "ds.select" in found.hint
     good = rlds_cli.open_dataset("local/run").select(where="episode != 3")
     copied = rlds_cli.merge([good], "local/good")
     assert copied.episodes["number"].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]

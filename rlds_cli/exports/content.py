@@ -440,7 +440,8 @@ class Content:
             return False
         f, stored = self.fields[name], self._store.fields[self._stored_as[name]]
         alike = (f.dtype, f.shape, f.kind, f.codec) == (stored.dtype, stored.shape, stored.kind, stored.codec)
-        return alike and (f.placement == "both") == (stored.placement == "both")
+        finals = np.array_equal(self.table.observed, self.source.observed)
+        return alike and (f.placement == "both") == (stored.placement == "both") and (finals or f.placement != "both")
 
     def _digest(self, name: str) -> str:
         f = self.fields[name]
