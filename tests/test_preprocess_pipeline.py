@@ -14,6 +14,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli import preprocess
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import NameTaken, PreprocessError
 
 LENGTHS = [5, 8, 3, 9, 10, 1, 6, 12, 4]
@@ -135,14 +136,14 @@ def test_units_and_arrays_for_each(ds, truth):
     seen = []
 
     def look(data, mark):
-        seen.append((mark, type(data).__name__, type(data["action"]).__name__, tuple(data["action"].shape)[1:]))
+        seen.append((mark, isinstance(data, Batch), type(data["action"]).__name__, tuple(data["action"].shape)[1:]))
         return data
 
     preprocess.run(
         ds, [look, look, functions.obs_norm], "kinds", unit=["batch", "step", "episode"],
         arrays=["torch", "numpy", "tensordict"], args=[{"mark": 1}, {"mark": 2}, {}],
     )  # fmt: skip
-    assert set(seen) == {(1, "Batch", "Tensor", (2,)), (2, "Batch", "ndarray", ())}
+    assert set(seen) == {(1, True, "Tensor", (2,)), (2, True, "ndarray", ())}
     with pytest.raises(PreprocessError, match="3 functions and 2 of unit"):
         preprocess.run(ds, [look] * 3, "x", unit=["batch", "step"])
     with pytest.raises(PreprocessError, match="for unit window, which no function has"):
