@@ -68,7 +68,7 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     compacting.compact("local/top")
     after = rlds_cli.open_dataset("local/top")
     assert after.store.kept is None and after.fingerprint == wanted and ids(after) == before
-    assert after.store.version != best.store.version
+    assert after.store.version_id != best.store.version
 
 
 def test_columns_splits_and_seeds_of_departed_episodes_do_not_count() -> None:
@@ -181,9 +181,9 @@ def test_a_version_is_of_one_generation() -> None:
         for e in some(3):
             w.add_episodes([e.item()])
             w.commit()
-            seen.append(w.dataset().store.version)
+            seen.append(w.dataset().store.version_id)
     path = rlds_cli.open_dataset("local/run").path
     assert len(set(seen)) == 3
-    assert [GrowingStore(path, n).version for n in (1, 2, 3)] == seen
+    assert [GrowingStore(path, n).version_id for n in (1, 2, 3)] == seen
     record = generations.at(path, 2).packed()
     assert seen[1] == hashlib.sha256(record).hexdigest()

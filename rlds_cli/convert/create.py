@@ -429,7 +429,7 @@ class VideoSources:
 
     def name(self, store: Store, name: str, number: int) -> str:
         """Return a name for video ``number`` of a field."""
-        key = f"{store.version} {store.path} {name} {number}"
+        key = f"{store.version_id} {store.path} {name} {number}"
         self.known[key] = (store, name, number)
         return key
 

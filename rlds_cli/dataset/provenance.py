@@ -137,7 +137,7 @@ class EpisodeOrigin:
     number: int
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigin, _how(self.store), self.store.version, self.number)
+        return _reopened, (EpisodeOrigin, _how(self.store), self.store.version_id, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class EpisodeOrigins:
         return EpisodeOrigin(self.store, int(self.numbers[row]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigins, _how(self.store), self.store.version, self.numbers)
+        return _reopened, (EpisodeOrigins, _how(self.store), self.store.version_id, self.numbers)
 
 
 def _how(store: Store) -> Path | tuple[Any, ...]:
@@ -167,7 +167,7 @@ def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], v
         store = path[0](*path[1]) if isinstance(path, tuple) else open_store(path)
     except (RldsError, OSError):
         return None
-    return kind(store, what) if store.version == version else None
+    return kind(store, what) if store.version_id == version else None
 
 
 def is_of(origin: EpisodeOrigin, fields: Mapping[str, Any]) -> bool:

@@ -81,7 +81,7 @@ class GrowingStore(Store):
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.generation.number, self.version)
+        return _reopened, (self.path, self.generation.number, self.version_id)
 
     @property
     def manifest(self) -> Manifest:  # type: ignore[override]
@@ -90,9 +90,9 @@ class GrowingStore(Store):
         return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
 
     @property
-    def version(self) -> str:  # type: ignore[override]
-        """The sha256 of the generation's record, see `Store.version`."""
-        return self.generation.version
+    def version_id(self) -> str:  # type: ignore[override]
+        """The sha256 of the generation's record, see `Store.version_id`."""
+        return self.generation.version_id
 
     def newest(self) -> GrowingStore:
         """Return the newest generation, which may be this one."""
@@ -296,8 +296,8 @@ def open_store(path: Path, *, generation: int | None = None, check: bool = True)
 
 
 def version_of(path: Path) -> str:
-    """Return the version of the dataset in a directory, of either kind, without opening it; see `Store.version`."""
-    return generations.last(path).version if is_growing(path) else manifest.read_with_version(path)[1]
+    """Return the version of the dataset in a directory, of either kind, without opening it; see `Store.version_id`."""
+    return generations.last(path).version_id if is_growing(path) else manifest.read_with_version(path)[1]
 
 
 def fingerprint_of(path: Path) -> str:

@@ -183,8 +183,8 @@ class LiveData(Protocol):
         """Return the first sample from ``position`` on that is not drawn yet."""
         ...
 
-    def version(self, wanted: Generations) -> str:
-        """Return the version of these generations, also where they were freed; see `Store.version`.
+    def version_id(self, wanted: Generations) -> str:
+        """Return the version of these generations, also where they were freed; see `Store.version_id`.
 
         Raises
         ------
@@ -260,9 +260,9 @@ class LiveDataset:
         """Return the first sample that is not drawn yet, see `LiveData`."""
         return self.draw.frontier(*position) if isinstance(self.draw, StatefulDraw) else position.sample
 
-    def version(self, wanted: Generations) -> str:
+    def version_id(self, wanted: Generations) -> str:
         """Return the version of a generation, see `LiveData`."""
-        return generations.at(self._store.path, *wanted).version
+        return generations.at(self._store.path, *wanted).version_id
 
 
 def check(dataset: Dataset, request: Request) -> None:
@@ -466,7 +466,7 @@ class Live:
         found = self.log.at(max(0, position.sample - 1)) if position.epoch == self._epoch else None
         return found or self._data.generations
 
-    def version(self, state: Mapping[str, Any]) -> str:
+    def version_id(self, state: Mapping[str, Any]) -> str:
         """Return the version that a state should have: of the last generations of its log.
 
         Raises
@@ -476,7 +476,7 @@ class Live:
         """
         log = _log_of(state, self._width)
         try:
-            return self._data.version(log.last())
+            return self._data.version_id(log.last())
         except DatasetNotFound as e:
             raise WrongState(f"this state is of another dataset: {e.message}", hint="the same dataset") from None
 

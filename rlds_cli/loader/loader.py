@@ -474,7 +474,7 @@ class Loader:
             window=self.window,
             anchors=self.anchors,
             seed=self.seed,
-            content=None if self._live is None else self._live.version(held),
+            content=None if self._live is None else self._live.version_id(held),
         )
         live = self._live is not None and "weights" in mine
         return mine | {"weights": f"{mine['weights']}, live"} if live else mine

@@ -210,7 +210,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    if t.dataset.generation is None and version_of(t.dataset.path) != t.dataset.store.version:
+    if t.dataset.generation is None and version_of(t.dataset.path) != t.dataset.store.version_id:
         raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)

@@ -268,7 +268,7 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
 def _opened(path: Path, version: str) -> tuple[Store, EpisodeTable]:
     """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
     store = Store(path)
-    if store.version != version:
+    if store.version_id != version:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
     return store, store.table()
 
@@ -282,7 +282,7 @@ class SourceReader:
             self.store: Store = dataset.store
             self._table, self._rows = dataset.store.whole_table(), Rows(dataset)
         else:
-            self.store, self._table = _opened(dataset.path, dataset.store.version)
+            self.store, self._table = _opened(dataset.path, dataset.store.version_id)
             self._rows = Rows(Dataset(self.store, self._index))
 
     def table(self, first: int, last: int) -> EpisodeTable:

@@ -6,7 +6,7 @@
 
 A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
 content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
-the version of a generation (`Store.version`), since its fingerprint takes time.
+the version of a generation (`Store.version_id`), since its fingerprint takes time.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def of_dataset(path: Path, generation: Generation | None = None) -> Origin | Non
 
 def _is_about(origin: Origin, path: Path, generation: Generation | None = None) -> bool:
     if is_growing(path):
-        return (generation or generations.last(path)).version == origin.version
+        return (generation or generations.last(path)).version_id == origin.version
     return manifest.read(path).fingerprint == origin.fingerprint
 
 

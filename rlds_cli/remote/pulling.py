@@ -163,7 +163,7 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
 
 
 def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
-    version = None if index.generation is None else generations.last(here).version
+    version = None if index.generation is None else generations.last(here).version_id
     return Origin(str(address), index.fingerprint, index.generation, version, pulled=True)
 
 
@@ -191,7 +191,7 @@ def _check_replaceable(
     if known is not None and known.pulled and known.address == str(address) and index.generation is not None:
         with suppress(DamagedDataset):
             now = generations.last(here)
-            if (now.number, now.version) == (known.generation, known.version):
+            if (now.number, now.version_id) == (known.generation, known.version):
                 return
     raise NameTaken(
         f"{id} is here with other content than {address} has.",

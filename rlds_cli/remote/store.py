@@ -238,7 +238,7 @@ class _Remote(Store):
         return self.access.stats
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self.access.reopened(self.version)
+        return self.access.reopened(self.version_id)
 
     def beside(self, *parts: str) -> Path:
         """Return the path of a file or directory beside the rows, which is here then."""

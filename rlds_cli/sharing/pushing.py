@@ -404,5 +404,5 @@ def _record(path: Path, taken: Snapshot, address: Address) -> None:
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
         known = origins.of(place, id)
         if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
-            version = None if taken.generation is None else taken.store.version
+            version = None if taken.generation is None else taken.store.version_id
             origins.record(place, id, Origin(str(address), taken.fingerprint, taken.generation, version, pulled=False))

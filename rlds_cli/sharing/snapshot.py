@@ -114,7 +114,7 @@ def take(path: Path) -> Snapshot:
     generation = store.generation.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
     found = Snapshot(store.manifest.id, store.fingerprint(), generation, sha256, files, store)
-    if generation is None and sha256 != store.version:
+    if generation is None and sha256 != store.version_id:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
     strange = next((f.path for f in files if not is_path(f.path)), None)
     if strange is not None:

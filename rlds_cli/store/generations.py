@@ -71,7 +71,7 @@ class Generation:
     logs: bytes = bytes(32)
 
     @property
-    def version(self) -> str:
+    def version_id(self) -> str:
         """The sha256 of the record, 64 hexadecimal digits: one content in one layout."""
         return hashlib.sha256(self.packed()).hexdigest()
 

@@ -50,8 +50,8 @@ class Store:
         # before the manifest is read: one that replaces it meanwhile is noticed at the next use
         self._identity = self._identify() if (path / "zarr.json").exists() else (0, 0)
         self.manifest: Manifest
-        self.version: str
-        self.manifest, self.version = manifest.read_with_version(path)
+        self.version_id: str
+        self.manifest, self.version_id = manifest.read_with_version(path)
         files.check_tree(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
@@ -64,7 +64,7 @@ class Store:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.version)
+        return _reopened, (self.path, self.version_id)
 
     @property
     def unproved(self) -> str:
@@ -81,7 +81,7 @@ class Store:
         ------
         DamagedDataset
         """
-        if self.version != version:
+        if self.version_id != version:
             raise self._replaced(since)
 
     def _replaced(self, since: str) -> DamagedDataset:
@@ -129,7 +129,7 @@ class Store:
         except (OSError, DamagedDataset):
             text = f"{self.manifest.id} was removed since it was opened: {self.path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
-        if version != self.version:
+        if version != self.version_id:
             raise self._replaced("opened")
         self._check_sizes()
         self._identity = now

@@ -111,10 +111,10 @@ class LiveMixture:
         """Return the sample at ``position``: a mixture draws nothing ahead, see `LiveData`."""
         return position.sample
 
-    def version(self, wanted: Generations) -> str:
+    def version_id(self, wanted: Generations) -> str:
         """Return the fingerprint of the mixture, with the versions of its live members; see `LiveData`."""
         numbers = dict(zip(self._names, wanted, strict=True))
-        contents = {name: generations.at(self._store(name).path, n).version for name, n in numbers.items()}
+        contents = {name: generations.at(self._store(name).path, n).version_id for name, n in numbers.items()}
         return fingerprint_of(self.source.mixture, contents)
 
 

@@ -302,7 +302,7 @@ def content_of(dataset: Dataset) -> str:
     Growing datasets: the version of the generation, which takes no time, and stands for one that was freed.
     """
     whole = dataset.generation is not None and not dataset.is_selection
-    return dataset.store.version if whole else dataset.fingerprint
+    return dataset.store.version_id if whole else dataset.fingerprint
 
 
 def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:
@@ -356,7 +356,7 @@ def renamed(dataset: Dataset, rename: Mapping[str, str]) -> Dataset:
             f'rename: {both} of {dataset.id} would both be "{twice[0]}".', hint="rename the other one, too"
         )
     store = RenamedStore(dataset.path, names)
-    store.expect(RenamedStore.version_with(dataset.store.version, names), "opened")
+    store.expect(RenamedStore.version_with(dataset.store.version_id, names), "opened")
     return Dataset(store, dataset._index)
 
 
@@ -389,7 +389,7 @@ class RenamedStore(Store):
         self.manifest = replace(self.manifest, fields=fields, stats=stats)
         self.fields = {names[name]: replace(f, name=names[name]) for name, f in self.fields.items()}
         self._stored = {f.name: f for f in fields}
-        self.version = self.version_with(self.version, names)
+        self.version_id = self.version_with(self.version_id, names)
 
     @staticmethod
     def version_with(version: str, names: Mapping[str, str]) -> str:
@@ -402,7 +402,7 @@ class RenamedStore(Store):
         return super().fingerprint(np.arange(self.manifest.counts.episodes) if index is None else index)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self._names, self.version)
+        return _reopened, (self.path, self._names, self.version_id)
 
 
 def _reopened(path: Path, names: Mapping[str, str], version: str) -> RenamedStore:

@@ -133,7 +133,7 @@ def open_or_build(
 def version_of(dataset: Dataset) -> str:
     """Return the version of a dataset's store; at an address, with what was seen there."""
     seen = dataset.store.unproved
-    return f"{dataset.store.version}@{seen}" if seen else dataset.store.version
+    return f"{dataset.store.version_id}@{seen}" if seen else dataset.store.version_id
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:
@@ -166,7 +166,7 @@ def _hash(about: bytes) -> str:
 
 def _short(dataset: Dataset) -> str:
     """Return the prefix of the names of all files of a dataset."""
-    return dataset.store.version[:12]
+    return dataset.store.version_id[:12]
 
 
 def homes(dataset: Dataset) -> list[Home]:
