@@ -111,6 +111,12 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
     return how
 
 
+def link(source: Path, target: Path) -> bool:
+    """Give a read-only regular file of this user a second name; return False if it cannot have one."""
+    with safe_files.reading(source) as read:
+        return _link(read, source, target, sealed=True) is not None
+
+
 def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:
     if not safe_files.is_own(source) or (sealed and os.fstat(read.fileno()).st_mode & 0o222):
         return None

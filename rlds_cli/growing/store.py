@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
-from rlds_cli.store import digests, episode_table, files, generations, manifest, statistics
+from rlds_cli.store import digests, episode_table, files, generations, manifest
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store, field_of
+from rlds_cli.store.opening import LazyStats, Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
@@ -87,7 +87,7 @@ class GrowingStore(Store):
     def manifest(self) -> Manifest:  # type: ignore[override]
         """The manifest at this generation; made anew each time, since it refers to this object, which ends at once."""
         of_generation = manifest.of_generation(self.head, self.generation)
-        return replace(of_generation, stats=_LazyStats(self), episode_columns=_LazyColumns(self))
+        return replace(of_generation, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
 
     @property
     def version_id(self) -> str:  # type: ignore[override]
@@ -330,28 +330,6 @@ def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
             )
         else:  # a writer asks at this moment who holds what, and will see this hold or another one
             time.sleep(0.001)
-
-
-class _LazyStats(Mapping[str, Mapping[str, Any]]):
-    """Statistics over the steps of the episodes that are kept, computed when they are asked for."""
-
-    def __init__(self, store: GrowingStore) -> None:
-        self._store, self._known = store, store._stats
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(n for n, f in self._store.fields.items() if f.kind == "array" and "complex" not in f.dtype)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        if name not in set(self):
-            raise KeyError(name)
-        if name not in self._known:
-            e, kept = self._store.episodes, self._store.kept
-            start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
-            self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
-        return self._known[name]
 
 
 class _LazyColumns(Mapping[str, Mapping[str, str]]):

@@ -369,3 +369,12 @@ def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> No
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes or {}}, indent=1)
     safe_files.write_bytes(directory / "zarr.json", text.encode())
+
+
+def write_groups(directory: Path) -> None:
+    """Write the ``zarr.json`` of a Zarr group into every directory above arrays that has none."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not (entry / "zarr.json").exists():
+            write_group(entry)
+        if entry.is_dir() and not is_array(entry):
+            write_groups(entry)

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.store import arrays, episode_table
+from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Repeated
 
@@ -135,6 +136,11 @@ def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArra
     return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], data)
 
 
+def described(own: Mapping[str, StoredColumn]) -> dict[str, dict[str, str]]:
+    """Return the dtype and the digest of each of the user's columns, for a manifest."""
+    return {n: {"dtype": c.dtype, "digest": of_column(n, c.values, c.missing)} for n, c in own.items()}
+
+
 def _of_head(head: Sequence[Any], content: bytes) -> str:
     line = json.dumps(list(head), separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(line.encode() + b"\n" + content).hexdigest()
@@ -145,11 +151,30 @@ def of_table(table: EpisodeTable) -> dict[str, str]:
 
     A split without episodes, and a column without a value, do not count: a selection may have such.
     """
-    splits = {f"split/{name}": mask.any() for name, mask in table.splits.items()}
-    found = {name: of_column(name, values) for name, values in content_columns(table) if splits.get(name, True)}
     valued = {name: values for name, values in table.extra.items() if any(v is not None for v in values)}
-    own = episode_table.all_typed(valued)
-    return found | {name: of_column(name, c.values, c.missing) for name, c in own.items()}
+    return of_columns(dict(content_columns(table)), episode_table.all_typed(valued))
+
+
+def of_columns(columns: Mapping[str, Array | Sequence[str | None]], own: Mapping[str, StoredColumn]) -> dict[str, str]:
+    """Return the digests of the columns that count as content, as `of_table` does, of columns as they are stored.
+
+    Parameters
+    ----------
+    columns : mapping
+        The columns by name, with others that do not count; a missing text is None or empty.
+    own : mapping
+        The user's columns.
+    """
+    seeds = "has_seed" in columns and np.asarray(columns["has_seed"]).any()
+    found = {name: of_column(name, columns[name]) for name in ("length", "end", "num_observed")}
+    found |= {name: of_column(name, columns[name]) for name in ("seed", "has_seed") if seeds}
+    options = columns.get("options", ())
+    if any(options):
+        found["options"] = of_column("options", [o or None for o in options])
+    splits = {name: np.asarray(mask) for name, mask in columns.items() if name.startswith("split/")}
+    found |= {name: of_column(name, mask) for name, mask in splits.items() if mask.any()}
+    valued = {name: c for name, c in own.items() if not c.missing.all()}
+    return found | {name: of_column(name, c.values, c.missing) for name, c in valued.items()}
 
 
 def content_columns(table: EpisodeTable) -> Iterator[tuple[str, Array | list[str | None]]]:

@@ -24,6 +24,7 @@ from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Sca
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
+    **dict.fromkeys(("source_episode", "source_step"), "i8"),
     "source": "i4", "end": "u1", "id": "u1", "seed": "u8", "has_seed": "?", "total_reward": "f8",
 }  # fmt: skip
 _NEEDED = ("start", "length", "num_observed", "num_transitions", "end", "source", "row", "id")
@@ -314,3 +315,15 @@ def all_typed(extra: Mapping[str, Sequence[Scalar]]) -> dict[str, StoredColumn]:
     """Return all columns by name, with their names checked."""
     check_names(extra, "the episode table")
     return {name: typed(values, name) for name, values in extra.items()}
+
+
+def write_own(directory: Path, own: Mapping[str, StoredColumn]) -> None:
+    """Write the user's columns, each with a mask of its missing values if it has any."""
+    for name, column in own.items():
+        if isinstance(column.values, list):
+            arrays.write_strings(directory / component(name), [v or "" for v in column.values])
+        else:
+            arrays.write(directory / component(name), column.values)
+        if column.missing.any():
+            arrays.write(directory / "missing" / component(name), column.missing)
+            arrays.write_group(directory / "missing")

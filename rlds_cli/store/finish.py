@@ -20,7 +20,6 @@ import numpy.typing as npt
 from rlds_cli import __version__
 from rlds_cli.store import arrays, compression, digests, episode_table, publishing, rows, sealing, statistics, videos
 from rlds_cli.store.build import Built
-from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import FORMAT, Counts, Manifest, Stats, StoredField, read
 from rlds_cli.store.paths import assign_paths, component, components
 from rlds_cli.store.publishing import Shared
@@ -85,7 +84,7 @@ def finish(
     terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
     of_episodes = {x.field.name: arrays.read(built.directory / "digests" / x.field.path) for x in finished}
     arrays.write(built.directory / "episodes" / "id", digests.ids(table, of_episodes))
-    _write_own_columns(built.directory / "episodes", of_user)
+    episode_table.write_own(built.directory / "episodes", of_user)
     counts = _counts(table, total, terminated)
     manifest = Manifest(
         format=FORMAT,
@@ -109,12 +108,9 @@ def finish(
         metadata=tuple(_write_metadata(built.directory, metadata)),
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
-        episode_columns={
-            name: {"dtype": c.dtype, "digest": digests.of_column(name, c.values, c.missing)}
-            for name, c in of_user.items()
-        },
+        episode_columns=digests.described(of_user),
     )
-    _write_groups(built.directory)
+    arrays.write_groups(built.directory)
     sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
     read(built.directory)  # do not publish a manifest that would be refused on opening
     return sealed
@@ -246,18 +242,6 @@ def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str])
     return terminated
 
 
-def _write_own_columns(directory: Path, own: Mapping[str, StoredColumn]) -> None:
-    """Write the user's columns, each with a mask of its missing values if it has any."""
-    for name, column in own.items():
-        if isinstance(column.values, list):
-            arrays.write_strings(directory / component(name), [v or "" for v in column.values])
-        else:
-            arrays.write(directory / component(name), column.values)
-        if column.missing.any():
-            arrays.write(directory / "missing" / component(name), column.missing)
-            arrays.write_group(directory / "missing")
-
-
 def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
     """Return the columns that are no content: derived ones, origins of episodes, returns, ended steps."""
     yield "start", table.start
@@ -356,12 +340,3 @@ def _write_metadata(directory: Path, metadata: Iterable[tuple[str, Array | str]]
             arrays.write(path, np.atleast_1d(value))
         written.append(name)
     return sorted(written)
-
-
-def _write_groups(directory: Path) -> None:
-    """Write the ``zarr.json`` of a Zarr group into every directory above arrays."""
-    for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-        if entry.is_dir() and not arrays.is_array(entry):
-            _write_groups(entry)

@@ -97,6 +97,7 @@ class Manifest:
     episode_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the user's own: dtype and digest
     files: str = ""  # sha256 of the list of the digests of files, see `sealing`
     growing: Mapping[str, Any] = field(default_factory=dict)  # of a dataset that grows: rows of a segment, what is kept
+    version: int = 1  # counts the changes of a dataset in its place
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, Frames
-from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, Frames
+from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, statistics, versions
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.frames import check_frames, decode_frames
@@ -60,11 +61,13 @@ class Store:
         self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
+        if any(statistics.has(f) and f.name not in self.manifest.stats for f in self.fields.values()):
+            self.manifest = replace(self.manifest, stats=LazyStats(self))
         if check:
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.version_id)
+        return _reopened, (self.path, self.version_id, self.manifest.version)
 
     @property
     def unproved(self) -> str:
@@ -126,6 +129,8 @@ class Store:
             if now == self._identity:
                 return
             _, version = manifest.read_with_version(self.path)
+            if version != self.version_id:
+                self.path, now, version = self._moved()
         except (OSError, DamagedDataset):
             text = f"{self.manifest.id} was removed since it was opened: {self.path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
@@ -133,6 +138,14 @@ class Store:
             raise self._replaced("opened")
         self._check_sizes()
         self._identity = now
+
+    def _moved(self) -> tuple[Path, tuple[int, int], str]:
+        """Return where this version is now that its dataset has a newer one: path, identity and version id."""
+        try:
+            path = versions.at(self.path, self.manifest.version)
+        except DatasetNotFound:
+            return self.path, self._identity, ""
+        return path, self._identify(path), manifest.read_with_version(path)[1]
 
     def _check_sizes(self) -> None:
         for f in self.fields.values():
@@ -190,8 +203,8 @@ class Store:
             return self.rows(name)[start:stop]
         return compression.read_range(self.directory(name), start, stop)
 
-    def _identify(self) -> tuple[int, int]:
-        status = (self.path / "zarr.json").stat()
+    def _identify(self, path: Path | None = None) -> tuple[int, int]:
+        status = ((path or self.path) / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
 
     def _open(self, key: str, directory: Path, name: str) -> Array:
@@ -241,6 +254,11 @@ class Store:
                 found = Videos(self.path / DIRECTORY / self._stored[name].path)
             self._videos[name] = found
         return self._videos[name]
+
+    def video_digests(self, name: str) -> Digests:
+        """Return the sha256 of each video of a field [videos, 32]."""
+        with self.unchanged():
+            return arrays.read(self.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
 
     def frame(self, name: str, row: int) -> bytes:
         """Return the encoded frame of a row; empty for a row without a frame."""
@@ -386,11 +404,42 @@ class Store:
         return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
 
 
-def _reopened(path: Path, version: str) -> Store:
-    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
+def _reopened(path: Path, version_id: str, number: int) -> Store:
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile. A newer version of it does not."""
     store = Store(path)
-    store.expect(version, "pickled")
+    if store.version_id != version_id and number in versions.earlier(path):
+        store = Store(versions.at(path, number))
+    store.expect(version_id, "pickled")
     return store
+
+
+class LazyStats(Mapping[str, Mapping[str, Any]]):
+    """Statistics over the steps of the episodes that count, computed when they are asked for.
+
+    Parameters
+    ----------
+    store : Store
+    known : dict
+        Those that were computed before, by field; others are added.
+    """
+
+    def __init__(self, store: Store, known: dict[str, Mapping[str, Any]] | None = None) -> None:
+        self._store, self._known = store, {} if known is None else known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(n for n, f in self._store.fields.items() if statistics.has(f))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in set(self):
+            raise KeyError(name)
+        if name not in self._known:
+            e, kept = self._store.episodes, self._store.kept
+            start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
+            self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
+        return self._known[name]
 
 
 def field_of(f: StoredField) -> Field:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlds_cli.errors import NoPermission
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
@@ -171,6 +172,25 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
         place.parent.mkdir(parents=True, exist_ok=True)
         how = max(how, order.index(disk.share(file, place, sealed=sealed)))
     return order[how]
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Give all files below ``source`` second names below ``target``, which does not exist.
+
+    Raises
+    ------
+    NoPermission
+        A file cannot have one: ``target`` is on another disk, or the file belongs to another user. No row was copied.
+    """
+    files.check_tree(source)
+    for file in sorted(trees.files(source)):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not disk.link(file, place):
+            raise NoPermission(
+                f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
+                hint="--copy (copy=True) copies the rows",
+            )
 
 
 def _check_target(target: Path, within: Path) -> None:

@@ -224,6 +224,11 @@ def sample_steps(steps: int, width: int) -> int:
     return max(1, -(-steps // most))
 
 
+def has(f: Field) -> bool:
+    """Return whether a field has statistics: one of real numbers."""
+    return f.kind == "array" and "complex" not in f.dtype
+
+
 def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
     """Compute statistics over the steps of episodes that start at rows and have so many steps."""
     ends = np.cumsum(length)

@@ -48,7 +48,7 @@ REWARD, FLAGS = "next/reward", ("next/terminated", "next/truncated")
 # TED's own columns of the episode table, and reserved names beside them on disk or in expressions.
 EPISODE_COLUMNS = frozenset(
     """start length end num_observed num_transitions num_done num_terminated total_reward source row group seed has_seed
-    options split splits missing episode id""".split()  # noqa: SIM905
+    options split splits missing episode id source_episode source_step""".split()  # noqa: SIM905
 )
 
 

@@ -1,0 +1,223 @@
+"""Change a dataset without a copy of its rows: select, trim, label, drop.
+
+A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are the next version of the dataset, or
+``ID@NAME`` of a dataset of the registry, which is never changed in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_cli import home, ids, registry, settings
+from rlds_cli.dataset import trimming
+from rlds_cli.dataset.trimming import Ranges
+from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.home import Home
+from rlds_cli.home.locks import exclusive
+from rlds_cli.ids import DatasetId
+from rlds_cli.progress import shown
+from rlds_cli.settings import StrPath
+from rlds_cli.store import episode_table, manifest, publishing, versions, views
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.views import Change
+from rlds_cli.ted import Scalar
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+FACTS = ("fps", "license")  # that a user may set
+_SELECT, _TRIM, _LABEL, _DROP = "select", "trim", "label", "drop"
+
+
+def save(ds: Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
+    """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
+    index = ds.episodes.index
+    columns: dict[str, views.Column] = {"source_episode": index, "source_step": np.zeros(len(index), np.int64)}
+    return _derive(ds, name, Change(index, columns), _step(ds, _SELECT, how), force, cache_dir)
+
+
+def trim(
+    ds: Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
+) -> Path:
+    """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
+    _check_kind(ds)
+    step = {**_step(ds, _TRIM, how), "changed": ["next/truncated"] if "next/truncated" in ds.schema else []}
+    return _derive(ds, name, trimming.change(ds.store, ranges), step, force, cache_dir)
+
+
+def label(
+    ds: Dataset,
+    columns: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    name: str | None,
+    force: bool,
+    cache_dir: StrPath | None,
+) -> Path:
+    """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
+    own = {column: _set(ds, column, values) for column, values in columns.items()}
+    episode_table.check_names([*ds.store.own_columns, *(n for n in own if n not in ds.store.own_columns)], ds.id)
+    unknown = sorted(set(facts) - set(FACTS))
+    if unknown:
+        raise InvalidArgument(f"{unknown[0]} is no fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    m = ds.manifest
+    described: dict[str, Any] = {}
+    if "fps" in facts:
+        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
+    if "license" in facts:
+        described["facts"] = {**m.facts, "license": facts["license"]}
+    change = Change(own=own, facts=described)
+    shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
+    how = {**shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
+    step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
+    return _apply(ds, change, step, name, force, cache_dir)
+
+
+def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
+    """Leave out the selected episodes; see `Dataset.drop`."""
+    stays = np.ones(ds.store.manifest.counts.episodes, bool)
+    stays[ds.episodes.index] = False
+    index = np.flatnonzero(stays)
+    if len(index) == len(stays):
+        raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
+    known = ds.store.episodes
+    columns: dict[str, views.Column] = {
+        n: known[n][index] if n in known else start
+        for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
+    }
+    return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
+
+
+# -- values of columns
+
+
+def _set(ds: Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
+    """Return a column of all episodes of the store in which the selected ones have new values.
+
+    Raises
+    ------
+    InvalidArgument, InvalidEpisode
+        There are not as many values as episodes, or a value does not fit the column.
+    """
+    count, index = ds.store.manifest.counts.episodes, ds.episodes.index
+    known = name in ds.store.own_columns
+    all_values: list[Scalar] = ds.store.own_column(name).scalars() if known else [None] * count
+    one = values is None or isinstance(values, bool | int | float | str | np.generic)
+    given = [values] * len(index) if one else list(values)
+    if len(given) != len(index):
+        raise InvalidArgument(f"{name}: {len(given):,} values for {len(index):,} episodes of {ds.id}.")
+    for k, value in zip(index.tolist(), given, strict=True):
+        all_values[k] = episode_table.scalar(value, name, ds.id)
+    if all(v is None for v in all_values):
+        return None
+    return episode_table.typed(all_values, name)
+
+
+# -- results
+
+
+def _check_kind(ds: Dataset) -> None:
+    if ds.store.kept is not None or ds.manifest.growing:
+        raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
+    if ds.store.remote:
+        raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
+
+
+def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the step of the provenance, but for the id of the result."""
+    _check_kind(ds)
+    return {
+        "from": ds.id,
+        "version": ds.manifest.version,
+        "source": ds.manifest.fingerprint,
+        "reference": what,
+        "function": what,
+        "key": "",
+        "code": "",
+        "unit": "dataset",
+        "arrays": "",
+        "changed": [],
+        "keeps_steps": True,
+        "files": [],
+        "args": dict(how),
+        "fields": None,
+    }
+
+
+def _apply(
+    ds: Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
+) -> Path:
+    """Make the next version of a dataset, or ``ID@NAME``."""
+    if name is not None:
+        return _derive(ds, name, change, step, force, cache_dir)
+    id = ids.parse(ds.id)
+    if is_published(id, ds.manifest):
+        raise InvalidArgument(
+            f"{ds.id} is a dataset of the registry, which is not changed in its place.",
+            hint=f"--name NAME (name=) makes {id.base}@NAME",
+        )
+    place = _home_of(ds.path, id)
+    with exclusive(place, id, shown(None)):
+        newest = manifest.read(place.dataset(id))
+        if newest.version != ds.manifest.version or newest.fingerprint != ds.manifest.fingerprint:
+            raise InvalidArgument(
+                f"{ds.id} has a newer version, {newest.version:,}, than the {ds.manifest.version:,} that is open.",
+                hint="open it again; --name NAME (name=) makes another dataset",
+            )
+        built = _write(ds, place, id, ds.manifest.version + 1, change, step)
+        versions.publish(built, place.dataset(id))
+    return place.dataset(id)
+
+
+def _derive(
+    ds: Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
+) -> Path:
+    id = ids.parse(ds.id).with_variant(name)
+    where = settings.read(cache_dir)
+    place = Home(where.home)
+    with exclusive(place, id, shown(None)):
+        found = home.find(id, where)
+        if found is not None and not force:
+            raise NameTaken(f"{id} is here: {found}.", hint="another name, or --force (force=True) replaces it")
+        built = _write(ds, place, id, 1, change, step)
+        publishing.publish(built, place.dataset(id))
+        versions.remove(place.dataset(id))
+    return place.dataset(id)
+
+
+def _write(ds: Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
+    work = place.partial(id, "version")
+    trees.discard(work)
+    safe_files.work_directory(work, place.root)
+    views.write(ds.store, work, change, id=str(id), version=version, step={"id": str(id), **step})
+    return work
+
+
+def is_published(id: DatasetId, m: Manifest) -> bool:
+    """Return whether a dataset is one that others have under this id, too: of the registry, and not derived from it."""
+    return registry.listed(str(id.base)) is not None and not (id.variant and m.provenance)
+
+
+def _home_of(path: Path, id: DatasetId) -> Home:
+    """Return the home that a dataset is in.
+
+    Raises
+    ------
+    InvalidArgument
+        It is in none: there is no place for its earlier versions.
+    """
+    root = path.absolute().parents[2] if len(path.absolute().parents) > 2 else path
+    if versions.TOP in path.parts and not (root / "datasets").is_dir():
+        root = path.absolute().parents[3]
+    if Home(root).dataset(id) != path.absolute():
+        raise InvalidArgument(
+            f"{path} is not the newest version of a dataset in a home.",
+            hint="--name NAME (name=) makes another dataset",
+        )
+    return Home(root)

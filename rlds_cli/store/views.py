@@ -1,0 +1,225 @@
+"""Make a dataset of another one's rows: other episodes, columns or facts, over the same files.
+
+A version of a dataset, a selection, a trim and a label are all made so. Files of rows get a second name, and only what
+differs is written: columns of the episode table, digests, and fields whose rows change. Rows of no episode stay in the
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlds_cli import __version__
+from rlds_cli.files import trees
+from rlds_cli.store import arrays, digests, episode_table, publishing, sealing, videos
+from rlds_cli.store.digests import Digests
+from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
+from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import component
+from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Array, IntArray
+
+EPISODES, DIGESTS = "episodes", "digests"
+_OF_FIELDS = ("", f"{digests.ROWS}/", "text/", f"{videos.DIRECTORY}/")  # directories with a part of each field
+_SHARED = ("metadata", "sources")
+Column = Array | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What differs from the dataset whose rows are shared.
+
+    Attributes
+    ----------
+    index : int array [episodes], optional
+        Numbers of the source's episodes, in the order of the result. All of them without it. A number may occur again.
+    columns : mapping
+        Columns of the episode table by their path below ``episodes``, for the episodes of the result: arrays, or texts
+        as lists.
+    own : mapping
+        The user's columns that are new or change, by name; None removes one.
+    digests : mapping
+        Digests of the episodes of a field [episodes, 32], where they are not those of the source's episodes.
+    rows : mapping
+        Functions that write all rows of a field into a directory, where they are not the source's.
+    facts : mapping
+        Members of the manifest that change.
+    """
+
+    index: IntArray | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    own: Mapping[str, StoredColumn | None] = field(default_factory=dict)
+    digests: Mapping[str, Digests] = field(default_factory=dict)
+    rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write(source: Store, directory: Path, change: Change, *, id: str, version: int, step: Mapping[str, Any]) -> None:
+    """Write the dataset that a change makes of another one into an empty directory, but do not publish it.
+
+    Parameters
+    ----------
+    id, version
+        Of the result.
+    step : mapping
+        What was done, for the provenance.
+
+    Raises
+    ------
+    NoPermission
+        A file of the source cannot get a second name here: it is on another disk, or belongs to another user.
+    """
+    sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
+    known: dict[str, str] = {}
+    listed = sealing.listed(source.path)
+    for f in source.manifest.fields:
+        if f.name in change.rows:
+            change.rows[f.name](directory / f.path)
+            continue
+        for root in _OF_FIELDS:
+            known |= _link(source.path, directory, root + f.path, listed)
+    for name in _SHARED:
+        known |= _link(source.path, directory, name, listed)
+    known |= _write_table(source, directory, change, listed)
+    known |= _write_digests(source, directory, change, listed)
+    arrays.write_groups(directory)
+    sealing.seal(directory, _described(source, directory, change, id, version, step), known=known)
+    read(directory)  # refuse now what would be refused on opening
+
+
+def _link(source: Path, target: Path, name: str, listed: Mapping[str, str]) -> dict[str, str]:
+    """Give the files below a directory, if there is one, second names; return their recorded digests."""
+    if (source / name).is_dir():
+        publishing.link_tree(source / name, target / name)
+    return sealing.below(listed, name, name)
+
+
+# -- the episode table
+
+
+def read_table(directory: Path) -> dict[str, Column]:
+    """Read all columns below ``episodes`` of a dataset, by path: arrays, and texts as lists."""
+    top, found, left = directory / EPISODES, dict[str, Column](), [directory / EPISODES]
+    while left:
+        for path in sorted(p for p in left.pop().iterdir() if p.is_dir()):
+            name = path.relative_to(top).as_posix()
+            if arrays.is_array(path):
+                found[name] = arrays.read(path)
+            elif (path / "offsets").is_dir():
+                found[name] = arrays.read_strings(path)
+            else:
+                left.append(path)
+    return found
+
+
+def taken(column: Column, index: IntArray) -> Column:
+    """Return the values of some episodes."""
+    return [column[k] for k in index.tolist()] if isinstance(column, list) else np.asarray(column[index])
+
+
+def _write_table(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    columns = dict(change.columns)
+    if change.index is None:
+        known = _link(source.path, directory, EPISODES, listed)
+    else:
+        columns = {n: taken(c, change.index) for n, c in read_table(source.path).items()} | columns
+    gone = [*columns]
+    for name in change.own:
+        gone += [component(name), f"missing/{component(name)}"]
+        columns.pop(component(name), None)
+        columns.pop(f"missing/{component(name)}", None)
+    for name in gone:
+        trees.discard(directory / EPISODES / name)
+        known = {n: d for n, d in known.items() if not n.startswith(f"{EPISODES}/{name}/")}
+    for name, values in columns.items():
+        _write_column(directory / EPISODES / name, values)
+    episode_table.write_own(directory / EPISODES, {n: c for n, c in change.own.items() if c is not None})
+    return known
+
+
+def _write_column(path: Path, column: Column) -> None:
+    arrays.write_strings(path, column) if isinstance(column, list) else arrays.write(path, column)
+
+
+def _write_digests(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for f in source.manifest.fields:
+        place = f"{DIGESTS}/{f.path}"
+        if f.name in change.digests:
+            arrays.write(directory / place, change.digests[f.name])
+        elif change.index is not None:
+            arrays.write(directory / place, source.digests(f.name)[change.index])
+        else:
+            known |= _link(source.path, directory, place, listed)
+    return known
+
+
+# -- the manifest
+
+
+def _described(
+    source: Store, directory: Path, change: Change, id: str, version: int, step: Mapping[str, Any]
+) -> Manifest:
+    m = source.manifest
+    fields = tuple(replace(f, digest=_digest(f, directory, change)) for f in m.fields)
+    columns = read_table(directory)
+    own = _own_columns(m, columns, change)
+    of_columns = digests.of_columns(columns, own)
+    return replace(
+        m,
+        id=id,
+        version=version,
+        fields=fields,
+        counts=_counts(m.counts, columns),
+        fingerprint=digests.fingerprint({f.name: f.digest for f in fields}, of_columns),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rlds_version=__version__,
+        stats={} if change.index is not None else m.stats,
+        shared={f.name: "link" for f in fields if f.name not in change.rows},
+        provenance=(*m.provenance, step),
+        episode_columns=digests.described(own),
+        **change.facts,
+    )
+
+
+def _digest(f: StoredField, directory: Path, change: Change) -> str:
+    if change.index is None and f.name not in change.digests:
+        return f.digest
+    return digests.of_field(f, arrays.read(directory / DIGESTS / f.path))
+
+
+def _own_columns(m: Manifest, columns: Mapping[str, Column], change: Change) -> dict[str, StoredColumn]:
+    """Return the user's columns of the result."""
+    found = {}
+    count = len(columns["start"])
+    for name, about in m.episode_columns.items():
+        if name not in change.own:
+            missing = np.asarray(columns.get(f"missing/{component(name)}", np.zeros(count, bool)))
+            values: Any = columns[component(name)]
+            if isinstance(values, list):
+                values = [None if m else v for v, m in zip(values, missing.tolist(), strict=True)]
+            found[name] = StoredColumn(about["dtype"], values, missing)
+    return found | {n: c for n, c in change.own.items() if c is not None}
+
+
+def _counts(before: Counts, columns: Mapping[str, Any]) -> Counts:
+    length, end = columns["length"], columns["end"]
+    terminated, ended = columns.get("num_terminated"), int((end == TERMINATED).sum())
+    return Counts(
+        rows=before.rows,
+        episodes=len(length),
+        steps=int(length.sum()),
+        transitions=int(columns["num_transitions"].sum()),
+        terminated=ended,
+        truncated=int((end == TRUNCATED).sum()),
+        cut=int((end == CUT).sum()),
+        final_observations=int((columns["num_observed"] - length).sum()),
+        terminated_inside=0 if terminated is None else int(terminated.sum()) - ended,
+    )
