@@ -35,7 +35,9 @@ class Store:
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
     remote : bool
         True if the rows are at an address: then no file of rows is in ``path``.
-    version : str
+    grows : bool
+        True if episodes can be added, and leave: each commit makes a version.
+    version_id : str
         The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
         where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
         may have several layouts.
@@ -43,6 +45,7 @@ class Store:
 
     kept: IntArray | None = None
     remote = False
+    grows = False
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
@@ -51,7 +54,7 @@ class Store:
         self._identity = self._identify() if (path / "zarr.json").exists() else (0, 0)
         self.manifest: Manifest
         self.version_id: str
-        self.manifest, self.version_id = manifest.read_with_version(path)
+        self.manifest, self.version_id = manifest.read_with_version_id(path)
         files.check_tree(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
@@ -74,14 +77,14 @@ class Store:
         """
         return ""
 
-    def expect(self, version: str, since: str) -> None:
+    def expect(self, version_id: str, since: str) -> None:
         """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
 
         Raises
         ------
         DamagedDataset
         """
-        if self.version_id != version:
+        if self.version_id != version_id:
             raise self._replaced(since)
 
     def _replaced(self, since: str) -> DamagedDataset:
@@ -125,11 +128,11 @@ class Store:
             now = self._identify()
             if now == self._identity:
                 return
-            _, version = manifest.read_with_version(self.path)
+            _, version_id = manifest.read_with_version_id(self.path)
         except (OSError, DamagedDataset):
             text = f"{self.manifest.id} was removed since it was opened: {self.path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
-        if version != self.version_id:
+        if version_id != self.version_id:
             raise self._replaced("opened")
         self._check_sizes()
         self._identity = now
@@ -386,10 +389,10 @@ class Store:
         return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
 
 
-def _reopened(path: Path, version: str) -> Store:
+def _reopened(path: Path, version_id: str) -> Store:
     """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
     store = Store(path)
-    store.expect(version, "pickled")
+    store.expect(version_id, "pickled")
     return store
 
 
