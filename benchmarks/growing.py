@@ -32,8 +32,9 @@ from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.growing import content, logs, making, segments
 from rlds_cli.home import Home
-from rlds_cli.store import generations, manifest
-from rlds_cli.store.generations import Generation
+from rlds_cli.store import commits as log_of_commits
+from rlds_cli.store import manifest
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.opening import field_of
 from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, Field
 
@@ -70,7 +71,7 @@ def laid_out(seed: int) -> list[bytes]:
 
 
 def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, numbers: int = 0) -> Dataset:
-    """A dataset of so many episodes and generations, written past the library: its rows are holes but for the last.
+    """A dataset of so many episodes and versions, written past the library: its rows are holes but for the last.
 
     ``numbers`` is of the episodes at its end that hold noise.
     """
@@ -102,8 +103,8 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
                 if a < b:
                     out.seek((a - k * segment_rows) * width)
                     out.write(noise(f, b - a))
-    last = replace(Generation(), time=time.time(), content=content.content(FIELDS, content.no_sums()))
-    with (work / generations.FILE).open("wb") as log:
+    last = replace(Commit(), time=time.time(), content=content.content(FIELDS, content.no_sums()))
+    with (work / log_of_commits.FILE).open("wb") as log:
         for k in range(commits + 1):
             n = episodes * k // commits
             counts = dict.fromkeys(("kept", "truncated", "final_observations", "episodes"), n)
@@ -416,10 +417,10 @@ def visible(results: Results) -> None:
         for what in ("commit", "end"):
             late = []
             for _ in range(60):
-                before = ds.generation or 0
+                before = ds.version
                 process.stdin.write(f"{what}\n")
                 process.stdin.flush()
-                while (ds.generation or 0) == before:
+                while ds.version == before:
                     ds = ds.refresh()
                     time.sleep(0.0005)
                 late.append(max(0.0, (time.monotonic() - told(process)) * 1e3))
@@ -443,17 +444,17 @@ def committing() -> None:
 
 
 def opening(results: Results) -> None:
-    """Datasets of 100,000 episodes, in 10 and in 100,000 generations."""
+    """Datasets of 100,000 episodes, in 10 and in 100,000 versions."""
     for commits in (10, 100_000):
-        fresh(f"local/generations-{commits}")
-        sparse(f"local/generations-{commits}", 100_000, length=4, commits=commits)
+        fresh(f"local/versions-{commits}")
+        sparse(f"local/versions-{commits}", 100_000, length=4, commits=commits)
     ways = {
-        str(n): lambda n=n: timed(lambda: len(open_dataset(f"local/generations-{n}", cache_dir=HOME)))
+        str(n): lambda n=n: timed(lambda: len(open_dataset(f"local/versions-{n}", cache_dir=HOME)))
         for n in (10, 100_000)
     }
     took = turns(ways, 15)
     for name, seconds in took.items():
-        results.add(f"open, {int(name):,} generations", seconds * 1e3, "ms")
+        results.add(f"open, {int(name):,} versions", seconds * 1e3, "ms")
     ratio = took["100000"] / took["10"]
     results.add("  100,000 / 10", ratio, "x", verdict(ratio <= 1.1, "as fast"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-GENERATION = struct.Struct("<8s18qd32s4xI")
+COMMIT = struct.Struct("<8s18qd32s4xI")
 COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "first_row", "first_episode", "kept")
 EPISODE = np.dtype(
     [
@@ -28,15 +28,15 @@ EPISODE = np.dtype(
 COLUMNS = {"length": "<i8", "end": "u1", "num_observed": "<i8"}
 
 
-def generation(dataset):
+def commit(dataset):
     """The newest whole record of the log: a commit that was killed may have left half a record behind it."""
-    data, size = (dataset / "generations.log").read_bytes(), GENERATION.size
+    data, size = (dataset / "commits.log").read_bytes(), COMMIT.size
     for number in range(len(data) // size - 1, -1, -1):
         record = data[number * size : (number + 1) * size]
-        _, *values, crc = GENERATION.unpack(record)
+        _, *values, crc = COMMIT.unpack(record)
         if crc == zlib.crc32(record[:-4]) and values[0] == number:
             return dict(zip(COUNTS, values, strict=False))
-    raise SystemExit(f"{dataset} has no generation")
+    raise SystemExit(f"{dataset} has no version")
 
 
 def fields(dataset):
@@ -66,7 +66,7 @@ def rows(dataset, field, segment_rows, first, stop):
 
 def texts(dataset, field, codes):
     """The strings of a text field for codes; -1 is no text."""
-    known = (dataset / "strings.log").read_bytes()[: generation(dataset)["strings"]]
+    known = (dataset / "strings.log").read_bytes()[: commit(dataset)["strings"]]
     lines = map(json.loads, known.splitlines())
     table = [*(text for name, text in lines if name == field["name"]), None]
     return [table[code] for code in codes]
@@ -139,7 +139,7 @@ def hashed(head, content):
 
 def fingerprint(dataset):
     """Hash of the hashes of the fields, by name, and of the columns of the episode table, by name."""
-    episodes, h = kept(dataset, generation(dataset)), hashlib.sha256()
+    episodes, h = kept(dataset, commit(dataset)), hashlib.sha256()
     for f in fields(dataset)[0]:
         head = [f[key] for key in ("name", "dtype", "shape", "placement", "kind", "codec")]
         h.update(hashed(head, b"".join(digest(dataset, f, e) for e in episodes)))
@@ -150,6 +150,6 @@ def fingerprint(dataset):
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    for name, values in episode(path, kept(path, generation(path))[0]).items():
+    for name, values in episode(path, kept(path, commit(path))[0]).items():
         print(f"{name:30} {getattr(values, 'dtype', 'text')!s:8} {np.shape(values)}")
     print(fingerprint(path))

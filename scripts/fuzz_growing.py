@@ -24,10 +24,10 @@ import rlds_cli
 from rlds_cli.errors import RldsError
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.appender import Appender
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 from rlds_cli.ted import EpisodeData, lay_out
 
-FILES = (generations.FILE, logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.STRINGS, logs.SOURCES, logs.FREED, "sums")
+FILES = (commits.FILE, logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.STRINGS, logs.SOURCES, logs.FREED, "sums")
 Targets = dict[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]]
 
 
@@ -66,10 +66,10 @@ def made() -> Path:
 
 
 def sound(records: bytes) -> bytes:
-    """Give records of generations the checksums that they need, so that more than these is tried."""
+    """Give records of versions the checksums that they need, so that more than these is tried."""
     found = bytearray(records)
-    for at in range(0, len(found) - generations.BYTES + 1, generations.BYTES):
-        end = at + generations.BYTES - 4
+    for at in range(0, len(found) - commits.BYTES + 1, commits.BYTES):
+        end = at + commits.BYTES - 4
         struct.pack_into("<I", found, end, zlib.crc32(found[at:end]))
     return bytes(found)
 
@@ -80,14 +80,14 @@ def look(content: bytes) -> None:
     Raises the last refusal.
     """
     name, rest = FILES[content[0] % len(FILES)] if content else FILES[0], content[1:]
-    _look({name: sound(rest) if name == generations.FILE else rest})
+    _look({name: sound(rest) if name == commits.FILE else rest})
 
 
 def look_at_both(content: bytes) -> None:
-    """The same of a dataset whose newest generation and records of episodes are the bytes, one after the other."""
-    log = (made() / generations.FILE).read_bytes()
-    newest = sound(content[: generations.BYTES])
-    _look({generations.FILE: log[: -generations.BYTES] + newest, logs.EPISODES: content[generations.BYTES :]})
+    """The same of a dataset whose newest version and records of episodes are the bytes, one after the other."""
+    log = (made() / commits.FILE).read_bytes()
+    newest = sound(content[: commits.BYTES])
+    _look({commits.FILE: log[: -commits.BYTES] + newest, logs.EPISODES: content[commits.BYTES :]})
 
 
 def _look(files: dict[str, bytes]) -> None:
@@ -115,6 +115,6 @@ def _write(home: Path) -> None:
 
 def targets() -> Targets:
     """Return the targets by name."""
-    both = (made() / generations.FILE).read_bytes()[-generations.BYTES :] + (made() / logs.EPISODES).read_bytes()
+    both = (made() / commits.FILE).read_bytes()[-commits.BYTES :] + (made() / logs.EPISODES).read_bytes()
     contents = tuple(bytes([k]) + (made() / name).read_bytes() for k, name in enumerate(FILES))
     return {"growing": (contents, look), "growing-records": ((both,), look_at_both)}

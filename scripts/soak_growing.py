@@ -63,7 +63,7 @@ def write(home: Path, first: int, keep: Keep | None, seed: int, told: int, *, sh
 
 
 def read(home: Path, seed: int) -> None:
-    """Refresh and compare for ever; generations that are held stay as they are."""
+    """Refresh and compare for ever; versions that are held stay as they are."""
     chance = random.Random(seed)
     ds = rlds_cli.open_dataset(NAME, cache_dir=home)
     held: list[tuple[Dataset, list[tuple[int, int, str]]]] = []
@@ -74,7 +74,7 @@ def read(home: Path, seed: int) -> None:
             del held[chance.randrange(4)]
         old, then = chance.choice(held)
         if numbers(old) != then:
-            raise AssertionError(f"generation {old.generation} has changed")
+            raise AssertionError(f"version {old.version} has changed")
 
 
 def numbers(ds: Dataset) -> list[tuple[int, int, str]]:
@@ -217,7 +217,7 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
         time.sleep(chance.uniform(0.0, 0.06))
         ended(child)
         after = rlds_cli.open_dataset(NAME, cache_dir=home)
-        moved += after.generation != before.generation
+        moved += after.version != before.version
         assert after.fingerprint == before.fingerprint and numbers(after) == wanted and numbers(before) == wanted
     return f"{moved} were done before the kill"
 

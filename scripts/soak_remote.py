@@ -156,7 +156,7 @@ def pngs(name: str) -> Dataset:
 
 
 def grown(name: str) -> Dataset:
-    """Several segments and generations, of which some episodes left."""
+    """Several segments and versions, of which some episodes left."""
     rng = np.random.default_rng(3)
     with rlds_cli.writer(f"local/{name}", fields=growing_model.FIELDS, keep=rlds_cli.Reservoir(episodes=300)) as w:
         for _ in range(8):

@@ -42,7 +42,7 @@ def signed(index: Mapping[str, Any]) -> str:
 
 
 def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequence[File] = ()) -> Index:
-    """Publish files as one object; id, fingerprint, generation and manifest are those of an index.
+    """Publish files as one object; id, fingerprint, version and manifest are those of an index.
 
     ``more`` are files whose pieces, of object 0, are taken as they are: the object is all files end to end, in order.
     """

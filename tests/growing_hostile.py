@@ -1,4 +1,4 @@
-"""Datasets that grow as a stranger makes them: records of episodes and of generations that point anywhere."""
+"""Datasets that grow as a stranger makes them: records of episodes and of versions that point anywhere."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli.growing import logs, segments
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 FAR = 1000 * segments.PAGE_ROWS  # a row that lies a thousand segments above those that are there
-HIGH = 4 * FAR  # rows of the generation, so that no record is refused for being above them
+HIGH = 4 * FAR  # rows of the version, so that no record is refused for being above them
 
 
 def make(root: Path, episodes: int = 5, keep: int = 3) -> Path:
@@ -31,10 +31,10 @@ def make(root: Path, episodes: int = 5, keep: int = 3) -> Path:
 
 
 def say(dataset: Path, **numbers: int) -> None:
-    """Let the newest generation have other numbers, and the checksum for them."""
-    newest = generations.last(dataset)
-    with (dataset / generations.FILE).open("r+b") as log:
-        log.seek(newest.number * generations.BYTES)
+    """Let the newest version have other numbers, and the checksum for them."""
+    newest = commits.last(dataset)
+    with (dataset / commits.FILE).open("r+b") as log:
+        log.seek(newest.number * commits.BYTES)
         log.write(replace(newest, **numbers).packed())
 
 
@@ -48,18 +48,18 @@ def point(dataset: Path, **values: list[int]) -> None:
 
 
 def below(dataset: Path) -> None:
-    """The episodes lie in segment 0, and the generation begins a thousand segments above it."""
+    """The episodes lie in segment 0, and the version begins a thousand segments above it."""
     say(dataset, first_row=FAR, rows=HIGH)
 
 
 def half_below(dataset: Path) -> None:
-    """Only the first episode lies below the first row of the generation, a thousand segments away."""
+    """Only the first episode lies below the first row of the version, a thousand segments away."""
     say(dataset, first_row=FAR, rows=HIGH)
     point(dataset, start=[4, FAR, FAR + 2])
 
 
 def just_below(dataset: Path) -> None:
-    """The first episode lies one row below the generation's, in the same segment."""
+    """The first episode lies one row below the version's, in the same segment."""
     point(dataset, start=[3, 6, 8])
 
 
@@ -70,7 +70,7 @@ def above(dataset: Path) -> None:
 
 
 def behind(dataset: Path) -> None:
-    """The last episode lies behind the rows of the generation."""
+    """The last episode lies behind the rows of the version."""
     point(dataset, start=[4, 6, 9])
 
 

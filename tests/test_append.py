@@ -54,11 +54,11 @@ B = [[100, 101, 102, 103], [104, 105], [106, 107, 108, 109, 110, 111]]
 def test_episodes_of_files_are_appended_and_know_their_files(tmp_path, files):
     home = tmp_path / "home"
     first = rlds_cli.append("local/all", files / "a.hdf5", cache_dir=home)
-    assert (first.generation, first.episodes, first.steps) == (1, 2, 8)
+    assert (first.version, first.episodes, first.steps) == (1, 2, 8)
     second = rlds_cli.append("local/all", [files / "b.hdf5"], cache_dir=home)
-    assert (second.generation, second.episodes, second.steps) == (2, 3, 12)
+    assert (second.version, second.episodes, second.steps) == (2, 3, 12)
     ds = rlds_cli.open_dataset("local/all", cache_dir=home)
-    assert ds.generation == 2 and firsts(ds) == A + B
+    assert ds.version == 2 and firsts(ds) == A + B
     assert ds.episodes["end"].tolist() == ["terminated"] * 5
     at = [ds.source_of(i) for i in (0, 7, 8, len(ds) - 1)]
     assert [(s.file, s.row, s.step) for s in at] == [
@@ -104,7 +104,7 @@ def test_a_file_that_was_appended_before_is_left_out_by_its_content(tmp_path, fi
     done = rlds_cli.append("local/all", sorted(files.iterdir()), cache_dir=tmp_path)
     assert done.skipped == (files / "renamed.hdf5",) and done.files == (files / "b.hdf5",)
     nothing = rlds_cli.append("local/all", sorted(files.iterdir()), cache_dir=tmp_path)
-    assert (nothing.episodes, nothing.generation, nothing.files) == (0, 2, ())
+    assert (nothing.episodes, nothing.version, nothing.files) == (0, 2, ())
     assert firsts(rlds_cli.open_dataset("local/all", cache_dir=tmp_path)) == A + B
     again = rlds_cli.append("local/all", files / "renamed.hdf5", again=True, cache_dir=tmp_path)
     assert again.episodes == 2
@@ -123,7 +123,7 @@ def test_files_of_other_fields_are_refused_with_all_differences(tmp_path, files)
         assert "observation is float32 [4] (both), not float32 [3] (both)" in e.value.message
         assert "next/reward is missing" in e.value.message and "speed is not in the dataset" in e.value.message
     ds = rlds_cli.open_dataset("local/all", cache_dir=tmp_path)
-    assert ds.generation == 1 and firsts(ds) == A
+    assert ds.version == 1 and firsts(ds) == A
 
 
 def test_an_ordinary_dataset_is_not_appended_to(tmp_path, files):
@@ -157,7 +157,7 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
     assert twice.exit_code == 0 and "nothing to append" in twice.output and "--again" in twice.output
     run(app, ["append", "local/h", str(files / "b.hdf5")])
     planned = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--dry-run"])
-    assert "local/g generation 1" in planned.output and "no field is shared on disk" in planned.output
+    assert "local/g#v1" in planned.output and "no field is shared on disk" in planned.output
     merged = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--json"])
     assert json.loads(merged.stdout)["counts"]["episodes"] == 5
     assert firsts(rlds_cli.open_dataset("local/all")) == A + B
@@ -178,7 +178,7 @@ def test_merged_episodes_say_where_they_came_from(tmp_path, members, store):
     ds = rlds_cli.merge(members, "local/all", store=store, cache_dir=tmp_path)
     assert firsts(ds) == A + B
     assert ds.episodes["dataset"].tolist() == ["local/grown"] * 2 + ["local/plain"] * 3
-    assert ds.generation is None and ds.encoding == store
+    assert ds.version == 1 and ds.encoding == store
     assert [(ds.source_of(i).file, ds.source_of(i).row) for i in (7, 8)] == [("a.hdf5", 7), ("b.hdf5", 0)]
     assert trace(ds, 20).ok
     assert verify("local/all", cache_dir=tmp_path).ok
@@ -188,7 +188,7 @@ def test_merged_episodes_say_where_they_came_from(tmp_path, members, store):
     assert one.fingerprint == ds.fingerprint
 
 
-def test_a_generation_with_gaps_and_a_selection_are_merged(tmp_path, files):
+def test_a_version_with_gaps_and_a_selection_are_merged(tmp_path, files):
     rlds_cli.append("local/g", files / "a.hdf5", keep=rlds_cli.Top(episodes=2), cache_dir=tmp_path)
     old = rlds_cli.open_dataset("local/g", cache_dir=tmp_path)
     rlds_cli.append("local/g", files / "b.hdf5", cache_dir=tmp_path)  # with returns of 406, 209 and 651
@@ -218,7 +218,7 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
         ([one, some], "2 episodes"),
         ([some, one.select(episodes=[1, 2])], "2 episodes"),
         ([merged, one], "3 episodes"),
-        ([before, grown], "2 episodes"),  # two generations
+        ([before, grown], "2 episodes"),  # two versions
     ):
         with pytest.raises(InvalidArgument, match=f"{count} would be repeated") as e:
             rlds_cli.merge(pair, "local/twice", column="from", cache_dir=tmp_path)

@@ -769,7 +769,7 @@ def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
             w.add_episodes([e])
             w.commit()
     ds = w.dataset()
-    kept = script.kept(ds.path, script.generation(ds.path))
+    kept = script.kept(ds.path, script.commit(ds.path))
     for e, record in zip(given[-4:], kept, strict=True):
         found = script.episode(ds.path, record)
         np.testing.assert_array_equal(found["observation/x"], e["observation"]["x"], strict=True)

@@ -223,7 +223,7 @@ def test_no_episodes_are_no_export(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", HDF5)
-def test_a_growing_dataset_is_exported_at_one_generation(home: Path, tmp_path: Path, to: str) -> None:
+def test_a_growing_dataset_is_exported_at_one_version(home: Path, tmp_path: Path, to: str) -> None:
     with rlds_cli.writer("local/grows", keep=rlds_cli.Fifo(episodes=12)) as w:
         w.add_episodes(given(8))
         w.commit()
@@ -239,13 +239,13 @@ def test_a_growing_dataset_is_exported_at_one_generation(home: Path, tmp_path: P
     assert again.fingerprint == done.fingerprint and again.episodes == 12
 
 
-def test_the_command_exports_a_generation(home: Path, tmp_path: Path) -> None:
+def test_the_command_exports_a_version(home: Path, tmp_path: Path) -> None:
     with rlds_cli.writer("local/grows") as w:
         w.add_episodes(given(3))
         w.commit()
         w.add_episodes(given(2, first=3))
     at = tmp_path / "first"
-    done = run_rlds("export", "local/grows", at, "--to", "minari", "--generation", 1, "-j", 1)
+    done = run_rlds("export", "local/grows", at, "--to", "minari", "--version", 1, "-j", 1)
     assert done.returncode == 0, done.stderr
     assert rlds_cli.open_dataset("local/grows").num_episodes == 5
     assert len([n for n in content(at) if n.endswith("rewards")]) == 3

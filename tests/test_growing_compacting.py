@@ -15,7 +15,7 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import NameTaken, RldsError
 from rlds_cli.maintenance import compacting, gc
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 STEPS, WIDTH = 40, 16
 
@@ -53,21 +53,21 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
     numbers, fingerprint = before.episodes["number"].tolist(), before.fingerprint
     assert numbers == sorted(numbers)
     assert np.diff(before.episodes["start"]).max() > STEPS + 1  # gaps
-    held = before.generation
+    held = before.version
 
     done = compacting.compact("local/run", cache_dir=tmp_path)
 
-    assert done.changed and done.fingerprint == fingerprint and done.generation == held + 1
+    assert done.changed and done.fingerprint == fingerprint and done.version == held + 1
     after = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
     assert after.fingerprint == fingerprint
     assert after.episodes["start"].tolist() == [(STEPS + 1) * k for k in range(20)]
     assert after.num_rows == (STEPS + 1) * 20
     assert contents(after) == expected(numbers)
-    assert generations.last(after.path).moved == 1
-    assert contents(before) == expected(numbers)  # the reader of the old generation goes on
-    assert contents(before.refresh()) == expected(numbers) and before.refresh().generation == done.generation
+    assert commits.last(after.path).moved == 1
+    assert contents(before) == expected(numbers)  # the reader of the old version goes on
+    assert contents(before.refresh()) == expected(numbers) and before.refresh().version == done.version
     again = compacting.compact("local/run", cache_dir=tmp_path)
-    assert not again.changed and again.generation == done.generation
+    assert not again.changed and again.version == done.version
 
 
 def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):
@@ -137,18 +137,18 @@ def test_gc_frees_rows_when_the_last_reader_of_them_is_gone(tmp_path):
     done = compacting.compact("local/run", cache_dir=tmp_path)
     assert done.waiting == 10
     planned = gc.plan(cache_dir=tmp_path)
-    assert [(g.kind, g.why) for g in planned.kept] == [("generations", "a process reads an older generation")]
+    assert [(g.kind, g.why) for g in planned.kept] == [("versions", "a process reads an older version")]
     assert not planned.removed
     other.communicate("\n", timeout=60)
     planned = gc.plan(cache_dir=tmp_path)
     # 10 episodes of 41 rows: 16 float64, float32, float64, two flags
     assert [(g.kind, g.id, g.bytes) for g in planned.removed] == [
-        ("generations", "local/run", 10 * 41 * (16 * 8 + 4 + 8 + 2))
+        ("versions", "local/run", 10 * 41 * (16 * 8 + 4 + 8 + 2))
     ]
     path = rlds_cli.open_dataset("local/run", cache_dir=tmp_path).path
     before = used(path)
     collected = gc.collect(planned)
-    assert [g.kind for g in collected.removed] == ["generations"] and path.is_dir()
+    assert [g.kind for g in collected.removed] == ["versions"] and path.is_dir()
     assert used(path) < before
     assert not gc.plan(cache_dir=tmp_path).removed
     assert rlds_cli.open_dataset("local/run", cache_dir=tmp_path).num_episodes == 10
@@ -200,7 +200,7 @@ def test_a_kill_at_any_write_leaves_the_dataset_as_it_was_or_compacted(tmp_path)
         )  # fmt: skip
         ds = rlds_cli.open_dataset(copy)
         assert contents(ds) == want and ds.fingerprint == fingerprint
-        moved.append(generations.last(copy).moved)
+        moved.append(commits.last(copy).moved)
         if said.returncode == 0:
             break
         assert said.returncode == -signal.SIGKILL, said.stderr

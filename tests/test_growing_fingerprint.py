@@ -14,7 +14,7 @@ from rlds_cli import Fifo, Top
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.maintenance import compacting
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_it_follows_departures_and_survives_compacting() -> None:
     compacting.compact("local/top")
     after = rlds_cli.open_dataset("local/top")
     assert after.store.kept is None and after.fingerprint == wanted and ids(after) == before
-    assert after.store.version_id != best.store.version
+    assert after.store.version_id != best.store.version_id
 
 
 def test_columns_splits_and_seeds_of_departed_episodes_do_not_count() -> None:
@@ -175,7 +175,7 @@ def test_a_commit_writes_the_digests_of_its_own_episodes_alone() -> None:
         assert [bytes(d) for d in store.digests(name)] == [hashlib.sha256(v).digest() for v in wanted]
 
 
-def test_a_version_is_of_one_generation() -> None:
+def test_a_version_id_is_of_one_version() -> None:
     with rlds_cli.writer("local/run", fields=FIELDS, durable=False) as w:
         seen = []
         for e in some(3):
@@ -185,5 +185,5 @@ def test_a_version_is_of_one_generation() -> None:
     path = rlds_cli.open_dataset("local/run").path
     assert len(set(seen)) == 3
     assert [GrowingStore(path, n).version_id for n in (1, 2, 3)] == seen
-    record = generations.at(path, 2).packed()
+    record = commits.at(path, 2).packed()
     assert seen[1] == hashlib.sha256(record).hexdigest()

@@ -24,7 +24,7 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.growing import logs, segments, store
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.growing.verification import verify_directory
-from rlds_cli.store import files, generations
+from rlds_cli.store import commits, files
 
 LOGS = ("episodes.log", "departed.log", "about.log", "strings.log", "sources.log")
 
@@ -106,17 +106,17 @@ def test_policies_that_there_are_not(dataset: Path, keep: dict[str, Any]) -> Non
         {"number": 3},
     ],
 )
-def test_generations_with_numbers_that_are_not_so(dataset: Path, numbers: dict[str, int]) -> None:
-    newest = generations.last(dataset)
+def test_versions_with_numbers_that_are_not_so(dataset: Path, numbers: dict[str, int]) -> None:
+    newest = commits.last(dataset)
     wrong = replace(newest, **numbers)
-    with (dataset / generations.FILE).open("r+b") as log:
-        log.seek(newest.number * generations.BYTES)
+    with (dataset / commits.FILE).open("r+b") as log:
+        log.seek(newest.number * commits.BYTES)
         log.write(wrong.packed())
-        log.truncate((newest.number + 1) * generations.BYTES)
+        log.truncate((newest.number + 1) * commits.BYTES)
     for name in LOGS:  # sparse files are long at no cost
         os.truncate(dataset / name, 1 << 41)
     with suppress(RldsError):
-        if rlds_cli.open_dataset(dataset).generation == newest.number - 1:
+        if rlds_cli.open_dataset(dataset).version == newest.number - 1:
             return  # the one before counts
     if "about" in numbers:
         read(dataset)  # of this log only the lines of episodes are read
@@ -124,7 +124,7 @@ def test_generations_with_numbers_that_are_not_so(dataset: Path, numbers: dict[s
         refused(dataset)
 
 
-@pytest.mark.parametrize("name", [*LOGS[:-1], "generations.log", "readers", "freed", "observation/c/0/0", "zarr.json"])
+@pytest.mark.parametrize("name", [*LOGS[:-1], "commits.log", "readers", "freed", "observation/c/0/0", "zarr.json"])
 @pytest.mark.parametrize("how", ["link", "pipe", "directory"])
 def test_what_is_no_file(dataset: Path, name: str, how: str, tmp_path: Path) -> None:
     file = dataset / name
@@ -216,15 +216,15 @@ def test_records_that_point_outside_are_refused_before_anything_is_mapped(tmp_pa
 
 
 @pytest.mark.parametrize("numbers", [{"first_row": FAR, "rows": 4 * FAR}, {"first_row": 5, "rows": 14}])
-def test_episodes_that_are_known_lie_in_the_rows_of_a_later_generation(tmp_path: Path, numbers: dict[str, int]) -> None:
-    """A generation that says that rows begin behind episodes which it keeps, and which a reader has read before."""
+def test_episodes_that_are_known_lie_in_the_rows_of_a_later_version(tmp_path: Path, numbers: dict[str, int]) -> None:
+    """A version that says that rows begin behind episodes which it keeps, and which a reader has read before."""
     dataset = growing_hostile.make(tmp_path)
-    older, newest = generations.at(dataset, 4), generations.last(dataset)
-    os.truncate(dataset / generations.FILE, (older.number + 1) * generations.BYTES)
+    older, newest = commits.at(dataset, 4), commits.last(dataset)
+    os.truncate(dataset / commits.FILE, (older.number + 1) * commits.BYTES)
     (dataset / "freed").write_bytes(bytes(16))
     ds = rlds_cli.open_dataset(dataset)
     np.array(ds.column("action"))
-    with (dataset / generations.FILE).open("ab") as log:
+    with (dataset / commits.FILE).open("ab") as log:
         log.write(replace(newest, **numbers).packed())
     with pytest.raises(DamagedDataset, match=r"episodes\.log"):
         ds.refresh().column("action")

@@ -1,4 +1,4 @@
-"""Any order of adding, committing, closing, refreshing: each generation that a reader holds stays what was written."""
+"""Any order of adding, committing, closing, refreshing: each version that a reader holds stays what was written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def small_segments() -> Any:
 
 
 class Growing(RuleBasedStateMachine):
-    """A writer with two environments, and readers at several generations."""
+    """A writer with two environments, and readers at several versions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,10 +169,9 @@ class Growing(RuleBasedStateMachine):
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
     def open_again(self, data: st.DataObject) -> None:
-        """A generation that somebody holds can be opened by its number."""
+        """A version that somebody holds can be opened by its number."""
         ds, episodes = self.readers[data.draw(st.integers(0, len(self.readers) - 1))]
-        assert ds.generation is not None
-        check(rlds_cli.open_dataset(ds.path, generation=ds.generation), episodes)
+        check(rlds_cli.open_dataset(ds.path, version=ds.version), episodes)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())

@@ -116,7 +116,7 @@ def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
         assert made.episode(k)["feature"][0] == pytest.approx(2000 * n + 0.01, rel=1e-12)
     some = preprocess.run(grown.select(episodes=[3, 5]), doubled, "some", jobs=0, cache_dir=tmp_path)
     assert some.episodes["number"].tolist() == grown.episodes["number"][[3, 5]].tolist()
-    assert made.manifest.provenance[-1]["generation"] == grown.generation
+    assert made.manifest.provenance[-1]["version"] == grown.version
 
 
 @pytest.mark.parametrize("fn", [doubled, noisy])
@@ -129,7 +129,7 @@ def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     new = {1000.0 * k for k in range(30, 40)}
     probed = {0.0, 1000.0 * 20, 1000.0 * 39}  # the first, middle and last episode are tried to plan the result
     assert new <= set(CALLS) <= new | probed
-    assert any("10 new episodes; 30 of 40 are taken from the result of generation" in n for n in notes)
+    assert any("10 new episodes; 30 of 40 are taken from the result of version" in n for n in notes)
     assert files(second.path) == of_scratch(home, fn, tmp_path)
     assert verify("local/run@made", cache_dir=home).ok
     again, notes = run(home, fn)
@@ -247,15 +247,15 @@ def test_shards_give_the_same(tmp_path):
     assert preprocess.finish("local/run", "cast", "shards", **how).fingerprint == whole.fingerprint
 
 
-def test_a_lock_of_a_result_pins_the_generation_that_it_was_made_of(tmp_path):
+def test_a_lock_of_a_result_pins_the_version_that_it_was_made_of(tmp_path):
     add(tmp_path, 0, 10)
     run(tmp_path, doubled)
     text = pinning.lock(["local/run@made"], allow_unreproducible=True, cache_dir=tmp_path)
     source, made = json.loads(text)["datasets"]
     assert (
-        source["generation"]
-        == made["made_by"][0]["generation"]
-        == rlds_cli.open_dataset("local/run", cache_dir=tmp_path).generation
+        source["version"]
+        == made["made_by"][0]["version"]
+        == rlds_cli.open_dataset("local/run", cache_dir=tmp_path).version
     )
     add(tmp_path, 10, 12)
     assert json.loads(pinning.lock(["local/run@made"], allow_unreproducible=True, cache_dir=tmp_path)) == json.loads(

@@ -90,7 +90,7 @@ def test_small_fields_give_whole_pages_back_although_no_episode_fills_one() -> N
     assert blocks(flags) <= 3 * 4096 + 4096  # of the first episodes, and of the segment that is written to
 
 
-def test_a_generation_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
+def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
     w = rlds_cli.writer("local/run", keep=Fifo(episodes=2), durable=False)
     w.add_episodes([episode(0, 3000), episode(1, 3000)])
     w.commit()
@@ -103,19 +103,19 @@ def test_a_generation_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
         w.add_episodes([episode(k, 3000)])
         w.commit()
     assert numbers(w.dataset()) == [10, 11] and numbers(held) == [0, 1]
-    assert rlds_cli.open_dataset(path, generation=1).generation == 1
+    assert rlds_cli.open_dataset(path, version=1).version == 1
     before = blocks(path)
     del held
     w.add_episodes([episode(12, 3000)])
     w.commit()
-    assert (rows[:3001] == 0).all() and (rows[3001:6002] == 1).all(), "an array holds its generation"
+    assert (rows[:3001] == 0).all() and (rows[3001:6002] == 1).all(), "an array holds its version"
     del rows
     w.add_episodes([episode(13, 3000)])
     w.commit()
     assert blocks(path) < before / 3
     gc.enable()
-    with pytest.raises(DatasetNotFound, match=r"Generation 1 of .* was freed"):
-        rlds_cli.open_dataset(path, generation=1)
+    with pytest.raises(DatasetNotFound, match=r"Version 1 of .* was freed"):
+        rlds_cli.open_dataset(path, version=1)
     w.close()
 
 
@@ -210,7 +210,7 @@ def test_a_cleared_dataset_begins_anew_under_its_id() -> None:
         w.add_episodes([episode(5, 5)])  # is dropped, or leaves
         number = w.clear()
         after = w.dataset()
-        assert (after.generation, numbers(after), numbers(before)) == (number, [0], [0, 2, 3, 4])
+        assert (after.version, numbers(after), numbers(before)) == (number, [0], [0, 2, 3, 4])
         assert before.fingerprint != after.fingerprint
         w.add_episodes(episode(k, 5) for k in range(6, 10))
         w.commit()

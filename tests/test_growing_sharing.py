@@ -1,4 +1,4 @@
-"""Generations of a dataset that grows share what was read of episodes: each sees its own, whatever comes later."""
+"""Versions of a dataset that grows share what was read of episodes: each sees its own, whatever comes later."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(ds: rlds_cli.Dataset, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 10])
-def test_every_generation_keeps_its_own_episodes(tmp_path: Path, most: int | None) -> None:
+def test_every_version_keeps_its_own_episodes(tmp_path: Path, most: int | None) -> None:
     keep = rlds_cli.Fifo(episodes=most) if most else None
     with rlds_cli.writer("local/run", keep=keep, cache_dir=tmp_path) as w:
         w.add_episodes([episode(0)])
@@ -47,11 +47,11 @@ def test_every_generation_keeps_its_own_episodes(tmp_path: Path, most: int | Non
             seen.append(seen[-1].refresh())
     for last, ds in enumerate(seen):
         check(ds, list(range(0 if most is None else max(0, last - most + 1), last + 1)))
-    assert [ds.generation for ds in seen] == list(range(1, 41))
+    assert [ds.version for ds in seen] == list(range(1, 41))
     check(seen[3].refresh(), list(range(0 if most is None else 30, 40)))  # an old one skips those between
 
 
-def test_a_later_generation_reads_new_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
     plain = logs.read_episodes
 
@@ -82,7 +82,7 @@ def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
             try:
                 while going:
                     ds = (ds if np.random.random() < 0.8 else first).refresh()
-                    last = int(ds.generation or 0) - 1
+                    last = ds.version - 1
                     check(ds, list(range(max(0, last - 5), last + 1)))
             except BaseException as e:
                 wrong.append(e)
@@ -99,7 +99,7 @@ def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_splits_and_texts_come_with_their_generation(tmp_path: Path) -> None:
+def test_splits_and_texts_come_with_their_version(tmp_path: Path) -> None:
     with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
         w.add_episodes([episode(0)])
         w.commit()
@@ -129,6 +129,6 @@ def test_a_reader_that_goes_on_lets_go_of_segments_that_were_removed(tmp_path: P
             w.commit()
             ds = ds.refresh()
             assert ds.column("observation")[ds.episodes["start"][-1]][0] == k
-        assert (rows == 0).all()  # a generation that is still used stays
+        assert (rows == 0).all()  # a version that is still used stays
         removed = [line for line in Path("/proc/self/maps").read_text().splitlines() if "(deleted)" in line]
         assert not [line for line in removed if "f/observation" in line]

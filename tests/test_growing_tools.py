@@ -88,7 +88,7 @@ def test_checks_find_the_same(pair):
 
 
 def test_summaries_and_pages_say_the_same(pair):
-    apart = ("id", "path", "fingerprint", "bytes", "created", "reader", "notes", "generation", "keeps")
+    apart = ("id", "path", "fingerprint", "bytes", "created", "reader", "notes", "version", "keeps")
     one, other = (facts(report.summarise(ds, elements=True), *apart) for ds in pair)
     for of in (one, other):
         for f in of["fields"]:
@@ -99,7 +99,7 @@ def test_summaries_and_pages_say_the_same(pair):
     assert one == other
     grown = pair[0]
     said = report.summarise(grown)
-    assert said.generation == grown.generation and said.counts.rows == int((grown.episodes["length"] + 1).sum())
+    assert said.version == grown.version and said.counts.rows == int((grown.episodes["length"] + 1).sum())
     with (grown.path.parent / "page.html").open("wb") as f:
         write_page(grown, f)
     for k in (0, -1):
@@ -119,18 +119,18 @@ def test_differences_between_both_kinds_and_of_episodes(pair):
     assert not found.same and (found.episodes.num_removed, found.episodes.num_added) == (1, 0)
 
 
-def test_two_generations_are_compared(tmp_path, monkeypatch):
+def test_two_versions_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
     recorded(tmp_path, None, 20)
-    found = compare(rlds_cli.open_dataset("local/run", generation=1), "local/run")
+    found = compare(rlds_cli.open_dataset("local/run", version=1), "local/run")
     assert (found.episodes.in_both, found.episodes.num_added, found.episodes.num_removed) == (10, 10, 0)
     run = CliRunner().invoke
     assert run(app, ["diff", "local/run", "local/run"]).exit_code == 0
-    said = run(app, ["diff", "local/run", "local/run", "--generation", "1", "--json"])
+    said = run(app, ["diff", "local/run", "local/run", "--version", "1", "--json"])
     assert said.exit_code == 1 and json.loads(said.stdout)["episodes"]["num_added"] == 10
-    page = run(app, ["inspect", "local/run", "--generation", "1"])
-    assert "generation 1, keeps every episode" in page.output and "10 episodes" in page.output
-    assert run(app, ["inspect", "local/run", "--generation", "9"]).exit_code == 1
+    page = run(app, ["inspect", "local/run", "--version", "1"])
+    assert "version 1, keeps every episode" in page.output and "10 episodes" in page.output
+    assert run(app, ["inspect", "local/run", "--version", "9"]).exit_code == 1
 
 
 def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
@@ -152,22 +152,22 @@ def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
     assert ds.num_episodes == 9
 
 
-def test_a_lock_pins_a_generation_and_sync_finds_it_while_it_is_there(tmp_path):
+def test_a_lock_pins_a_version_and_sync_finds_it_while_it_is_there(tmp_path):
     home, file = tmp_path / "home", tmp_path / "rlds.lock"
     recorded(home, None, 20)
     with pytest.raises(RldsError, match="it grows"):
         pinning.lock(["local/run"], cache_dir=home)
     text = pinning.lock(["local/run"], allow_unreproducible=True, cache_dir=home)
     (locked,) = json.loads(text)["datasets"]
-    assert locked["generation"] == 2 and locked["fingerprint"].startswith("rlds1:")
+    assert locked["version"] == 2 and locked["fingerprint"].startswith("rlds1:")
     file.write_text(text)
-    recorded(home, None, 10)  # a third generation
+    recorded(home, None, 10)  # a third version
     (found,) = pinning.sync(file, cache_dir=home)
     assert (found.how, found.id) == ("here", "local/run")
     with pytest.raises(DatasetNotFound, match="cannot be made again: it grows"):
         pinning.sync(file, cache_dir=tmp_path / "elsewhere")
     recorded(tmp_path / "other", None, 10)
-    with pytest.raises(WrongFingerprint, match="pins generation 2 of local/run"):
+    with pytest.raises(WrongFingerprint, match="pins version 2 of local/run"):
         pinning.sync(file, cache_dir=tmp_path / "other")
     rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path / "third")
     with pytest.raises(WrongFingerprint, match="does not grow"):
@@ -210,7 +210,7 @@ def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):
 def test_datasets_and_episodes_go_to_other_processes_by_pickle(tmp_path, keep):
     ds = recorded(tmp_path, KEEPS[keep], 60)
     again = pickle.loads(pickle.dumps(ds))
-    assert again.generation == ds.generation and np.array_equal(again.episodes["number"], ds.episodes["number"])
+    assert again.version == ds.version and np.array_equal(again.episodes["number"], ds.episodes["number"])
     rows = pickle.loads(pickle.dumps(Rows(ds)))
     want = np.concatenate([1000 * n + np.arange(STEPS + 1) for n in ds.episodes["number"]])
     assert np.array_equal(rows.between("observation", 0, len(rows))[:, 0], want)

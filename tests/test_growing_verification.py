@@ -10,7 +10,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.growing import logs
 from rlds_cli.maintenance import compacting
 from rlds_cli.maintenance.verification import verify
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)]
 
@@ -34,7 +34,7 @@ def damaged(file, at: int, data: bytes = b"\xff") -> None:
 @pytest.fixture
 def run(tmp_path):
     ds = recorded(tmp_path, rlds_cli.Reservoir(episodes=7, seed=1), 30)
-    g = ds.store.generation
+    g = ds.store.commit
     return ds.path, g, tmp_path
 
 
@@ -47,7 +47,7 @@ def problems(home) -> list[tuple[str, str]]:
 def test_a_changed_row_is_named_by_its_episode(run):
     path, _, home = run
     ds = rlds_cli.open_dataset(path)
-    first = int(ds.episodes["start"][4]) + ds.store.generation.first_row
+    first = int(ds.episodes["start"][4]) + ds.store.commit.first_row
     damaged(path / "action/c/0/0", (first + 3) * 4)
     (problem,) = verify("local/run", cache_dir=home).problems
     assert (problem.where, problem.episodes) == ("action", (4, 5))
@@ -63,13 +63,13 @@ def test_rows_of_episodes_that_left_do_not_matter(run):
     assert verify("local/run", cache_dir=home).ok
 
 
-def test_a_damaged_record_of_any_generation_is_named(run):
+def test_a_damaged_record_of_any_version_is_named(run):
     path, g, home = run
-    damaged(path / generations.FILE, generations.BYTES * 1 + 20)
-    assert problems(home) == [(generations.FILE, "the record of generation 1 is damaged")]
-    damaged(path / generations.FILE, generations.BYTES * g.number + 20)
+    damaged(path / commits.FILE, commits.BYTES * 1 + 20)
+    assert problems(home) == [(commits.FILE, "the record of version 1 is damaged")]
+    damaged(path / commits.FILE, commits.BYTES * g.number + 20)
     with pytest.raises(RldsError, match=r"damaged|no whole record"):
-        rlds_cli.open_dataset("local/run", generation=g.number, cache_dir=home)
+        rlds_cli.open_dataset("local/run", version=g.number, cache_dir=home)
 
 
 def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
@@ -89,11 +89,11 @@ def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
 
 
 @pytest.mark.parametrize(("log", "at"), [(logs.EPISODES, -1), (logs.DIGESTS, -1), (logs.ABOUT, -4)])
-def test_a_changed_log_is_named_by_the_generation_that_wrote_it(run, log, at):
+def test_a_changed_log_is_named_by_the_version_that_wrote_it(run, log, at):
     path, g, home = run
     data = (path / log).read_bytes()
     damaged(path / log, len(data) + at, bytes([data[at] ^ 1]))
-    assert problems(home) == [("logs", f"are not what generation {g.number:,} wrote")]
+    assert problems(home) == [("logs", f"are not what version {g.number:,} wrote")]
 
 
 def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monkeypatch):
@@ -109,7 +109,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
 def test_a_commit_that_was_not_finished_is_no_damage(run):
     path, g, home = run
     damaged(path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, b"half an episode")
-    damaged(path / generations.FILE, (g.number + 1) * generations.BYTES, b"half a record")
+    damaged(path / commits.FILE, (g.number + 1) * commits.BYTES, b"half a record")
     assert verify("local/run", cache_dir=home).ok
     with rlds_cli.writer("local/run", cache_dir=home) as w:
         w.add_episodes([episode(99)])

@@ -41,7 +41,7 @@ from rlds_cli.loader import (
     Uniform,
     Weighted,
 )
-from rlds_cli.loader.live import GenerationLog
+from rlds_cli.loader.live import VersionLog
 
 REF = "local/grows"
 
@@ -94,7 +94,7 @@ def same(a: Batch, b: Batch) -> bool:
 
 
 def grow(w: Writer, batches: Iterator[Batch], count: int, first: int, every: int = 3) -> tuple[list[Batch], list[Any]]:
-    """Take batches while episodes are written, and hold every generation."""
+    """Take batches while episodes are written, and hold every version."""
     taken, held = [], []
     for n in range(count):
         if n % every == every - 1:
@@ -116,9 +116,9 @@ def test_a_commit_is_in_the_next_batch(w: Writer) -> None:
     for k in range(1, 8):
         check(batch := next(batches))
         assert episodes(batch) == set(range(k))  # 200 draws of at most 80: each episode is missed once in 10**10
-        assert live.generation == k
+        assert live.version == k
         assert write(w, k) == k + 1
-    assert [list(row) for row in live.state_dict()["generations"]] == [[200 * k, k + 1] for k in range(7)]
+    assert [list(row) for row in live.state_dict()["versions"]] == [[200 * k, k + 1] for k in range(7)]
 
 
 @pytest.mark.slow  # how soon depends on the machine
@@ -128,9 +128,9 @@ def test_a_commit_is_used_within_100_ms(w: Writer) -> None:
     batches = iter(live)
     for _ in range(200):
         next(batches)
-    generation = write(w, 1)
+    version = write(w, 1)
     start = time.monotonic()
-    while live.generation != generation:
+    while live.version != version:
         next(batches)
         time.sleep(0.001)
     assert time.monotonic() - start < 0.5  # 0.1 on a machine that does nothing else
@@ -138,7 +138,7 @@ def test_a_commit_is_used_within_100_ms(w: Writer) -> None:
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("by", ["window", "episode"])
-def test_draws_are_even_over_the_new_generation(w: Writer, by: Any) -> None:
+def test_draws_are_even_over_the_new_version(w: Writer, by: Any) -> None:
     write(w, 0, 1)
     live = loader(size=5000, sampler=Uniform(by))
     batches = iter(live)
@@ -174,16 +174,16 @@ def test_draws_are_even_over_the_new_generation(w: Writer, by: Any) -> None:
     ],
     ids=lambda options: "-".join(f"{name} {type(value).__name__}" for name, value in options.items()),
 )
-def test_batches_are_those_of_a_loader_that_was_opened_at_the_generation(w: Writer, options: Any) -> None:
-    """The live one went through all generations, the other one sees the last as data that do not change."""
+def test_batches_are_those_of_a_loader_that_was_opened_at_the_version(w: Writer, options: Any) -> None:
+    """The live one went through all versions, the other one sees the last as data that do not change."""
     write(w, 1, 2)
     live = loader(**options)
     _, held = grow(w, iter(live), 9, 3)
     sample = live.state_dict()["samples"]
     batch = next(iter(live))
-    log = live.state_dict()["generations"]
+    log = live.state_dict()["versions"]
     frozen = Loader(held[-1], 16, backend="numpy", seed=3, **{"extra": ("step", "episode")} | options)
-    assert log[-1, 1] == held[-1].generation and log[-1, 0] <= sample
+    assert log[-1, 1] == held[-1].version and log[-1, 0] <= sample
     frozen.seek(sample // 16)
     expected = next(iter(frozen))
     if isinstance(options.get("sampler"), Prioritized):  # masses lie in another order, and names are other ones
@@ -226,7 +226,7 @@ def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
     ],
     ids=str,
 )
-def test_state_and_generations_give_the_same_batches_bit_for_bit(w: Writer, options: Any) -> None:
+def test_state_and_versions_give_the_same_batches_bit_for_bit(w: Writer, options: Any) -> None:
     write(w, 1, 2)
     held = [w.dataset()]
     first, states, taken = 3, [], []
@@ -248,7 +248,7 @@ def test_state_and_generations_give_the_same_batches_bit_for_bit(w: Writer, opti
         saved = io.BytesIO()
         torch.save(live.state_dict(), saved)
         states.append(torch.load(io.BytesIO(saved.getvalue()), weights_only=True))
-    log = states[-1]["generations"]
+    log = states[-1]["versions"]
     assert len(log) >= 5
     for resumed, live in ((0, log), (0, states[-1]), (1, states[-1]), (7, states[-1]), (8, log), (13, log)):
         again = loader(held[0] if resumed % 2 else REF, live=live, **options)
@@ -257,7 +257,7 @@ def test_state_and_generations_give_the_same_batches_bit_for_bit(w: Writer, opti
         batches = iter(again)
         for n in range(resumed, 20):
             assert same(trained(again, batches), taken[n]), (resumed, n)
-        assert np.array_equal(again.state_dict()["generations"], log)
+        assert np.array_equal(again.state_dict()["versions"], log)
 
 
 @pytest.mark.usefixtures("eager")
@@ -300,7 +300,7 @@ def test_runs_stop_where_the_log_says(w: Writer) -> None:
     """A replay reads many batches at once, but never across an entry of the log."""
     for k in range(4):
         write(w, k)
-    held = [open_dataset(REF, generation=g) for g in range(1, 5)]
+    held = [open_dataset(REF, version=g) for g in range(1, 5)]
     log = [(0, 1), (48, 2), (64, 4)]
     batches = iter(loader(live=log))
     for n in range(8):
@@ -315,7 +315,7 @@ def test_runs_stop_where_the_log_says(w: Writer) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_loader_that_is_moved_goes_on_with_the_newest_generation(w: Writer) -> None:
+def test_a_loader_that_is_moved_goes_on_with_the_newest_version(w: Writer) -> None:
     write(w, 0)
     live = loader(size=200)
     next(batches := iter(live))
@@ -324,25 +324,25 @@ def test_a_loader_that_is_moved_goes_on_with_the_newest_generation(w: Writer) ->
     live.seek(1)
     write(w, 2)
     assert episodes(next(iter(live))) == {0, 1, 2}
-    assert [list(row) for row in live.state_dict()["generations"]] == [[0, 1], [200, 3]]
+    assert [list(row) for row in live.state_dict()["versions"]] == [[0, 1], [200, 3]]
     live.set_epoch(4)
     next(iter(live))
     state = live.state_dict()
-    assert (state["epoch"], [list(row) for row in state["generations"]]) == (4, [[0, 3]])
+    assert (state["epoch"], [list(row) for row in state["versions"]]) == (4, [[0, 3]])
 
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized(), Prioritized(lag=1)], ids=str)
-def test_a_state_goes_on_where_its_generation_was_freed(sampler: Any) -> None:
+def test_a_state_goes_on_where_its_version_was_freed(sampler: Any) -> None:
     with rlds_cli.writer(REF, keep=Fifo(episodes=3)) as w:
         write(w, 0, 1, 2)
         live = loader(sampler=sampler)
         next(iter(live))
         state = live.state_dict()
         del live
-        write(w, 3, 4, 5)  # nobody holds the generation of the state
+        write(w, 3, 4, 5)  # nobody holds the version of the state
         with pytest.raises(DatasetNotFound, match="was freed"):
-            open_dataset(REF, generation=1)
+            open_dataset(REF, version=1)
         again = loader(sampler=sampler)
         if sampler == Prioritized(lag=1):
             with pytest.raises(WrongState, match=r"were drawn ahead.*was freed"):
@@ -352,7 +352,7 @@ def test_a_state_goes_on_where_its_generation_was_freed(sampler: Any) -> None:
         batch = next(iter(again))
         check(batch)
         assert again.step == 2 and episodes(batch) <= {3, 4, 5}
-        assert [list(row) for row in again.state_dict()["generations"]] == [[0, 1], [16, 2]]
+        assert [list(row) for row in again.state_dict()["versions"]] == [[0, 1], [16, 2]]
         with pytest.raises(DatasetNotFound, match="was freed"):
             loader(sampler=sampler, live=state)
 
@@ -383,7 +383,7 @@ def test_what_left_is_never_drawn_again(keep: Any, sampler: Any) -> None:
 
 @pytest.mark.usefixtures("eager")
 def test_batches_drawn_before_a_take_up_stay_right() -> None:
-    """Threads read ahead what was drawn from generations that are gone by then."""
+    """Threads read ahead what was drawn from versions that are gone by then."""
     with rlds_cli.writer(REF, keep=Fifo(episodes=2)) as w:
         write(w, 0, 1)
         batches = iter(loader(size=256, prefetch=3))
@@ -402,7 +402,7 @@ def test_a_loader_stays_where_it_is_while_nothing_can_be_drawn() -> None:
         write(w, 1, steps=3)  # too short
         assert episodes(next(batches)) == {0}
         write(w, 2)
-        assert episodes(next(batches)) == {2} and live.generation == 3
+        assert episodes(next(batches)) == {2} and live.version == 3
     with rlds_cli.writer("local/empty", like=open_dataset(REF)), pytest.raises(EmptyWindow):
         loader("local/empty")
 
@@ -461,7 +461,7 @@ def test_priorities_do_not_go_back(w: Writer) -> None:
     next(batches)
     next(batches)
     replay.seek(0)
-    with pytest.raises(WrongState, match="Priorities of generation 2 of local/grows do not go back to generation 1"):
+    with pytest.raises(WrongState, match="Priorities of version 2 of local/grows do not go back to version 1"):
         next(iter(replay))
 
 
@@ -496,7 +496,7 @@ def test_another_process_writes(tmp_path: Path) -> None:
             if 149 in seen:
                 break
             assert time.monotonic() < end
-        assert live.generation is not None and live.generation > 5
+        assert live.version > 5
     finally:
         process.kill()
         process.wait()
@@ -517,19 +517,19 @@ from rlds_cli.loader import Loader
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
 live = Loader("local/grows", 8, live=True, seed=3, extra=("step",), steps=600)
-drawn, generations = [], []
+drawn, versions = [], []
 for batch in live:
     drawn.append(batch["observation"].int().tolist())
-    generations.append(live.generation)
+    versions.append(live.version)
     time.sleep(0.002)
 dist.barrier()
-print(json.dumps([drawn, generations]), flush=True)
+print(json.dumps([drawn, versions]), flush=True)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
-def test_ranks_draw_from_the_same_generations(w: Writer, tmp_path: Path) -> None:
+def test_ranks_draw_from_the_same_versions(w: Writer, tmp_path: Path) -> None:
     write(w, 0, 1)
     held = [w.dataset()]
     environment = os.environ | {"PYTHONPATH": str(Path(rlds_cli.__file__).parents[1])}
@@ -548,11 +548,11 @@ def test_ranks_draw_from_the_same_generations(w: Writer, tmp_path: Path) -> None
         time.sleep(0.02)
     told = [json.loads(r.communicate(timeout=60)[0].splitlines()[-1]) for r in ranks]
     assert told[0][1] == told[1][1] and len(set(told[0][1])) > 3
-    by_generation = {ds.generation: ds for ds in held}
-    for n, generation in enumerate(told[0][1]):
+    by_version = {ds.version: ds for ds in held}
+    for n, version in enumerate(told[0][1]):
         if n % 20:
             continue
-        frozen = Loader(by_generation[generation], 8, seed=3, backend="numpy")
+        frozen = Loader(by_version[version], 8, seed=3, backend="numpy")
         frozen.seek(n)
         expected = next(iter(frozen))["observation"].astype(int).tolist()
         assert [told[0][0][n], told[1][0][n]] == [expected[0::2], expected[1::2]]
@@ -560,7 +560,7 @@ def test_ranks_draw_from_the_same_generations(w: Writer, tmp_path: Path) -> None
 
 def test_ranks_that_cannot_agree_are_refused(w: Writer) -> None:
     write(w, 0)
-    with pytest.raises(InvalidArgument, match="ranks must draw from the same generations"):
+    with pytest.raises(InvalidArgument, match="ranks must draw from the same versions"):
         loader(rank=0, world_size=2)
     parts = [next(iter(loader(rank=rank, world_size=2, live=[(0, 1)])))["observation"] for rank in range(2)]
     whole = next(iter(loader()))["observation"]
@@ -581,10 +581,10 @@ def _frozen() -> Dataset:
         ({"memory": "device", "backend": "torch", "device": "cpu"}, 'live=True with memory="device"'),
         ({"sampler": Weighted(np.ones(1))}, "live=True with an array in Weighted"),
         ({"sampler": Prioritized(priority=np.ones(1))}, "live=True with an array in Prioritized"),
-        ({"live": [(1, 2, 3)]}, "This is no log of generations"),
-        ({"live": [(0, 1), (0, 2)]}, "This is no log of generations"),
-        ({"live": "yes"}, "This is no log of generations"),
-        ({"live": {"samples": 0}}, "This is no log of generations"),
+        ({"live": [(1, 2, 3)]}, "This is no log of versions"),
+        ({"live": [(0, 1), (0, 2)]}, "This is no log of versions"),
+        ({"live": "yes"}, "This is no log of versions"),
+        ({"live": {"samples": 0}}, "This is no log of versions"),
     ],
 )
 def test_what_cannot_be_live_is_refused(w: Writer, change: Any, message: str) -> None:
@@ -607,10 +607,10 @@ def test_what_does_not_grow_is_refused(w: Writer) -> None:
 def test_what_a_live_loader_says_of_itself(w: Writer) -> None:
     write(w, 0)
     live = loader()
-    assert "live at generation 1" in repr(live) and "live at generation 1" in live.describe()
+    assert "live at version 1" in repr(live) and "live at version 1" in live.describe()
     write(w, 1)
     next(iter(live))
-    assert "live at generation 2" in repr(live) and "2 episodes" in live.describe()
+    assert "live at version 2" in repr(live) and "2 episodes" in live.describe()
     with pytest.raises(TypeError, match="endless"):
         len(live)
     assert len(loader(steps=7)) == 7 and len(list(loader(steps=7))) == 7
@@ -630,7 +630,7 @@ def test_a_live_loader_is_pickled(w: Writer, sampler: Any) -> None:
     write(w, 1)
     next(batches)
     again = pickle.loads(pickle.dumps(live))
-    assert again.step == 2 and np.array_equal(again.state_dict()["generations"], live.state_dict()["generations"])
+    assert again.step == 2 and np.array_equal(again.state_dict()["versions"], live.state_dict()["versions"])
     assert same(next(batches), next(iter(again)))
 
 
@@ -642,15 +642,15 @@ def test_states_of_other_loaders_are_refused(w: Writer) -> None:
     state = live.state_dict()
     for wrong, message in (
         (Loader(REF, 16, seed=3).state_dict(), "not of a live loader"),
-        (state | {"generations": [[0, 99]]}, "another dataset"),
-        (state | {"generations": [[5, 1], [5, 2]]}, "no log of generations"),
+        (state | {"versions": [[0, 99]]}, "another dataset"),
+        (state | {"versions": [[5, 1], [5, 2]]}, "no log of versions"),
         (state | {"fingerprint": "0" * 64}, "They differ in fingerprint"),
         (state | {"seed": 4}, "They differ in seed"),
     ):
         with pytest.raises(WrongState, match=message):
             live.load_state_dict(wrong)
     frozen = Loader(REF, 16, seed=3, backend="numpy")
-    frozen.load_state_dict(state)  # the generation is the same, and so is the order
+    frozen.load_state_dict(state)  # the version is the same, and so is the order
     assert frozen.step == 1
 
 
@@ -669,7 +669,7 @@ def test_normalised_batches(w: Writer) -> None:
 
 
 def test_a_log_by_hand() -> None:
-    log = GenerationLog(2)
+    log = VersionLog(2)
     assert log.at(0) is None and len(log) == 0
     for sample, numbers in ((0, (3, 1)), (10, (3, 1)), (20, (3, 2)), (30, (4, 2))):
         log.note(sample, numbers)
@@ -709,15 +709,15 @@ def test_a_loader_waits_for_its_first_episode(empty: Writer) -> None:
     with later(lambda: write(empty, 4)):
         live = loader(wait=60)
     check(batch := next(iter(live)))
-    assert (episodes(batch), live.generation) == ({4}, 1)
+    assert (episodes(batch), live.version) == ({4}, 1)
     check(next(iter(pickle.loads(pickle.dumps(live)))))
 
 
 def test_a_loader_waits_for_so_many_steps(empty: Writer) -> None:
     with later(*(partial(write, empty, k) for k in range(4))):
         live = loader(wait=60, min_steps=40)
-    assert live.generation == 4 and live.dataset.num_steps == 40
-    assert loader(min_steps=40).generation == 4  # they are there
+    assert live.version == 4 and live.dataset.num_steps == 40
+    assert loader(min_steps=40).version == 4  # they are there
     with pytest.raises(EmptyWindow, match=r"50 steps were asked for.*after 0.05 s local/grows has 40 steps"):
         loader(wait=0.05, min_steps=50)
     with pytest.raises(EmptyWindow, match="Now local/grows has 40 steps"):
@@ -790,7 +790,7 @@ def test_the_members_of_a_mixture_that_grow_are_waited_for(empty: Writer) -> Non
     alone = Mixture({"one": REF, "two": "local/two"}, {"one": 1, "two": 1})
     with rlds_cli.writer("local/two", like=empty.dataset()) as other, later(partial(write, other, 5)):
         live = loader(alone, extra=(), wait=60, min_steps=10)
-        assert live.generation == {"one": 2, "two": 1}
+        assert live.version == {"one": 2, "two": 1}
 
 
 @pytest.mark.parametrize(
@@ -823,7 +823,7 @@ try:
 except EmptyWindow as e:
     print("too few", "10 steps" in str(e), flush=True)
 live = Loader("local/grows", 8, live=True, wait=60, min_steps=20)
-print(live.generation, flush=True)
+print(live.version, flush=True)
 next(iter(live))
 dist.barrier()
 dist.destroy_process_group()

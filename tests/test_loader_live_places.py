@@ -38,12 +38,12 @@ def test_the_guide_of_a_prefix_index(counts: list[int]) -> None:
     assert found[1].tolist() == [k for n in counts for k in range(n)]
 
 
-def pool(episodes: dict[int, int], generation: int, order: Any = None) -> Any:
+def pool(episodes: dict[int, int], version: int, order: Any = None) -> Any:
     """Episodes by number, with their windows, in some order of the table."""
     rows = sorted(episodes) if order is None else sorted(episodes, key=order)
     ascending = sorted(episodes)
     return SimpleNamespace(
-        dataset=SimpleNamespace(id="local/a", generation=generation),
+        dataset=SimpleNamespace(id="local/a", version=version),
         ascending=np.array(ascending),
         rows_ascending=lambda at: np.array([rows.index(ascending[k]) for k in at.tolist()], np.int64),
         prefix=SimpleNamespace(counts=np.array([episodes[n] for n in rows])),
@@ -61,25 +61,25 @@ def take_up(places: Places, tree: Priorities, now: Any) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0, 4096]))
-def test_windows_keep_their_priorities_through_any_generations(seed: int, least: int) -> None:
+def test_windows_keep_their_priorities_through_any_versions(seed: int, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlds_cli.loader.samplers.places._LEAST", least)  # gaps are closed early, or not at all
-        go_through_generations(np.random.default_rng(seed))
+        go_through_versions(np.random.default_rng(seed))
 
 
-def go_through_generations(rng: np.random.Generator) -> None:
+def go_through_versions(rng: np.random.Generator) -> None:
     places, tree = Places(), Priorities(0, alpha=1.0, beta=0.5, eps=0.5, room=4)
     episodes: dict[int, int] = {}
     priority: dict[int, float] = {}
     highest, number = 1.0, int(rng.integers(0, 1000))
-    for generation in range(1, 13):
+    for version in range(1, 13):
         leaving = [n for n in episodes if rng.random() < 0.4]
         for n in leaving:
             del episodes[n]
         for _ in range(int(rng.integers(0 if episodes else 1, 5))):
             number += int(rng.integers(1, 3))
             episodes[number] = int(rng.integers(1, 7))
-        take_up(places, tree, pool(episodes, generation, lambda n: n % 5))
+        take_up(places, tree, pool(episodes, version, lambda n: n % 5))
         names = np.array([(n << 32) + k for n in sorted(episodes) for k in range(episodes[n])])
         priority = {name: priority.get(name, highest) for name in names.tolist()}
         at, there = places.find(names)
@@ -109,15 +109,15 @@ def go_through_generations(rng: np.random.Generator) -> None:
     for wrong in ((number + 1) << 32, (max(episodes) << 32) + episodes[max(episodes)], -1):
         with pytest.raises(InvalidArgument, match="is none of this dataset"):
             places.find(np.array([wrong]))
-    with pytest.raises(WrongState, match="do not go back to generation 1"):
+    with pytest.raises(WrongState, match="do not go back to version 1"):
         places.leave(pool(episodes, 1))
 
 
 def test_states_of_places_that_cannot_be() -> None:
     places = Places()
-    sound = {"generation": 1, "last": 4, "episodes": np.array([0, 4]), "windows": np.array([3, -2])}
+    sound = {"version": 1, "last": 4, "episodes": np.array([0, 4]), "windows": np.array([3, -2])}
     places.load(sound)
-    assert (places.total, places.there.tolist(), places.generation) == (5, [True, False], 1)
+    assert (places.total, places.there.tolist(), places.version) == (5, [True, False], 1)
     for change in (
         {"episodes": np.array([4, 0])},
         {"episodes": np.array([0])},

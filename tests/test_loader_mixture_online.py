@@ -50,7 +50,7 @@ def online(offline: rlds_cli.Dataset) -> Iterator[Any]:
 
 
 def record(w: Any, *numbers: int) -> int:
-    """Write some of `ONLINE` and commit them; return the generation."""
+    """Write some of `ONLINE` and commit them; return the version."""
     w.add_episodes(ONLINE[k].plain() for k in numbers)
     return int(w.commit())
 
@@ -90,7 +90,7 @@ def same(one: list[dict[str, np.ndarray]], other: list[dict[str, np.ndarray]]) -
 
 
 def soon(batches: Iterator[Any], done: Any, most: int = 100_000) -> Any:
-    """The first batch of which ``done`` holds: a loader looks for new generations every few milliseconds."""
+    """The first batch of which ``done`` holds: a loader looks for new versions every few milliseconds."""
     for batch in itertools.islice(batches, most):
         check(batch)
         if done(batch):
@@ -248,8 +248,8 @@ def test_several_members_grow(offline: rlds_cli.Dataset, online: Any) -> None:
         record(online, 0)
         batch = until(lambda b: not b.absent)
         assert np.abs(np.bincount(batch["source"]) - [2, 2, 4]).max() <= 1  # remainders are made up
-        numbers = {"online": online.dataset().generation, "more": more.dataset().generation}
-        assert loader.generation == numbers
+        numbers = {"online": online.dataset().version, "more": more.dataset().version}
+        assert loader.version == numbers
         again = Loader(Mixture(members, weights), 8, live=loader.state_dict(), **how)
         assert same([columns(next(iter(again))) for _ in seen], seen)
 
@@ -298,7 +298,7 @@ def test_shares_by_size_follow_the_windows(online: Any) -> None:
 @pytest.mark.parametrize("live", [True, False])
 def test_every_rank_has_the_shares(online: Any, world: int, weights: dict[str, float], live: bool) -> None:
     record(online, 0, 1, 2)
-    log = np.array([[0, online.dataset().generation]]) if live else False
+    log = np.array([[0, online.dataset().version]]) if live else False
     size = 8
     whole = list(itertools.islice(load(weights, size, live=log), 64))
     parts = [list(itertools.islice(load(weights, size, live=log, rank=r, world_size=world), 64)) for r in range(world)]
@@ -437,13 +437,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     whole, states = run(loader, 3), [loader.state_dict()]
     for k in (0, 2, 4, 6):
         record(online, k, k + 1)
-        wanted = online.dataset().generation
-        while loader.generation["online"] != wanted:
+        wanted = online.dataset().version
+        while loader.version["online"] != wanted:
             whole += run(loader, 1)
         whole += run(loader, 2)
         states.append(loader.state_dict())
     final = loader.state_dict()
-    assert len(final["generations"]) == 5  # none was left out
+    assert len(final["versions"]) == 5  # none was left out
     replayed = load(weights, 6, sampler=sampler, window=window, live=final)
     assert same(run(replayed, len(whole)), whole)
     for state in states[:: 2 if sampler is None else 1]:
@@ -507,7 +507,7 @@ def test_random_commits_retention_and_samplers(
         whole += draw(loader, rng.randint(1, 6))
         states.append((loader.state_dict(), len(whole)))
     final = loader.state_dict()
-    assert len(final["generations"]) > 1 and same(draw(made(final), len(whole)), whole)
+    assert len(final["versions"]) > 1 and same(draw(made(final), len(whole)), whole)
     for state, done in states:
         resumed = made(final)
         resumed.load_state_dict(state)
@@ -550,7 +550,7 @@ def test_seeking_back_and_forth(online: Any) -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_options_do_not_enter_the_order(online: Any, exact: bool) -> None:
     record(online, 0, 1, 2)
-    log = np.array([[0, online.dataset().generation]])
+    log = np.array([[0, online.dataset().version]])
     members = {"offline": Member("local/offline", sampler=Shuffled()), "online": "local/online"}
     runs = [
         run(Loader(Mixture(members, HALF, exact=exact), 8, dtype=None, live=log, extra=("step",), **options), 20)
@@ -565,4 +565,4 @@ def test_what_is_said_of_it(online: Any) -> None:
     assert "0 windows in 0 episodes" in text and "Prioritized(alpha=0.6" in text
     assert repr(loader).startswith("Loader(Mixture(")
     next(iter(loader))
-    assert loader.generation == {"online": online.dataset().generation}
+    assert loader.version == {"online": online.dataset().version}

@@ -60,9 +60,9 @@ for k in range(5):
         w.add_episodes([GROWN[k].plain()])
         w.commit()
     dist.barrier()
-    wanted = rlds_cli.open_dataset("local/online").generation
+    wanted = rlds_cli.open_dataset("local/online").version
     dist.barrier()
-    while live.generation["b"] != wanted:  # the same batch on both ranks
+    while live.version["b"] != wanted:  # the same batch on both ranks
         batches += run(live, 1)
     batches += run(live, 15)
 if w is not None:
@@ -166,7 +166,7 @@ def test_batches_of_two_ranks_are_those_of_one_process(tmp_path: Path, datasets:
             assert flat(state) == flat(ours)
     states = [torch.load(tmp_path / f"live-{rank}.pt", weights_only=True) for rank in range(2)]
     assert flat(states[0]) == flat(states[1])
-    assert len(states[0]["generations"]) in (5, 6)  # without or with the empty one
+    assert len(states[0]["versions"]) in (5, 6)  # without or with the empty one
     loader = online(live=states[0])
     whole = run(loader, int(states[0]["samples"]) // 12)
     parts = [np.load(tmp_path / f"live-{rank}.npz") for rank in range(2)]

@@ -82,7 +82,7 @@ def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> N
     address = copy(wanted, tmp_path / "copy")
     made = rlds_cli.download(address, as_="local/mine", cache_dir=other)
     assert made.path == other / "datasets/local/mine" and not made.store.remote
-    assert (made.fingerprint, made.generation) == (wanted.fingerprint, wanted.generation)
+    assert (made.fingerprint, made.version) == (wanted.fingerprint, wanted.version)
     assert_same(made, wanted, between=kind != "grown")
     assert verify("local/mine", cache_dir=other).ok
     assert not list((other / "partial").iterdir())
@@ -107,7 +107,7 @@ def test_a_growing_dataset_that_was_downloaded_grows_on(tmp_path: Path, other: P
     with rlds_cli.writer("local/mine", cache_dir=other) as w:
         w.add_episodes([more.item()])
         w.commit()
-    assert rlds_cli.open_dataset("local/mine", cache_dir=other).generation == (made.generation or 0) + 1
+    assert rlds_cli.open_dataset("local/mine", cache_dir=other).version == made.version + 1
     assert verify("local/mine", cache_dir=other).ok
 
 
@@ -142,7 +142,7 @@ NAMES = {
     "compressed": {"action/c/0/0": "", "%74ext/c/0": "", "digests/zarr.json": "", "zarr.json": ""},
     "frames": {"observation/bytes/c/0": "observation", "observation/offsets/c/0": "observation"},
     "videos": {"video/observation/images/top/bytes/c/0": "observation/images/top"},
-    "grown": {"action/c/0": "episode", "episodes.log": "", "generations.log": "", "strings.log": ""},
+    "grown": {"action/c/0": "episode", "episodes.log": "", "commits.log": "", "strings.log": ""},
 }
 
 
@@ -153,7 +153,7 @@ def test_damage_of_any_kind_is_refused(kind: str, tmp_path: Path, other: Path) -
     address = copy(ds, place)
     for name, rows in NAMES[kind].items():
         kept = (place / name).read_bytes()
-        for how in HOWS if name != "generations.log" else HOWS[:2]:  # half of that is an earlier generation
+        for how in HOWS if name != "commits.log" else HOWS[:2]:  # half of that is an earlier version
             damage(place / name, how)
             named = f"{re.escape(name)}|{rows}" if rows else re.escape(name)
             named = f"{named}|neither rlds.json nor the zarr.json"
@@ -216,9 +216,9 @@ def test_a_copy_made_while_it_grew(tmp_path: Path, other: Path) -> None:
     growing_model.check(rlds_cli.download(old, as_="local/old", cache_dir=other), episodes[:2])
     pinned = rlds_cli.download(f"{new}#{ds.fingerprint}", as_="local/pinned", cache_dir=other)
     growing_model.check(pinned, episodes[:2])
-    # The log of generations came last, and the others before the commit.
+    # The log of versions came last, and the others before the commit.
     shutil.copytree(tmp_path / "old", tmp_path / "late")
-    shutil.copy(tmp_path / "new/generations.log", tmp_path / "late")
+    shutil.copy(tmp_path / "new/commits.log", tmp_path / "late")
     late = f"file://{tmp_path / 'late'}"
     with pytest.raises(DamagedDataset, match=r"about.log|episodes.log"):
         rlds_cli.download(late, as_="local/late", cache_dir=other)

@@ -290,7 +290,7 @@ def test_kinds_that_are_sent_at_the_end(tmp_path: Path, bucket: ObjectStore, far
         assert there.fingerprint == made.fingerprint
 
 
-def test_a_growing_dataset_at_an_address_is_preprocessed_by_generations(store: Path, far: Path) -> None:
+def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path, far: Path) -> None:
     ds = grown()
     push(ds.id, store, pages=False)
     preprocess.run(store, steps_backwards, jobs=0, cache_dir=far)
@@ -301,7 +301,7 @@ def test_a_growing_dataset_at_an_address_is_preprocessed_by_generations(store: P
     push(ds.id, store, pages=False)
     said: list[Event] = []
     made = preprocess.run(store, steps_backwards, jobs=0, cache_dir=far, progress=said.append)
-    assert any("are taken from the result of generation" in e.note for e in said)
+    assert any("are taken from the result of version" in e.note for e in said)
     now = preprocess.run(rlds_cli.open_dataset(ds.id), steps_backwards, jobs=0)
     assert made.fingerprint == now.fingerprint
 

@@ -192,7 +192,7 @@ def test_everything_is_read_as_it_was_pushed(
     wanted = MAKERS[kind](tmp_path)
     push(wanted.id, store)
     got = rlds_cli.open_dataset(store, cache_dir=other, cache=cache)
-    assert got.store.remote and got.id == wanted.id and got.generation == wanted.generation
+    assert got.store.remote and got.id == wanted.id and got.version == wanted.version
     assert_same(got, wanted)
     assert_same(pickle.loads(pickle.dumps(got)), pickle.loads(pickle.dumps(wanted)))
     assert (other / "remote").exists() == (cache != 0)
@@ -350,7 +350,7 @@ def test_what_another_dataset_of_the_home_has_is_not_fetched_again(store: Path, 
     assert fetched > GROUP
 
 
-def test_a_generation_is_refreshed_from_its_address(store: Path, other: Path) -> None:
+def test_a_version_is_refreshed_from_its_address(store: Path, other: Path) -> None:
     rng = np.random.default_rng(5)
     episodes = [growing_model.draw(rng, 6) for _ in range(4)]
     with rlds_cli.writer("local/live", fields=growing_model.FIELDS) as w:
@@ -366,8 +366,8 @@ def test_a_generation_is_refreshed_from_its_address(store: Path, other: Path) ->
     newer = got.refresh()
     growing_model.check(newer, episodes)
     growing_model.check(got, episodes[:2])
-    with pytest.raises(DatasetNotFound, match="generation 9 was asked for"):
-        rlds_cli.open_dataset(store, cache_dir=other, generation=9)
+    with pytest.raises(DatasetNotFound, match="version 9 was asked for"):
+        rlds_cli.open_dataset(store, cache_dir=other, version=9)
 
 
 @pytest.mark.parametrize(

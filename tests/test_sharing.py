@@ -174,8 +174,8 @@ def test_a_dataset_that_grows(store: Path, other: Path) -> None:
         w.commit()
         came = bring(store, other)
         growing_model.check(came, episodes[:2])
-        assert push("local/grow", store).generation == came.generation + 1
-    old = came  # a reader keeps its generation
+        assert push("local/grow", store).version == came.version + 1
+    old = came  # a reader keeps its version
     came = bring(store, other)
     growing_model.check(came, episodes)
     growing_model.check(old, episodes[:2])
@@ -273,7 +273,7 @@ def test_a_directory_beside_it_is_linked(store: Path, other: Path) -> None:
     assert bring(store / "b", other).num_steps == 30_000
 
 
-def test_a_new_generation_sends_what_is_new(bucket: ObjectStore, other: Path) -> None:
+def test_a_new_version_sends_what_is_new(bucket: ObjectStore, other: Path) -> None:
     rng = np.random.default_rng(4)
     steps = 4000
 
@@ -538,7 +538,7 @@ MUTATIONS: dict[str, Callable[[dict], object]] = {
     "version of another type": lambda d: d.update(rlds_dataset=True),
     "id": lambda d: d.update(id="../x"),
     "fingerprint": lambda d: d.update(fingerprint="rlds2:" + "0" * 64),
-    "generation": lambda d: d.update(generation=3),
+    "version": lambda d: d.update(version=3),
     "path upwards": lambda d: d["files"][0].__setitem__(0, "../x"),
     "absolute path": lambda d: d["files"][0].__setitem__(0, "/etc/x"),
     "hidden path": lambda d: d["files"][0].__setitem__(0, ".x/y"),
@@ -595,7 +595,7 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         "rlds_dataset": 1,
         "id": "local/x",
         "fingerprint": f"rlds1:{sha[0]}",
-        "generation": None,
+        "version": None,
         "manifest": sha[0],
         "groups": [sha[0], 64],
         "objects": [[sha[0], 9], [sha[1], 7]],

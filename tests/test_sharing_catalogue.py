@@ -141,7 +141,7 @@ def test_pages_of_a_dataset_that_grows(tmp_path: Path) -> None:
     ds = growing(3)
     push(ds, str(tmp_path / "log"))
     card = (tmp_path / "log/README.md").read_text()
-    assert f"at generation {ds.generation}; it keeps" in card and "**3 steps, 1 episode," in card
+    assert f"at version {ds.version}; it keeps" in card and "**3 steps, 1 episode," in card
 
 
 def rows(page: str) -> list[list[str]]:
@@ -159,7 +159,7 @@ def check(page: bytes, address: str) -> None:
     one, two = rows(text)
     assert (one[0], one[2:4]) == ("one", ["1", "5"])
     assert one[1] == "observation, action, next/reward, next/terminated, next/truncated"
-    assert two[0].startswith("two generation ") and two[2:4] == ["1", "3"]
+    assert two[0].startswith("two version ") and two[2:4] == ["1", "3"]
     assert one[6] == f"rlds download {address}/one --as local/one"
     assert [a["href"] for a in Document(text).all("a")] == ["./one/report.html", "./two/report.html"]
 

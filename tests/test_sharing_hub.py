@@ -131,7 +131,7 @@ def test_a_dataset_beside_another_shares_its_objects(hub: Hub, tmp_path: Path) -
     assert same(pull(tmp_path / "x", "hf://datasets/lab/many/two"), other)
 
 
-def test_a_new_generation_sends_what_is_new(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_version_sends_what_is_new(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, steps, width = np.random.default_rng(0), 2000, 64
     with rlds_cli.writer("local/run") as writer:
         for k in range(3):

@@ -273,7 +273,7 @@ def test_the_page_of_a_store() -> None:
     cells = document.texts["td"]
     assert [c for c in cells if c[0].isdigit()] == ["2,187", "999,906", "3.0 MiB", "3", "20", "1.0 MiB"]
     assert document.texts["strong"] == ["2", "999,926", "2,190", "4.0 MiB"]
-    assert "rlds1:a1b2-a1b2-a1b2" in page and " generation 17" in page
+    assert "rlds1:a1b2-a1b2-a1b2" in page and " version 17" in page
 
 
 def test_the_page_of_a_directory_names_no_path() -> None:

@@ -231,7 +231,7 @@ def test_several_episodes_are_committed_together() -> None:
             play(w, k, 2)
         w.commit()
     ds = w.dataset()
-    assert ds.num_episodes == 50 and ds.generation is not None and ds.generation < 25
+    assert ds.num_episodes == 50 and ds.version < 25
 
 
 def test_an_open_episode_is_cut_for_readers_until_it_goes_on() -> None:
@@ -301,7 +301,7 @@ def test_nothing_added_is_no_dataset_unless_fields_are_known() -> None:
     fields += [Field(name, "bool", (), "next") for name in ("next/terminated", "next/truncated")]
     with rlds_cli.writer("local/empty", fields=fields) as w:
         ds = w.dataset()
-        assert (len(ds), ds.num_episodes, ds.generation) == (0, 0, 0)
+        assert (len(ds), ds.num_episodes, ds.version) == (0, 0, 0)
         with pytest.raises(InvalidEpisode, match="step 0 has acts, unlike the dataset"):
             w.add(np.zeros(2, F32), 1, acts=1, reward=0)
         play(w, 0, 2)
@@ -486,7 +486,7 @@ def test_a_disk_that_does_not_confirm_a_commit_is_told_and_nothing_is_written_tw
     sync = logs.sync
 
     def unsure(fd: int) -> None:
-        if Path(f"/proc/self/fd/{fd}").resolve().name == "generations.log":
+        if Path(f"/proc/self/fd/{fd}").resolve().name == "commits.log":
             raise OSError(errno.EIO, "Input/output error")
         sync(fd)
 
@@ -505,7 +505,7 @@ def test_what_a_commit_left_behind_that_was_not_finished_is_written_over() -> No
         w.commit()
         play(w, 10, 3)
     path, before = w.dataset().path, w.dataset().fingerprint
-    for name in ("generations.log", *logs.ALL):
+    for name in ("commits.log", *logs.ALL):
         with (path / name).open("ab") as file:
             file.write(b"\xffhalf a record")
     assert w.dataset().fingerprint == before

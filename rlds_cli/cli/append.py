@@ -95,7 +95,7 @@ def _appended(done: Appended) -> str:
     counts = f"{text.plural(done.steps, 'step')}  {text.plural(done.episodes, 'episode')} appended"
     if not done.files:
         counts = "nothing to append"
-    return f"{done.id}  {counts}  generation {done.generation:,}  {short(done.fingerprint)}"
+    return f"{done.id}  {counts}  version {done.version:,}  {short(done.fingerprint)}"
 
 
 def _plan(p: AppendPlan) -> str:

@@ -29,7 +29,7 @@ def clear(
 ) -> None:
     """Let all episodes of a dataset that grows leave; its id and its fields stay.
 
-    Readers go on with the generation that they hold. Protected episodes stay without --protected.
+    Readers go on with the version that they hold. Protected episodes stay without --protected.
 
     Example: rlds clear local/run7 --yes
     """
@@ -48,4 +48,4 @@ def clear(
 def _cleared(done: Cleared) -> str:
     stay = f"; {plural(done.kept, 'protected episode')} stay" if done.kept else ""
     will = "would leave" if done.dry_run else "left"
-    return f"{done.id}  generation {done.generation:,}  {plural(done.left, 'episode')} {will}{stay}"
+    return f"{done.id}  version {done.version:,}  {plural(done.left, 'episode')} {will}{stay}"

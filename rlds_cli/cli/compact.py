@@ -27,7 +27,7 @@ def compact(
 ) -> None:
     """Rewrite a dataset that grows end to end, without the rows of episodes that left.
 
-    Contents and fingerprint stay. Readers go on with the generation that they hold.
+    Contents and fingerprint stay. Readers go on with the version that they hold.
 
     Example: rlds compact local/run7
     """
@@ -45,4 +45,4 @@ def _compacted(done: Compacted) -> str:
     if not done.changed:
         return f"{done.id}  its episodes lie end to end  {short(done.fingerprint)}"
     sizes = f"{out.size(done.bytes_before)} before, {out.size(done.bytes_after)} now"
-    return f"{done.id}  generation {done.generation:,}  {sizes}  {short(done.fingerprint)}"
+    return f"{done.id}  version {done.version:,}  {sizes}  {short(done.fingerprint)}"

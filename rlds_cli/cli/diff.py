@@ -24,9 +24,9 @@ def diff(
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
     ] = 0.0,
-    generation: Annotated[
+    version: Annotated[
         int | None,
-        typer.Option("--generation", metavar="N", help="Of A, if it grows: as commit N left it.", show_default=False),
+        typer.Option("--version", metavar="N", help="Of A, if it grows: as commit N left it.", show_default=False),
     ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -35,7 +35,7 @@ def diff(
 ) -> None:
     """Compare two datasets. Exit 0 if equal, 1 if different, 2 on errors.
 
-    Fields, counts, statistics, hashes and episodes are compared. Give the same ID twice, with --generation, to compare
+    Fields, counts, statistics, hashes and episodes are compared. Give the same ID twice, with --version, to compare
     an earlier commit of a dataset that grows with its newest one.
 
     Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
@@ -47,10 +47,10 @@ def diff(
     from rlds_cli.report.diff import compare
 
     try:
-        one = remote.opened(a, cache_dir, generation=generation)
+        one = remote.opened(a, cache_dir, version=version)
         other = remote.opened(b, cache_dir)
         found = compare(
-            one or open_dataset(locate.dataset(a, cache_dir=cache_dir), generation=generation),
+            one or open_dataset(locate.dataset(a, cache_dir=cache_dir), version=version),
             other or locate.dataset(b, cache_dir=cache_dir),
             rtol=tolerance,
             atol=tolerance,

@@ -18,7 +18,7 @@ _NOTES = {
     "partial": "interrupted work",
     "archive": "archive, can be downloaded again",
     "remote": "blocks of a dataset at an address, fetched again when needed",
-    "generations": "rows of episodes that left",
+    "versions": "rows of episodes that left",
 }
 
 
@@ -40,7 +40,7 @@ def gc(
 ) -> None:
     """Free disk space: remove packed rows and interrupted work. Datasets stay.
 
-    In datasets that grow, rows of episodes that left are freed, unless a process reads a generation that has them.
+    In datasets that grow, rows of episodes that left are freed, unless a process reads a version that has them.
 
     Example: rlds gc --archives --yes
     """
@@ -77,4 +77,4 @@ def _lines(c: Collection) -> list[tuple[str, int, str]]:
 
 
 def _name(g: Garbage, c: Collection) -> str:
-    return g.id if g.id and g.kind in ("archive", "generations") else str(g.path.relative_to(c.home))
+    return g.id if g.id and g.kind in ("archive", "versions") else str(g.path.relative_to(c.home))

@@ -81,7 +81,7 @@ def inspect(
         str | None, typer.Option("--field", metavar="NAME", help="Image field that --video writes.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
-    generation: options.Generation = None,
+    version: options.Version = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -94,7 +94,7 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import locate
 
-    there = remote.opened(ref, cache_dir, generation=generation)
+    there = remote.opened(ref, cache_dir, version=version)
     path, is_dataset = (there.path, True) if there else locate.dataset_or_file(ref, cache_dir=cache_dir)
     drawn = plot is not None or video is not None
     if (episode is not None or drawn) and not is_dataset:
@@ -108,7 +108,7 @@ def inspect(
         return _show_file(path)
     from rlds_cli.dataset import open_dataset
 
-    ds = there or open_dataset(path, generation=generation)
+    ds = there or open_dataset(path, version=version)
     if not drawn and html is None:
         _show(ds, episode, stats)
     if plot is not None:

@@ -37,7 +37,7 @@ def merge(
 ) -> None:
     """Make one dataset of several. The episode table says where each episode came from.
 
-    Datasets that grow give the episodes of their newest generation.
+    Datasets that grow give the episodes of their newest version.
 
     Example: rlds merge local/monday local/tuesday --as local/all
     """
@@ -56,9 +56,7 @@ def merge(
 
 def _plan(p: MergePlan) -> str:
     lines = [
-        f"{m.id}{'' if m.generation is None else f' generation {m.generation:,}'}  "
-        f"{text.plural(m.steps, 'step')}  {text.plural(m.episodes, 'episode')}"
-        for m in p.members
+        f"{m.id}#v{m.version}  {text.plural(m.steps, 'step')}  {text.plural(m.episodes, 'episode')}" for m in p.members
     ]
     lines += [f"fields: {', '.join(f.name for f in p.fields)}"]
     lines += [f"left out: {', '.join(p.left_out)}"] if p.left_out else []

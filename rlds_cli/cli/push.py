@@ -92,9 +92,9 @@ def _told(done: Pushed) -> str:
 
     would = "would be sent" if done.dry_run else "sent"
     sizes = f"{text.size_of(done.sent)} {would}, {text.size_of(done.skipped)} there already"
-    generation = "" if done.generation is None else f", generation {done.generation:,}"
+    version = "" if done.version is None else f", version {done.version:,}"
     lines = [
-        f"{done.id}{generation}  {'to' if done.dry_run else 'is at'} {done.address}",
+        f"{done.id}{version}  {'to' if done.dry_run else 'is at'} {done.address}",
         f"{text.plural(done.objects, 'object')}: {sizes}",
     ]
     if done.removed:

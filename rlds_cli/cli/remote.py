@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-def opened(ref: str, cache_dir: Path | None, *, generation: int | None = None) -> Dataset | None:
+def opened(ref: str, cache_dir: Path | None, *, version: int | None = None) -> Dataset | None:
     """Open the dataset at an address; None for an id, a file, and the directory of a dataset."""
     if not addresses.is_address(ref):
         return None
@@ -21,7 +21,7 @@ def opened(ref: str, cache_dir: Path | None, *, generation: int | None = None) -
 
     if dataset.remote_address(ref, settings.read(cache_dir)) is None:
         return None
-    found = dataset.open_dataset(ref, cache_dir=cache_dir, generation=generation)
+    found = dataset.open_dataset(ref, cache_dir=cache_dir, version=version)
     if not found.store.remote:
         out.note(
             f"{addresses.parse(ref)}: {found.id} in {found.path} is shown, which came from there or was pushed there; "

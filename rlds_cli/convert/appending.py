@@ -75,11 +75,11 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of an append: its generation, and the numbers of episodes and steps that it added."""
+    """The result of an append: its version, and the numbers of episodes and steps that it added."""
 
     id: str
     path: Path
-    generation: int
+    version: int
     fingerprint: str
     episodes: int
     steps: int
@@ -227,20 +227,20 @@ def append(
             assert path is not None
             writer_of = Appender(path, shared=True)
             try:
-                known = bool(writer_of.generation.sources)
+                known = bool(writer_of.newest.sources)
                 sources = provenance.sources_for_another(made.store)
                 chunk = _all_rows(made)
                 if not known:  # earlier episodes that were recorded from values have source 0
                     sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
                 kept = [protected] * len(chunk.episodes)
-                generation, _ = writer_of.commit(chunk, protected=kept, sources=sources)
+                commit, _ = writer_of.commit(chunk, protected=kept, sources=sources)
             finally:
                 writer_of.close()
             counts = made.manifest.counts
             return Appended(
                 str(id),
                 path,
-                generation.number,
+                commit.number,
                 fingerprint_of(path),
                 counts.episodes,
                 counts.steps,
@@ -306,7 +306,7 @@ def _described(f: Field | None) -> str:
 def _nothing(planned: AppendPlan, cache_dir: StrPath | None) -> Appended:
     there = _there(ids.parse(planned.id), cache_dir)
     assert there is not None
-    g = there.generation
+    g = there.commit
     return Appended(planned.id, there.path, g.number, there.fingerprint(), 0, 0, (), planned.skipped)
 
 

@@ -45,11 +45,11 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A dataset of a merge: its id, generation if it grows, and numbers of episodes and steps that it gives."""
+    """A dataset of a merge: its id, version, and numbers of episodes and steps that it gives."""
 
     id: str
     fingerprint: str
-    generation: int | None
+    version: int
     episodes: int
     steps: int
 
@@ -106,7 +106,7 @@ def merge(
 ) -> Dataset:
     """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
 
-    The members may grow: then their newest generation is taken, or that of an open dataset. After an interruption the
+    The members may grow: then their newest version is taken, or that of an open dataset. After an interruption the
     same call continues.
 
     Parameters
@@ -188,7 +188,7 @@ class _Merge:
     @property
     def key(self) -> str:
         """Hash of the members, the fields and the column."""
-        what = [[d.id, d.fingerprint, d.generation] for d in self._members]
+        what = [[d.id, d.fingerprint, d.version] for d in self._members]
         described = [self.id, self._column, what, [asdict(f) for f in self._fields]]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
@@ -309,7 +309,7 @@ class _Merge:
         return MergePlan(
             id=self.id,
             members=tuple(
-                Member(ds.id, ds.fingerprint, ds.generation, ds.num_episodes, ds.num_steps) for ds in self._members
+                Member(ds.id, ds.fingerprint, ds.version, ds.num_episodes, ds.num_steps) for ds in self._members
             ),
             fields=self._fields,
             left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self._fields})),
@@ -367,8 +367,8 @@ def _in_common(a: Dataset, b: Dataset) -> int:
 
 def _numbered(ds: Dataset) -> tuple[str, IntArray]:
     """Return a key of a content, and the numbers of the dataset's episodes in it."""
-    if isinstance(ds.store, GrowingStore):  # generations have episodes in common
-        g = ds.store.generation
+    if isinstance(ds.store, GrowingStore):  # versions have episodes in common
+        g = ds.store.commit
         return f"{ds.path.resolve()} {g.moved}", g.first_episode + ds.episodes.index
     return ds.manifest.fingerprint, ds.episodes.index
 

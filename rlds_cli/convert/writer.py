@@ -376,7 +376,7 @@ class Writer:
     # -- commits
 
     def commit(self) -> int:
-        """Commit all episodes, the open ones too, and return the number of the new generation.
+        """Commit all episodes, the open ones too, and return the number of the new version.
 
         An open episode is ``cut`` for readers, until it goes on: the next commit then replaces it, as a whole.
         Retention counts it when it has ended.
@@ -388,13 +388,13 @@ class Writer:
                 self._put_open()
         finally:
             self._flush()
-        return 0 if self._appender is None else self._appender.generation.number
+        return 0 if self._appender is None else self._appender.newest.number
 
     def clear(self, *, protected: bool = False) -> int:
-        """Let all episodes leave, those of other writers as well, and return the number of the new generation.
+        """Let all episodes leave, those of other writers as well, and return the number of the new version.
 
         The dataset keeps its id, its fields and what it keeps. Episodes that were not committed yet are dropped. An
-        open episode goes on, and is the first one after. Who reads an older generation reads on; the rows are freed
+        open episode goes on, and is the first one after. Who reads an older version reads on; the rows are freed
         when nobody does.
 
         Parameters
@@ -416,7 +416,7 @@ class Writer:
                 open.changed = bool(open.steps)
             self._collected.clear()
         self._flush()
-        return 0 if self._appender is None else self._appender.generation.number
+        return 0 if self._appender is None else self._appender.newest.number
 
     def _put_open(self, *, final: bool = False) -> None:
         """Let open episodes wait as they are, for ``final`` as ended ones."""
@@ -503,7 +503,7 @@ class Writer:
             unsure, self._appender.unsure = self._appender.unsure, None
             if unsure is not None:
                 self._failed = RldsError(
-                    f"Generation {self._appender.generation.number:,} of {self._id} is committed, but the disk does "
+                    f"Version {self._appender.newest.number:,} of {self._id} is committed, but the disk does "
                     f"not confirm it: {unsure.strerror}.",
                     hint="rlds verify ID",
                 )
@@ -581,7 +581,7 @@ class Writer:
     # -- the end
 
     def dataset(self) -> Dataset:
-        """Open the dataset at its newest generation."""
+        """Open the dataset at its newest version."""
         return open_dataset(str(self._id), cache_dir=self._cache_dir)
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def open_dataset(
     ref: str | os.PathLike[str],
     *,
     cache_dir: StrPath | None = None,
-    generation: int | None = None,
+    version: int | None = None,
     cache: int | str | None = None,
     timeout: float | None = None,
 ) -> Dataset:
@@ -59,7 +59,7 @@ def open_dataset(
         that a dataset was pushed to. ``ADDRESS#rlds1:...`` pins the content.
     cache_dir : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
-    generation : int, optional
+    version : int, optional
         Of a dataset that grows: the number of a commit. The newest without it.
     cache : int or str, optional
         Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
@@ -70,7 +70,7 @@ def open_dataset(
     Raises
     ------
     DatasetNotFound
-        The dataset is in none of the homes, or not at the address, or the generation was freed.
+        The dataset is in none of the homes, or not at the address, or the version was freed.
     DamagedDataset, NewerFormat
         The dataset is damaged, or written by a later version.
     WrongFingerprint
@@ -84,25 +84,25 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(_open_at(ref, cache_dir, generation, cache, timeout))
+    return Dataset(_open_at(ref, cache_dir, version, cache, timeout))
 
 
 def _open_at(
     ref: str | os.PathLike[str],
     cache_dir: StrPath | None,
-    generation: int | None,
+    version: int | None,
     cache: int | str | None,
     timeout: float | None,
 ) -> Store:
     where = settings.read(cache_dir)
     here = origins.find(ref, where) if addresses.is_address(ref) else None
     if here is not None:
-        return open_store(here, generation=generation)
+        return open_store(here, version=version)
     if remote_address(ref, where) is None:
-        return open_store(locate.locate(ref, cache_dir), generation=generation)
+        return open_store(locate.locate(ref, cache_dir), version=version)
     from rlds_cli.remote.store import open_remote
 
-    return open_remote(ref, where, cache=cache, generation=generation, timeout=timeout)
+    return open_remote(ref, where, cache=cache, version=version, timeout=timeout)
 
 
 def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | None:
@@ -179,12 +179,12 @@ class Dataset:
         return self._selected
 
     @property
-    def generation(self) -> int | None:
-        """Number of the commit that this dataset is at; None for one that does not grow."""
-        return self.store.generation.number if isinstance(self.store, GrowingStore) else None
+    def version(self) -> int:
+        """Number of the version that is open: of a growing dataset, the number of its commit."""
+        return self.store.commit.number if isinstance(self.store, GrowingStore) else 1
 
     def refresh(self) -> Dataset:
-        """Return this dataset at its newest generation: itself if nothing was committed since, or if it does not grow.
+        """Return this dataset at its newest version: itself if nothing was committed since, or if it does not grow.
 
         Raises
         ------
@@ -248,7 +248,7 @@ class Dataset:
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        if not self._selected and self.generation is None:
+        if not self._selected and not self.store.grows:
             return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
         return SelectedStats(self.store, self.episodes)
 

@@ -1,1 +1,1 @@
-"""Datasets that grow: rows and logs on disk, generations of them, and what is kept."""
+"""Datasets that grow: rows and logs on disk, versions of them, and what is kept."""

@@ -24,9 +24,9 @@ from rlds_cli.growing.records import Records, about, counted, digests_of, of_chu
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.segments import SegmentMap, SegmentWriter
 from rlds_cli.growing.standing import Standing
-from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.generations import Generation
 from rlds_cli.store.opening import field_of
 from rlds_cli.ted import (
     Array,
@@ -46,9 +46,9 @@ _PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
 
 @dataclass(slots=True)
 class _State:
-    """The newest generation, as an appender knows it."""
+    """The newest version, as an appender knows it."""
 
-    generation: Generation
+    commit: Commit
     kept: retention.Kept
     standing: Standing
     seen_freed: int  # departures whose rows are not counted in `live` any more
@@ -114,9 +114,9 @@ class Appender:
             raise
 
     @property
-    def generation(self) -> Generation:
-        """The newest generation that this appender has seen."""
-        return self._state.generation
+    def newest(self) -> Commit:
+        """The newest version that this appender has seen."""
+        return self._state.commit
 
     def close(self) -> None:
         """Tell other Zarr readers how many rows there are, and let others write."""
@@ -124,7 +124,7 @@ class Appender:
             return
         try:
             with logs.committing(self.path):
-                rows = generations.last(self.path).rows
+                rows = commits.last(self.path).rows
                 for f in self.schema:
                     text = json.dumps(segments.document(f, rows, self._segment_rows))
                     safe_files.replace_text(self._paths[f.name] / "zarr.json", text)
@@ -140,8 +140,8 @@ class Appender:
     # -- the state
 
     def _read(self) -> _State:
-        """Read the state of the newest generation."""
-        g = generations.last(self.path)
+        """Read the state of the newest version."""
+        g = commits.last(self.path)
         done = min(logs.freed(self.path)[1], g.departed)
         logs.check_there(self.path, g.episodes)
         waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
@@ -167,7 +167,7 @@ class Appender:
         """Read the records of episodes [first, stop), a few at a time; ``begin`` as `logs.check_episodes` has it."""
         for a in range(first, stop, _BLOCK):
             e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
-            begin = logs.check_episodes(e, begin, generations.last(self.path).rows, 1 << 31, self.path)
+            begin = logs.check_episodes(e, begin, commits.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
     def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
@@ -197,7 +197,7 @@ class Appender:
 
     def _follow(self) -> None:
         """Take up what other writers have committed."""
-        s, old, new = self._state, self._state.generation, generations.last(self.path)
+        s, old, new = self._state, self._state.commit, commits.last(self.path)
         if self._stale or new.moved != old.moved:
             self._state, self._stale = self._read(), False
             self._give_back()
@@ -215,7 +215,7 @@ class Appender:
             _learn_ids(s, a, e)
         s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
-        s.generation = new
+        s.commit = new
 
     # -- commits
 
@@ -228,8 +228,8 @@ class Appender:
         leaving: Iterable[int] = (),
         cleared: Cleared | None = None,
         sources: Sequence[Mapping[str, Any]] = (),
-    ) -> tuple[Generation, list[int]]:
-        """Append whole episodes, and let others leave; return the new generation and the episodes' numbers.
+    ) -> tuple[Commit, list[int]]:
+        """Append whole episodes, and let others leave; return the new version and the episodes' numbers.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class Appender:
 
     def _clearable(self, which: Cleared) -> list[int]:
         """Return the numbers of the episodes that are kept, without the protected ones unless ``all`` are wanted."""
-        g, found = self._state.generation, list[int]()
+        g, found = self._state.commit, list[int]()
         for a, e in self._blocks(g.first_episode, g.episodes, (g.first_row, 0)):
             chosen = self._state.standing.between(a, a + len(e)) == Standing.KEPT
             chosen &= ~e["protected"] | (which == "all")
@@ -292,8 +292,8 @@ class Appender:
         opened: list[bool],
         leaving: list[int],
         sources: Sequence[Mapping[str, Any]],
-    ) -> tuple[Generation, list[int]]:
-        s, g, table = self._state, self._state.generation, chunk.episodes
+    ) -> tuple[Commit, list[int]]:
+        s, g, table = self._state, self._state.commit, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
         strings = bytearray()
         start, observed = table.start, table.num_observed
@@ -359,7 +359,7 @@ class Appender:
         s, found, seen = self._state, found.copy(), set[bytes]()
         if s.ids is None:
             s.ids = {}
-            for a, e in self._blocks(s.generation.first_episode, s.generation.episodes, (s.generation.first_row, 0)):
+            for a, e in self._blocks(s.commit.first_episode, s.commit.episodes, (s.commit.first_row, 0)):
                 _learn_ids(s, a, e)
         for k, id in enumerate(bytes(row) for row in table.id):
             number = s.ids.get(id)
@@ -369,13 +369,13 @@ class Appender:
                 seen.add(id)
         return found
 
-    def _publish(self, new: Generation, added: Mapping[str, bytes]) -> None:
-        """Append to the logs, wait for rows and logs to be on the disk, and write the record of a generation."""
-        at = logs.sizes(self._state.generation, len(self.schema))
+    def _publish(self, new: Commit, added: Mapping[str, bytes]) -> None:
+        """Append to the logs, wait for rows and logs to be on the disk, and write the record of a version."""
+        at = logs.sizes(self._state.commit, len(self.schema))
         self._write_logs({name: (at[name], data) for name, data in added.items()})
-        with safe_files.updating(self.path / generations.FILE) as log:
-            logs.write(log.fileno(), new.packed(), new.number * generations.BYTES)
-            self._state.generation = new  # readers see it from here on
+        with safe_files.updating(self.path / commits.FILE) as log:
+            logs.write(log.fileno(), new.packed(), new.number * commits.BYTES)
+            self._state.commit = new  # readers see it from here on
             if self._durable:
                 try:
                     logs.sync(log.fileno())
@@ -410,9 +410,9 @@ class Appender:
         """Free the disk that rows take which were not committed."""
         with suppress(OSError):
             for writer in self._writers.values():
-                writer.drop(self._state.generation.rows)
+                writer.drop(self._state.commit.rows)
 
-    def _first_kept(self, g: Generation, departed: set[int], records: Records) -> Generation:
+    def _first_kept(self, g: Commit, departed: set[int], records: Records) -> Commit:
         """Move the first episode that is kept, where it left."""
         first, old, standing = g.first_episode, g.episodes - len(records), self._state.standing
         while first < g.episodes and (first in departed or (first < old and standing[first] != Standing.KEPT)):
@@ -452,7 +452,7 @@ class Appender:
 
     # -- episodes end to end
 
-    def compact(self) -> Generation:
+    def compact(self) -> Commit:
         """Write the episodes that are kept once more, end to end, where others left between them.
 
         Contents, order and fingerprint stay. The old rows leave, and are freed when no reader holds them. A kill leaves
@@ -460,7 +460,7 @@ class Appender:
 
         Returns
         -------
-        Generation
+        Commit
             The new one; the newest without anything to do.
 
         Raises
@@ -470,7 +470,7 @@ class Appender:
         """
         with logs.committing(self.path):
             self._follow()
-            g = self.generation
+            g = self.newest
             numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
             if len(numbers) == g.episodes - g.first_episode:
                 return g
@@ -490,10 +490,10 @@ class Appender:
             self._state = self._read()
             with suppress(OSError, RldsError):
                 self.free()
-            return self.generation
+            return self.newest
 
     def _move(self, numbers: list[int]) -> None:
-        g = self.generation
+        g = self.newest
         old = self._records_of(numbers)
         e = old.copy()
         ends = np.cumsum(e["length"] + 1)
@@ -532,7 +532,7 @@ class Appender:
 
     def _copy_rows(self, f: Field, e: Records, to: int) -> None:
         """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
-        g, (dtype, shape) = self.generation, segments.stored_row(f)
+        g, (dtype, shape) = self.newest, segments.stored_row(f)
         mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
         rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
         at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
@@ -558,16 +558,16 @@ class Appender:
         return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
     def free(self) -> int:
-        """Free the rows of episodes that left before every generation that is held; return how many episodes.
+        """Free the rows of episodes that left before every version that is held; return how many episodes.
 
         A commit does so, too; call it with the lock of commits (`logs.committing`).
         """
-        s, g = self._state, self._state.generation
+        s, g = self._state, self._state.commit
         upto = done = min(logs.freed(self.path)[1], g.departed)
         if done < g.departed:
             logs.say_freed(self.path, g.departed, done)
             held = logs.oldest_held(self.path, g.number)
-            upto = g.departed if held >= g.number else max(done, generations.at(self.path, held).departed)
+            upto = g.departed if held >= g.number else max(done, commits.at(self.path, held).departed)
             logs.say_freed(self.path, upto, done)
         if upto > s.seen_freed:  # by others, too
             self._free(logs.read_departed(self.path, upto, s.seen_freed).tolist())
@@ -586,7 +586,7 @@ class Appender:
         s.standing.set(numbers, Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
-        inside = np.flatnonzero(e["start"] >= s.generation.first_row)
+        inside = np.flatnonzero(e["start"] >= s.commit.first_row)
         rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
         if len(inside) < len(e) and not isinstance(self.keep, retention.Fifo):  # whose segments are removed in turn
             needed = self._first_needed()
@@ -598,12 +598,12 @@ class Appender:
 
     def _first_needed(self) -> int:
         """Return the first row of the first episode whose rows are not freed."""
-        number, g = self._state.standing.first_not(Standing.FREED), self._state.generation
+        number, g = self._state.standing.first_not(Standing.FREED), self._state.commit
         return int(self._records_of([number])["start"][0]) if number < g.episodes else g.rows
 
     def _free_rows(self, first: int, stop: int) -> tuple[int, int]:
         """Return the rows around episodes [first, stop) that nobody needs: up to a page of the narrowest field."""
-        s, g = self._state, self._state.generation
+        s, g = self._state, self._state.commit
         a, b = max(g.first_episode, first - _PAGE_EPISODES), min(g.episodes, stop + _PAGE_EPISODES)
         e = logs.read_episodes(self.path, a, b)
         needed = s.standing.between(a, b) != Standing.FREED
@@ -617,7 +617,7 @@ class Appender:
         """Remove segments of which no row is needed; rows are still added to the last one."""
         s = self._state
         s.empty = {n for n in s.empty if s.live.get(n, 0) <= 0}  # rows may have been added since
-        for number in [n for n in s.empty if n < s.generation.rows // self._segment_rows]:
+        for number in [n for n in s.empty if n < s.commit.rows // self._segment_rows]:
             for writer in self._writers.values():
                 writer.remove(number)
             s.empty.discard(number)
@@ -628,7 +628,7 @@ class Appender:
         s = self._state
         for writer in self._writers.values():
             for number in writer.existing():
-                if number != s.generation.rows // self._segment_rows and number not in s.live:
+                if number != s.commit.rows // self._segment_rows and number not in s.live:
                     writer.remove(number)
 
 

@@ -1,4 +1,4 @@
-"""The episodes of a dataset that grows, as generations of it that are open share them."""
+"""The episodes of a dataset that grows, as versions of it that are open share them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing import logs
-from rlds_cli.store.generations import Generation
+from rlds_cli.store.commits import Commit
 from rlds_cli.ted import Array
 
 _COLUMNS = (
@@ -28,14 +28,14 @@ About = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """The episodes of one generation, from the first that is kept on: parts of what generations share.
+    """The episodes of one version, from the first that is kept on: parts of what versions share.
 
     Attributes
     ----------
     first, stop : int
         Numbers of the episodes: [first, stop).
     columns : mapping
-        Of the episode table; ``start`` counts rows from the first of the generation.
+        Of the episode table; ``start`` counts rows from the first of the version.
     """
 
     first: int
@@ -92,7 +92,7 @@ class Episodes:
 class EpisodeLog:
     """Columns and texts of episodes, as far as they were read.
 
-    They never change, so a later generation reads only those after the ones that are known, and sees its part of arrays
+    They never change, so a later version reads only those after the ones that are known, and sees its part of arrays
     that have room for more.
     """
 
@@ -109,8 +109,8 @@ class EpisodeLog:
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
 
-    def read(self, g: Generation, sources: int) -> Episodes:
-        """Return the episodes of a generation, and read them as far as they are not known.
+    def read(self, g: Commit, sources: int) -> Episodes:
+        """Return the episodes of a version, and read them as far as they are not known.
 
         Raises
         ------
@@ -143,8 +143,8 @@ class EpisodeLog:
         room = self._count + new + max(_BLOCK, (self._count + new) // 2)
         self._columns = {name: _longer(c, known, room) for name, c in self._columns.items()}
 
-    def _check_within(self, part: slice, g: Generation) -> None:
-        """Refuse episodes that were read for another generation, and lie outside of the rows of this one."""
+    def _check_within(self, part: slice, g: Commit) -> None:
+        """Refuse episodes that were read for another version, and lie outside of the rows of this one."""
         start, length = (self._columns[name][part] for name in ("start", "length"))
         if len(start) and not g.first_row <= start[0] <= start[-1] + length[-1] < g.rows:
             raise DamagedDataset(
@@ -152,7 +152,7 @@ class EpisodeLog:
                 hint=logs.HINT,
             )
 
-    def _read_block(self, first: int, stop: int, g: Generation, sources: int) -> None:
+    def _read_block(self, first: int, stop: int, g: Commit, sources: int) -> None:
         new = logs.read_episodes(self._dataset, first, stop)
         row, byte = self._end
         self._end = logs.check_episodes(new, (max(g.first_row, row), byte), g.rows, sources, self._dataset)

@@ -1,6 +1,6 @@
 """The logs of a growing dataset: episodes, their digests, departures, texts; and the locks of writers and readers.
 
-Every log only gets longer. A generation says how much of each counts.
+Every log only gets longer. A version says how much of each counts.
 
 Locks are of the operating system, and end with the process that holds them, however it ends:
 
@@ -9,7 +9,7 @@ file           kind                   guarantees
 =============  =====================  =========================================================================
 ``writers``    flock                  one writer, or several that all share; a second one is refused at once
 ``commit``     flock, exclusive       commits come one after the other, and see all those before
-``readers``    OFD lock on byte g     what generation g has is not freed while a process here holds it
+``readers``    OFD lock on byte g     what version g has is not freed while a process here holds it
 =============  =====================  =========================================================================
 
 On one machine all of it holds, on any local file system. On NFS it depends on the mount: with locks that the server
@@ -37,8 +37,8 @@ from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import episode_table, files
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.generations import Generation
 from rlds_cli.ted import TERMINATED, IntArray
 
 EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS = ALL = tuple(
@@ -53,7 +53,7 @@ EPISODE = np.dtype(
         ("id", "u1", (16,)),
     ]
 )  # 112 bytes
-_TOGETHER = 1 << 12  # generations whose parts of the logs are read at once
+_TOGETHER = 1 << 12  # versions whose parts of the logs are read at once
 DIGEST = 32  # bytes of the digest of an episode of one field
 FREED = "freed"
 HINT = "rlds verify ID shows all damage"
@@ -72,8 +72,8 @@ def read_digests(dataset: Path, first: int, stop: int, fields: int) -> Digests:
     )
 
 
-def sizes(g: Generation, fields: int) -> dict[str, int]:
-    """Return the bytes of each log that belong to a generation of a dataset with so many fields."""
+def sizes(g: Commit, fields: int) -> dict[str, int]:
+    """Return the bytes of each log that belong to a version of a dataset with so many fields."""
     return {
         EPISODES: g.episodes * EPISODE.itemsize,
         DIGESTS: g.episodes * fields * DIGEST,
@@ -84,21 +84,21 @@ def sizes(g: Generation, fields: int) -> dict[str, int]:
     }
 
 
-def chained(before: Generation, added: Iterable[bytes | memoryview]) -> bytes:
-    """Return `Generation.logs` of a commit that adds these bytes to the logs, in the order of `ALL`."""
+def chained(before: Commit, added: Iterable[bytes | memoryview]) -> bytes:
+    """Return `Commit.logs` of a commit that adds these bytes to the logs, in the order of `ALL`."""
     h = hashlib.sha256(before.logs)
     for data in added:
         h.update(data)
     return h.digest()
 
 
-def broken(dataset: Path, records: Sequence[Generation], fields: int) -> int | None:
-    """Return the first generation whose part of the logs is not what was written; None if all are.
+def broken(dataset: Path, records: Sequence[Commit], fields: int) -> int | None:
+    """Return the first version whose part of the logs is not what was written; None if all are.
 
     Parameters
     ----------
-    records : sequence of Generation
-        All, from generation 0 on.
+    records : sequence of Commit
+        All, from version 0 on.
     """
     for first in range(0, len(records) - 1, _TOGETHER):
         part = records[first : first + _TOGETHER + 1]
@@ -249,8 +249,8 @@ def check_episodes(
 def freed(dataset: Path) -> tuple[int, int]:
     """Return two numbers of departures, in their order: rows of the first so many may be gone, and are gone.
 
-    A writer raises the first number before it asks which generations are held, and lowers it to what may go; a reader
-    holds a generation first, and then compares it with the first number. So one of the two sees the other.
+    A writer raises the first number before it asks which versions are held, and lowers it to what may go; a reader
+    holds a version first, and then compares it with the first number. So one of the two sees the other.
     """
     return int.from_bytes((found := _freed(dataset))[:8], "little"), int.from_bytes(found[8:], "little")
 
@@ -284,20 +284,20 @@ def _wanted(kind: int, first: int, count: int) -> bytes:
 
 
 class Hold:
-    """A reader's hold on a generation: what it reads is not freed. Ends with the object, or the process.
+    """A reader's hold on a version: what it reads is not freed. Ends with the object, or the process.
 
     It is a lock on one byte of an empty file, which needs no right to write. Without such locks (macOS), nothing is
     freed by itself.
     """
 
-    def __init__(self, dataset: Path, generation: int) -> None:
+    def __init__(self, dataset: Path, version: int) -> None:
         with files.open_regular(dataset / READERS) as file:
             descriptor = os.dup(file.fileno())
         self._end = weakref.finalize(self, os.close, descriptor)
         self._end.atexit = False
         if _SET is not None:
             with suppress(OSError):  # a file system without locks: `rlds gc` there asks first
-                fcntl.fcntl(descriptor, _SET, _wanted(fcntl.F_RDLCK, generation, 1))
+                fcntl.fcntl(descriptor, _SET, _wanted(fcntl.F_RDLCK, version, 1))
 
     def release(self) -> None:
         """End the hold."""
@@ -305,7 +305,7 @@ class Hold:
 
 
 def oldest_held(dataset: Path, newest: int) -> int:
-    """Return the oldest generation up to ``newest`` that a reader holds; ``newest`` if there is none."""
+    """Return the oldest version up to ``newest`` that a reader holds; ``newest`` if there is none."""
     if _GET is None:
         return 0
     with safe_files.updating(dataset / READERS) as file:

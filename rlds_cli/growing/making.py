@@ -17,8 +17,8 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, retention, segments
 from rlds_cli.growing.retention import Keep
-from rlds_cli.store import arrays, digests, generations, manifest, sealing, statistics
-from rlds_cli.store.generations import Generation
+from rlds_cli.store import arrays, commits, digests, manifest, sealing, statistics
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Field
@@ -51,7 +51,7 @@ def make(
         id=id,
         encoding="memmap",
         fields=tuple(_stored(f, paths[f.name]) for f in sorted(schema, key=lambda f: f.name)),
-        counts=Counts(**generations.counts_of(Generation())),
+        counts=Counts(**commits.counts_of(Commit())),
         fingerprint="",
         created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         rlds_version=__version__,
@@ -67,7 +67,7 @@ def make(
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")
     safe_files.write_bytes(directory / logs.FREED, bytes(16))
-    safe_files.write_bytes(directory / generations.FILE, Generation(time=time.time()).packed())
+    safe_files.write_bytes(directory / commits.FILE, Commit(time=time.time()).packed())
     sealing.write_manifest(directory, head)
     manifest.read(directory)  # refuse now what would be refused on opening
     for path in [directory, *(p for p in directory.rglob("*") if p.is_dir())]:

@@ -1,4 +1,4 @@
-"""Records of episodes, for the log of a dataset that grows, and the counts of a generation."""
+"""Records of episodes, for the log of a dataset that grows, and the counts of a version."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rlds_cli.growing import logs
 from rlds_cli.store import digests
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.generations import Generation
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, Column, EpisodeTable, Field, IntArray
 
 Records = npt.NDArray[np.void]
@@ -59,8 +59,8 @@ def digests_of(f: Field, rows: Column, start: IntArray, length: IntArray, num_ob
     return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans])
 
 
-def counted(g: Generation, added: Records, gone: Records) -> Generation:
-    """Return a generation with the counts of what is kept."""
+def counted(g: Commit, added: Records, gone: Records) -> Commit:
+    """Return a version with the counts of what is kept."""
     changes = {
         "kept": len(added) - len(gone),
         "steps": int(added["length"].sum() - gone["length"].sum()),

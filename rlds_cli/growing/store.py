@@ -1,4 +1,4 @@
-"""Open a dataset that grows, at one of its generations."""
+"""Open a dataset that grows, at one of its versions."""
 
 from __future__ import annotations
 
@@ -19,59 +19,61 @@ from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
-from rlds_cli.store import digests, episode_table, files, generations, manifest
+from rlds_cli.store import commits, digests, episode_table, files, manifest
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
-from rlds_cli.store.generations import Generation
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import LazyStats, Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
-_LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which generations are held
+_LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
 
 
 class GrowingStore(Store):
-    """The files of a dataset that grows, at one generation.
+    """The files of a dataset that grows, at one version.
 
-    The generation is held: while this object exists, its rows stay. Rows are counted from the first episode that was
-    kept when the generation was made.
+    The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
+    kept when the version was made.
 
     Parameters
     ----------
     path : Path
-    generation : int, optional
+    version : int, optional
         The newest without it.
     check : bool
         Check the sizes of files; records of episodes are always checked.
     before : GrowingStore, optional
-        Another generation of the same dataset, whose mapped segments are used as well.
+        Another version of the same dataset, whose mapped segments are used as well.
 
     Attributes
     ----------
-    generation : Generation
+    commit : Commit
     head : Manifest
         The manifest with what does not change.
     """
 
+    grows = True
+
     def __init__(
-        self, path: Path, generation: int | None = None, *, check: bool = True, before: GrowingStore | None = None
+        self, path: Path, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
     ) -> None:
         self.path, self._checks = path, check
         if before is None:
             files.check_tree(path, changing=True)
-        self.generation, self._hold = _held(path, generation)
+        self.commit, self._hold = _held(path, version)
         if before is None:
-            logs.check_there(path, self.generation.episodes)
+            logs.check_there(path, self.commit.episodes)
         self.head: Manifest = manifest.read(path) if before is None else before.head
         head = self.head
         self._segment_rows = int(head.growing["segment_rows"])
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
-        known = before if before is not None and before.generation.moved == self.generation.moved else None
+        known = before if before is not None and before.commit.moved == self.commit.moved else None
         self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
         self._log: EpisodeLog = EpisodeLog(path) if known is None else known._log
-        self._before = None if known is None else (known.generation, known._needed)  # segments that it needs
+        self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
@@ -81,28 +83,28 @@ class GrowingStore(Store):
             self._check_sizes()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.path, self.generation.number, self.version_id)
+        return _reopened, (self.path, self.commit.number, self.version_id)
 
     @property
     def manifest(self) -> Manifest:  # type: ignore[override]
-        """The manifest at this generation; made anew each time, since it refers to this object, which ends at once."""
-        of_generation = manifest.of_generation(self.head, self.generation)
-        return replace(of_generation, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
+        """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
+        of_commit = manifest.of_commit(self.head, self.commit)
+        return replace(of_commit, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
 
     @property
     def version_id(self) -> str:  # type: ignore[override]
-        """The sha256 of the generation's record, see `Store.version_id`."""
-        return self.generation.version_id
+        """The sha256 of the version's record, see `Store.version_id`."""
+        return self.commit.version_id
 
     def newest(self) -> GrowingStore:
-        """Return the newest generation, which may be this one."""
-        if generations.last(self.path).number == self.generation.number:
+        """Return the newest version, which may be this one."""
+        if commits.last(self.path).number == self.commit.number:
             return self
         return GrowingStore(self.path, check=self._checks, before=self)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Guard the opening of files: the rows of a generation that is held stay as they are."""
+        """Guard the opening of files: the rows of a version that is held stay as they are."""
         yield
 
     def _check_sizes(self) -> None:
@@ -115,12 +117,12 @@ class GrowingStore(Store):
 
     @cached_property
     def _read(self) -> Episodes:
-        return self._log.read(self.generation, len(self.sources))
+        return self._log.read(self.commit, len(self.sources))
 
     @cached_property
     def kept(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept; None for all of them."""
-        g = self.generation
+        g = self.commit
         left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
         left = left[left >= 0]
         if not len(left):
@@ -139,7 +141,7 @@ class GrowingStore(Store):
     @cached_property
     def _needed(self) -> list[int]:
         """Numbers of the segments that hold rows of episodes that are kept."""
-        e, g, before, known = self._read.columns, self.generation, self._before, set[int]()
+        e, g, before, known = self._read.columns, self.commit, self._before, set[int]()
         chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
         if before is not None and before[0].departed == g.departed:
             known, chosen = set(before[1]), slice(before[0].episodes - g.first_episode, None)
@@ -185,7 +187,7 @@ class GrowingStore(Store):
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archives that episodes come from."""
-        log = logs.read_part(self.path / logs.SOURCES, 0, self.generation.sources)
+        log = logs.read_part(self.path / logs.SOURCES, 0, self.commit.sources)
         if log.count(b"\n") > _MOST_SOURCES:
             raise DamagedDataset(f"{self.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT)
         lines = log.split(b"\n")
@@ -219,7 +221,7 @@ class GrowingStore(Store):
     def rows(self, name: str) -> Array:
         """Return all rows of an array field, or the codes of a text field, mapped."""
         if name not in self._columns:
-            g, f = self.generation, self.fields[name]
+            g, f = self.commit, self.fields[name]
             found = self._maps.get(name)
             if found is None or not found.fits(g.first_row, g.rows):
                 dtype, shape = segments.stored_row(f)
@@ -231,7 +233,7 @@ class GrowingStore(Store):
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            lines = logs.read_strings(self.path, 0, self.generation.strings)
+            lines = logs.read_strings(self.path, 0, self.commit.strings)
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
@@ -243,7 +245,7 @@ class GrowingStore(Store):
 
     def _digests(self) -> Digests:
         """Return the digests of all fields, by name [episodes, fields, 32]."""
-        g = self.generation
+        g = self.commit
         return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
 
     def fingerprint(self, index: IntArray | None = None) -> str:
@@ -264,7 +266,7 @@ class GrowingStore(Store):
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
-        e, about, number = self._read.columns, self._read.about(k), self.generation.first_episode + k
+        e, about, number = self._read.columns, self._read.about(k), self.commit.first_episode + k
         seed = int(e["seed"][k]) if "seed" in e and e["has_seed"][k] else None
         numbers = (int(e[name][k]) for name in ("length", "end", "num_observed"))
         head = [*numbers, seed, about.get("options") or None, sorted(about.get("splits", ()))]
@@ -273,31 +275,31 @@ class GrowingStore(Store):
         return hashlib.sha256(line + known.tobytes()).digest()
 
 
-def _reopened(path: Path, number: int, version: str) -> GrowingStore:
+def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
     """Unpickle; refuse a dataset that has replaced the pickled one meanwhile."""
     store = GrowingStore(path, number)
-    store.expect(version, "pickled")
+    store.expect(version_id, "pickled")
     return store
 
 
-def open_store(path: Path, *, generation: int | None = None, check: bool = True) -> Store:
+def open_store(path: Path, *, version: int | None = None, check: bool = True) -> Store:
     """Open a dataset, of either kind.
 
     Raises
     ------
     DatasetNotFound
-        There is no such generation, or its rows were freed.
+        There is no such version, or its rows were freed.
     """
     if not is_growing(path):
-        if generation is not None:
-            raise RldsError(f"{path} does not grow: it has no generations.", hint="leave generation out")
+        if version is not None:
+            raise RldsError(f"{path} does not grow: it has no versions.", hint="leave version out")
         return Store(path, check=check)
-    return GrowingStore(path, generation, check=check)
+    return GrowingStore(path, version, check=check)
 
 
-def version_of(path: Path) -> str:
+def version_id_of(path: Path) -> str:
     """Return the version of the dataset in a directory, of either kind, without opening it; see `Store.version_id`."""
-    return generations.last(path).version_id if is_growing(path) else manifest.read_with_version(path)[1]
+    return commits.last(path).version_id if is_growing(path) else manifest.read_with_version_id(path)[1]
 
 
 def fingerprint_of(path: Path) -> str:
@@ -307,26 +309,26 @@ def fingerprint_of(path: Path) -> str:
 
 def is_growing(path: Path) -> bool:
     """Return whether the dataset in a directory grows."""
-    return (path / generations.FILE).exists()
+    return (path / commits.FILE).exists()
 
 
-def _held(path: Path, wanted: int | None) -> tuple[Generation, logs.Hold]:
-    """Return a generation, with a hold on it."""
+def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.Hold]:
+    """Return a version, with a hold on it."""
     until = time.monotonic() + _LONGEST_FREEING
     while True:
-        g = generations.last(path) if wanted is None else generations.at(path, wanted)
+        g = commits.last(path) if wanted is None else commits.at(path, wanted)
         hold = logs.Hold(path, g.number)
         if freed(path)[0] <= g.departed:
             return g, hold
         if wanted is None and time.monotonic() <= until:
             hold.release()
         elif wanted is None:
-            raise DamagedDataset(f"{path / logs.FREED} frees more than has left at generation {g.number:,}.")
+            raise DamagedDataset(f"{path / logs.FREED} frees more than has left at version {g.number:,}.")
         elif freed(path)[1] > g.departed or time.monotonic() > until:
             hold.release()
             raise DatasetNotFound(
-                f"Generation {wanted:,} of {path} was freed: episodes of it are gone.",
-                hint="open the newest one; a generation stays while a process has it open",
+                f"Version {wanted:,} of {path} was freed: episodes of it are gone.",
+                hint="open the newest one; a version stays while a process has it open",
             )
         else:  # a writer asks at this moment who holds what, and will see this hold or another one
             time.sleep(0.001)

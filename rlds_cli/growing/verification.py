@@ -1,4 +1,4 @@
-"""Verify a growing dataset: its generations, logs and segments, and the kept episodes against their digests."""
+"""Verify a growing dataset: its versions, logs and segments, and the kept episodes against their digests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlds_cli.growing import logs, segments
 from rlds_cli.growing.records import digests_of
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, digests, files, generations, sealing
+from rlds_cli.store import arrays, commits, digests, files, sealing
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, IntArray
@@ -25,20 +25,20 @@ _ROUNDING = 1e-9
 
 
 def verify_directory(
-    path: Path, *, generation: int | None = None, progress: Progress | bool | None = None
+    path: Path, *, version: int | None = None, progress: Progress | bool | None = None
 ) -> Verification:
-    """Check a dataset that grows, at its newest generation or another one that is there.
+    """Check a dataset that grows, at its newest version or another one that is there.
 
-    Every record of a generation has a checksum, and a hash of the logs. The logs have a digest for each episode of each
+    Every record of a version has a checksum, and a hash of the logs. The logs have a digest for each episode of each
     field. Damage of rows is named by field and episode, counted among the kept ones.
     """
     try:
-        store = GrowingStore(path, generation, check=False)
+        store = GrowingStore(path, version, check=False)
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
-    problems = [*_manifest(path), *_generations(path), *_logs(store), *_arrays(store)]
+    problems = [*_manifest(path), *_versions(path), *_logs(store), *_arrays(store)]
     if not problems and (broken := _broken(store)) is not None:
-        problems.append(Problem("logs", f"are not what generation {broken:,} wrote"))
+        problems.append(Problem("logs", f"are not what version {broken:,} wrote"))
     fingerprint, size = None, 0
     if not problems:
         try:
@@ -60,16 +60,16 @@ def _manifest(path: Path) -> Iterator[Problem]:
         yield Problem("manifest", "its digest is not that of zarr.json")
 
 
-def _generations(path: Path) -> Iterator[Problem]:
-    """Check every record of a generation, and that none has less than the one before."""
-    newest = generations.last(path).number
-    with files.open_regular(path / generations.FILE) as log:
-        data = os.pread(log.fileno(), (newest + 1) * generations.BYTES, 0)
+def _versions(path: Path) -> Iterator[Problem]:
+    """Check every record of a version, and that none has less than the one before."""
+    newest = commits.last(path).number
+    with files.open_regular(path / commits.FILE) as log:
+        data = os.pread(log.fileno(), (newest + 1) * commits.BYTES, 0)
     before = None
     for number in range(newest + 1):
-        g = generations.unpacked(data[number * generations.BYTES : (number + 1) * generations.BYTES])
+        g = commits.unpacked(data[number * commits.BYTES : (number + 1) * commits.BYTES])
         if g is None or g.number != number:
-            yield Problem(generations.FILE, f"the record of generation {number:,} is damaged")
+            yield Problem(commits.FILE, f"the record of version {number:,} is damaged")
             continue
         if before is not None and any(
             getattr(g, name) < getattr(before, name)
@@ -85,19 +85,19 @@ def _generations(path: Path) -> Iterator[Problem]:
                 "moved",
             )
         ):
-            yield Problem(generations.FILE, f"generation {number:,} has less than the one before")
+            yield Problem(commits.FILE, f"version {number:,} has less than the one before")
         before = g
 
 
 def _broken(store: GrowingStore) -> int | None:
-    """Return the first generation that wrote other logs than there are, see `logs.broken`."""
-    known = generations.all_until(store.path, store.generation.number)
+    """Return the first version that wrote other logs than there are, see `logs.broken`."""
+    known = commits.all_until(store.path, store.commit.number)
     return logs.broken(store.path, known, len(store.fields))
 
 
 def _logs(store: GrowingStore) -> Iterator[Problem]:
-    """Check that every log is there, as long as the generation says, and readable."""
-    g, path = store.generation, store.path
+    """Check that every log is there, as long as the version says, and readable."""
+    g, path = store.commit, store.path
     for name, stop in ((logs.SOURCES, g.sources), (logs.STRINGS, g.strings), (logs.ABOUT, g.about)):
         try:
             for line in logs.read_part(path / name, 0, stop).split(b"\n"):
@@ -188,8 +188,8 @@ def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], le
 
 
 def _counts(store: GrowingStore, table: EpisodeTable, columns: dict[str, IntArray]) -> Iterator[Problem]:
-    """Compare the counts of the generation with the table of the episodes that are kept."""
-    g = store.generation
+    """Compare the counts of the version with the table of the episodes that are kept."""
+    g = store.commit
     ended = {"terminated": TERMINATED, "truncated": TRUNCATED, "cut": CUT}
     found = {
         "kept": len(table),
@@ -202,8 +202,6 @@ def _counts(store: GrowingStore, table: EpisodeTable, columns: dict[str, IntArra
         found["terminated_inside"] = int(columns["num_terminated"].sum()) - found["terminated"]
     for name, count in found.items():
         if getattr(g, name) != count:
-            yield Problem(
-                generations.FILE, f"generation {g.number:,} counts {getattr(g, name):,} {name}, not {count:,}"
-            )
+            yield Problem(commits.FILE, f"version {g.number:,} counts {getattr(g, name):,} {name}, not {count:,}")
     if not np.array_equal(columns["num_transitions"], table.num_transitions):
         yield Problem(logs.EPISODES, "num_transitions does not fit length and end")

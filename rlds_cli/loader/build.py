@@ -92,7 +92,7 @@ def dataset_source(
 ) -> tuple[Draw, DatasetSource]:
     """Make the draw over a dataset, and the source that reads it.
 
-    ``over`` makes the draw, instead of the sampler: from one over another generation of the dataset.
+    ``over`` makes the draw, instead of the sampler: from one over another version of the dataset.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def read(
     both = Transforms([*transforms.elementwise, *later], like=transforms.like)
     per_step, packing = _per_step(both, floats), ""
     fields.centre(name for name in chosen if transforms.first(name) is not None)
-    rests = dataset.generation is None and dataset.encoding == "memmap"  # other rows are read where they are
+    rests = not dataset.store.grows and dataset.encoding == "memmap"  # other rows are read where they are
     if isinstance(window, Transition) and rests and not request.resident and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}

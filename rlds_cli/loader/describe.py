@@ -143,7 +143,7 @@ def _extent(pool: WindowIndex) -> str:
 
 
 def _live(pool: WindowIndex) -> str:
-    return f", live at generation {pool.dataset.generation:,}" if pool.live else ""
+    return f", live at version {pool.dataset.version:,}" if pool.live else ""
 
 
 def _drawn(pool: WindowIndex) -> str:

@@ -177,7 +177,7 @@ class WindowIndex:
     in_mixture : bool
         Whether the sampler draws from other datasets, too: it is that of a mixture, and not of one member.
     live : bool
-        Whether later generations of the dataset follow.
+        Whether later versions of the dataset follow.
     """
 
     dataset: Dataset
@@ -209,7 +209,7 @@ class WindowIndex:
         """Number of each episode among all that were ever recorded, of a dataset that grows."""
         store = self.dataset.store
         assert isinstance(store, GrowingStore)
-        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.generation.first_episode
+        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.commit.first_episode
         return numbers
 
     @cached_property
@@ -233,7 +233,7 @@ class WindowIndex:
     def name(self, episode: IntArray, number: IntArray) -> IntArray:
         """Return the numbers of windows [K] in the column ``window``.
 
-        They count all windows from 0 on. Those of a live loader stay the same in later generations: the number of the
+        They count all windows from 0 on. Those of a live loader stay the same in later versions: the number of the
         episode among all that were ever recorded, times 2**32, plus the window's number within the episode.
         """
         if not self.live:

@@ -1,9 +1,9 @@
-"""Live loaders: new generations of a dataset that grows are taken up between runs of batches.
+"""Live loaders: new versions of a dataset that grows are taken up between runs of batches.
 
-Before every run the loader asks for the generation to draw from. It looks for a new one often enough that data are used
+Before every run the loader asks for the version to draw from. It looks for a new one often enough that data are used
 within about 100 ms, and so seldom that looking and taking up costs at most about a twentieth of the time. The first
-sample that is drawn from a generation goes into a log: sample number i is a function of (seed, epoch, i) and of the
-generation that the log names for i. Whoever has the log and the generations draws the same samples again.
+sample that is drawn from a version goes into a log: sample number i is a function of (seed, epoch, i) and of the
+version that the log names for i. Whoever has the log and the versions draws the same samples again.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
 from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.loader.tensors import host, portable
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 from rlds_cli.ted import IntArray
 
-LOOK = 0.01  # seconds between looks for a new generation
+LOOK = 0.01  # seconds between looks for a new version
 REST = 19  # times as long as taking one up took, none is taken up after it
 FRESH = 0.05  # seconds of batches that are drawn together
-KEY = "generations"  # of the log in a state
-Generations = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
+KEY = "versions"  # of the log in a state
+Versions = tuple[int, ...]  # one number for each dataset that grows: of a loader on one dataset, one
 
 
-class GenerationLog:
-    """The generations that the samples of an epoch were drawn from.
+class VersionLog:
+    """The versions that the samples of an epoch were drawn from.
 
     Parameters
     ----------
     width : int
         How many datasets grow.
     entries : sequence of (int, ...)
-        Number of the first sample, and the generations from there on; ascending.
+        Number of the first sample, and the versions from there on; ascending.
     """
 
     def __init__(self, width: int, entries: Any = ()) -> None:
         self._width = width
         self._first, self._numbers = array("q"), array("q")
-        self._newest: Generations | None = None
+        self._newest: Versions | None = None
         for first, *numbers in np.asarray(entries, np.int64).reshape(-1, 1 + width).tolist():
             self.note(first, tuple(numbers))
 
     @classmethod
-    def read(cls, given: Any, width: int) -> GenerationLog:
+    def read(cls, given: Any, width: int) -> VersionLog:
         """Read a log that was given: pairs of numbers, an array or tensor of them, or a state of a loader.
 
         Raises
@@ -77,28 +77,28 @@ class GenerationLog:
         fits = found.ndim == 2 and found.shape[1] == 1 + width and len(found) and found.dtype.kind in "iu"
         if not fits or found.min() < 0 or (np.diff(found[:, 0]) <= 0).any():
             raise InvalidArgument(
-                f"This is no log of generations, but {_shown(entries)}.",
-                hint=f"live=True; or the log of another run, pairs of sample and generation: {_EXAMPLE}",
+                f"This is no log of versions, but {_shown(entries)}.",
+                hint=f"live=True; or the log of another run, pairs of sample and version: {_EXAMPLE}",
             )
         return cls(width, found)
 
     def __len__(self) -> int:
         return len(self._first)
 
-    def at(self, sample: int) -> Generations | None:
-        """Return the generations that a sample is drawn from; None before the first entry."""
+    def at(self, sample: int) -> Versions | None:
+        """Return the versions that a sample is drawn from; None before the first entry."""
         return self._entry(bisect_right(self._first, sample) - 1)
 
-    def _entry(self, number: int) -> Generations | None:
+    def _entry(self, number: int) -> Versions | None:
         at = number * self._width
         return tuple(self._numbers[at : at + self._width]) if number >= 0 else None
 
-    def last(self) -> Generations:
-        """Return the generations of the last entry; there must be one."""
+    def last(self) -> Versions:
+        """Return the versions of the last entry; there must be one."""
         assert self._newest is not None
         return self._newest
 
-    def between(self, sample: int, stop: int) -> Iterator[tuple[int, Generations]]:
+    def between(self, sample: int, stop: int) -> Iterator[tuple[int, Versions]]:
         """Yield the entries in force from ``sample`` to ``stop``."""
         first = max(0, bisect_right(self._first, sample) - 1)
         for number in range(first, bisect_left(self._first, stop)):
@@ -108,12 +108,12 @@ class GenerationLog:
                 yield self._first[number], found
 
     def end(self, sample: int) -> int | None:
-        """Return the first sample after ``sample`` that is drawn from other generations; None without one."""
+        """Return the first sample after ``sample`` that is drawn from other versions; None without one."""
         number = bisect_right(self._first, sample)
         return self._first[number] if number < len(self._first) else None
 
-    def note(self, sample: int, numbers: Generations) -> None:
-        """Note that samples from ``sample`` on are drawn from other generations than those before, if they are."""
+    def note(self, sample: int, numbers: Versions) -> None:
+        """Note that samples from ``sample`` on are drawn from other versions than those before, if they are."""
         if numbers != self._newest:
             self._first.append(sample)
             self._numbers.extend(numbers)
@@ -132,7 +132,7 @@ class GenerationLog:
         return np.concatenate([np.array(self._first[:count], np.int64)[:, None], numbers], 1)
 
 
-_EXAMPLE = 'live=state, or live=state["generations"]'
+_EXAMPLE = 'live=state, or live=state["versions"]'
 
 
 def _shown(given: Any) -> str:
@@ -144,16 +144,16 @@ class LiveData(Protocol):
     """The data of a live loader: one dataset, or several of which some grow."""
 
     @property
-    def generations(self) -> Generations:
-        """Numbers of the generations that are taken up."""
+    def versions(self) -> Versions:
+        """Numbers of the versions that are taken up."""
         ...
 
-    def newest(self) -> Generations:
-        """Look for the newest generations: cheap, nothing is opened."""
+    def newest(self) -> Versions:
+        """Look for the newest versions: cheap, nothing is opened."""
         ...
 
-    def take_up(self, wanted: Generations) -> BatchSource:
-        """Return the source over these generations. Sources before it stay as they are.
+    def take_up(self, wanted: Versions) -> BatchSource:
+        """Return the source over these versions. Sources before it stay as they are.
 
         Raises
         ------
@@ -169,8 +169,8 @@ class LiveData(Protocol):
         """True if draws depend on what training reports."""
         ...
 
-    def at(self, wanted: Generations) -> BatchSource:
-        """Return the source that reads what was drawn from these generations; nothing is taken up.
+    def at(self, wanted: Versions) -> BatchSource:
+        """Return the source that reads what was drawn from these versions; nothing is taken up.
 
         Raises
         ------
@@ -183,24 +183,24 @@ class LiveData(Protocol):
         """Return the first sample from ``position`` on that is not drawn yet."""
         ...
 
-    def version_id(self, wanted: Generations) -> str:
-        """Return the version of these generations, also where they were freed; see `Store.version_id`.
+    def version_id(self, wanted: Versions) -> str:
+        """Return the version id of these versions, also where they were freed; see `Store.version_id`.
 
         Raises
         ------
         DatasetNotFound
-            There are no such generations.
+            There are no such versions.
         """
         ...
 
 
 class LiveDataset:
-    """One dataset that grows, see `LiveData`; at the generation ``first`` to begin with, or as it is given.
+    """One dataset that grows, see `LiveData`; at the version ``first`` to begin with, or as it is given.
 
     Attributes
     ----------
     dataset : Dataset
-        The dataset at the generation that was taken up last.
+        The dataset at the version that was taken up last.
     source : DatasetSource
     draw : Draw
     """
@@ -211,43 +211,43 @@ class LiveDataset:
         request: Request,
         transforms: Transforms,
         arrays: ArrayBackend,
-        first: Generations | None = None,
+        first: Versions | None = None,
     ) -> None:
         check(dataset, request)
         self._request, self._transforms, self._arrays = request, transforms, arrays
         self.dataset = dataset
         self.draw: Draw
-        self.draw, self.source = self._made(first or self.generations, None)
+        self.draw, self.source = self._made(first or self.versions, None)
         self.dataset = self.source.locator.pool.dataset
 
     @property
-    def generations(self) -> Generations:
-        """The number of the generation that is taken up, see `LiveData`."""
-        return (self._store.generation.number,)
+    def versions(self) -> Versions:
+        """The number of the version that is taken up, see `LiveData`."""
+        return (self._store.commit.number,)
 
     @property
     def _store(self) -> GrowingStore:
         assert isinstance(self.dataset.store, GrowingStore)
         return self.dataset.store
 
-    def newest(self) -> Generations:
-        """Look for the newest generation, see `LiveData`."""
-        return (generations.last(self._store.path).number,)
+    def newest(self) -> Versions:
+        """Look for the newest version, see `LiveData`."""
+        return (commits.last(self._store.path).number,)
 
-    def take_up(self, wanted: Generations) -> DatasetSource:
-        """Return the source over a generation, see `LiveData`."""
+    def take_up(self, wanted: Versions) -> DatasetSource:
+        """Return the source over a version, see `LiveData`."""
         draw = self.draw
         self.draw, self.source = self._made(wanted, draw.take_up if isinstance(draw, StatefulDraw) else None)
         self.dataset = self.source.locator.pool.dataset
         return self.source
 
-    def at(self, wanted: Generations) -> DatasetSource:
-        """Return the source that reads what was drawn from a generation, see `LiveData`."""
+    def at(self, wanted: Versions) -> DatasetSource:
+        """Return the source that reads what was drawn from a version, see `LiveData`."""
         assert isinstance(self.draw, StatefulDraw)
         return self._made(wanted, self.draw.over)[1]
 
-    def _made(self, wanted: Generations, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
-        same = wanted == self.generations
+    def _made(self, wanted: Versions, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
+        same = wanted == self.versions
         dataset = self.dataset if same else Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
         return build.dataset_source(dataset, self._request, self._transforms, self._arrays, over)
 
@@ -260,9 +260,9 @@ class LiveDataset:
         """Return the first sample that is not drawn yet, see `LiveData`."""
         return self.draw.frontier(*position) if isinstance(self.draw, StatefulDraw) else position.sample
 
-    def version_id(self, wanted: Generations) -> str:
-        """Return the version of a generation, see `LiveData`."""
-        return generations.at(self._store.path, *wanted).version_id
+    def version_id(self, wanted: Versions) -> str:
+        """Return the version id of a version, see `LiveData`."""
+        return commits.at(self._store.path, *wanted).version_id
 
 
 def check(dataset: Dataset, request: Request) -> None:
@@ -273,13 +273,13 @@ def check(dataset: Dataset, request: Request) -> None:
     InvalidArgument
     """
     sampler = type(request.sampler).__name__
-    if dataset.generation is None:
+    if not dataset.store.grows:
         raise InvalidArgument(
             f"live=True: {dataset.id} does not grow.", hint="live=False; rlds_cli.writer(...) makes datasets that grow"
         )
     if blocks_of(dataset) is not None:
         raise InvalidArgument(
-            f"live=True on {dataset.id}, a dataset at an address: nobody looks there for new generations.",
+            f"live=True on {dataset.id}, a dataset at an address: nobody looks there for new versions.",
             hint="live=False; open it again for what was pushed since",
         )
     if dataset.is_selection:
@@ -302,25 +302,25 @@ def check(dataset: Dataset, request: Request) -> None:
 
 
 class Live:
-    """The generations of one loader: takes them up, notes them, and keeps the readers of runs to come.
+    """The versions of one loader: takes them up, notes them, and keeps the readers of runs to come.
 
     Parameters
     ----------
     data : LiveData
     reader : BatchReader
-        The reader of the generations that ``data`` are at.
+        The reader of the versions that ``data`` are at.
     ahead : int
         Runs that are read ahead.
-    replayed : GenerationLog, optional
+    replayed : VersionLog, optional
         The log of another run, which decides instead of the time.
     agreement : Agreement, optional
         That of several ranks.
 
     Attributes
     ----------
-    log : GenerationLog
+    log : VersionLog
     reader : BatchReader
-        Of the generations that are taken up.
+        Of the versions that are taken up.
     """
 
     def __init__(
@@ -329,21 +329,21 @@ class Live:
         reader: BatchReader,
         *,
         ahead: int,
-        replayed: GenerationLog | None = None,
+        replayed: VersionLog | None = None,
         agreement: Agreement | None = None,
     ) -> None:
         self._data, self.reader, self._replayed, self._agreement = data, reader, replayed, agreement
-        self._width = len(data.generations)
-        self.log = GenerationLog(self._width)
+        self._width = len(data.versions)
+        self.log = VersionLog(self._width)
         self._readers: deque[tuple[int, BatchReader]] = deque()  # first sample, ascending
         self._epoch, self._pace = 0, _Pace(FRESH / (1 + ahead))
-        self._useless: Generations = ()  # generations without a window
+        self._useless: Versions = ()  # versions without a window
         self._batch_size = self._mine = self._most = 1
 
     # -- runs
 
     def begin(self, position: Position, batch_size: int, mine: int) -> None:
-        """Go to ``position``: samples that are not drawn yet are of the generations to come.
+        """Go to ``position``: samples that are not drawn yet are of the versions to come.
 
         Batches are of ``batch_size`` samples, of which ``mine`` are this rank's.
         """
@@ -364,7 +364,7 @@ class Live:
         drawn, most = self._data.frontier(position), self._most
         if self._replayed is not None:
             most = min(most, self._until(drawn, position))
-            self._take_up(self._replayed.at(drawn) or self._data.generations)
+            self._take_up(self._replayed.at(drawn) or self._data.versions)
         elif self._agreement is not None and not self._agreement.leads:
             wanted, most = self._agreement.follow()
             self._take_up(wanted)
@@ -374,16 +374,16 @@ class Live:
             if self._pace.due:
                 self._pace.took(self._look)
             if self._agreement is not None:
-                self._agreement.decide(self._data.generations, most, self.reader)
-        self.log.note(drawn, self._data.generations)
+                self._agreement.decide(self._data.versions, most, self.reader)
+        self.log.note(drawn, self._data.versions)
         if not self._readers or self._readers[-1][1] is not self.reader:
             self._readers.append((drawn, self.reader))
         return most
 
     def _look(self) -> bool:
-        """Take up the newest generations; return whether there were any."""
+        """Take up the newest versions; return whether there were any."""
         newest = self._data.newest()
-        if newest in (self._data.generations, self._useless):
+        if newest in (self._data.versions, self._useless):
             return False
         try:
             self._take_up(newest)
@@ -393,8 +393,8 @@ class Live:
             pass
         return True
 
-    def _take_up(self, wanted: Generations) -> None:
-        if wanted != self._data.generations:
+    def _take_up(self, wanted: Versions) -> None:
+        if wanted != self._data.versions:
             self.reader = self.reader.over(self._data.take_up(wanted))
             self._most = self.reader.batches_at_once(self._mine)
 
@@ -407,14 +407,14 @@ class Live:
         batches, beyond = divmod(end - position.sample, self._batch_size)
         if beyond:
             raise WrongState(
-                f"The log takes up generation {', '.join(map(str, self._replayed.at(end) or ()))} at sample {end:,},"
+                f"The log takes up version {', '.join(map(str, self._replayed.at(end) or ()))} at sample {end:,},"
                 f" within a batch of {self._batch_size:,}.",
                 hint="the batch size of the run that the log is of",
             )
         return batches
 
     def reader_of(self, run: SampleRun) -> BatchReader:
-        """Return the reader of the generation that a run is drawn from; later runs are not of older ones."""
+        """Return the reader of the version that a run is drawn from; later runs are not of older ones."""
         while len(self._readers) > 1 and self._readers[1][0] <= run.first:
             self._readers.popleft()
         return self._readers[0][1]
@@ -425,20 +425,20 @@ class Live:
         """Return the log of all that was drawn when the samples before ``position`` were given out."""
         found = self.log.upto(max(0, self._data.frontier(position) - 1))
         if position.epoch != self._epoch or not len(found):
-            found = np.array([[position.sample, *self._data.generations]])
+            found = np.array([[position.sample, *self._data.versions]])
         return {KEY: portable(found)}
 
     def load(self, state: Mapping[str, Any], position: Position) -> None:
         """Take over the log of a `state`.
 
-        Samples from ``position`` on are drawn from the newest generation, or from that of the log that is replayed;
+        Samples from ``position`` on are drawn from the newest version, or from that of the log that is replayed;
         what was drawn ahead is read from its own. A draw that learns, which must be loaded before, goes on from the
-        generation that it was at, or from the newest one if that was freed.
+        version that it was at, or from the newest one if that was freed.
 
         Raises
         ------
         WrongState
-            It is no state of a live loader, or generations that are needed were freed.
+            It is no state of a live loader, or versions that are needed were freed.
         """
         self.log, self._epoch = _log_of(state, self._width), position.epoch
         self._readers.clear()
@@ -453,7 +453,7 @@ class Live:
                 f"batches of this state were drawn ahead: {e.message}", hint="Prioritized(lag=0)"
             ) from None
 
-    def _taken_up(self, wanted: Generations) -> BatchSource:
+    def _taken_up(self, wanted: Versions) -> BatchSource:
         try:
             return self._data.take_up(wanted)
         except DatasetNotFound:
@@ -461,18 +461,18 @@ class Live:
                 raise
             return self._data.take_up(self._data.newest())
 
-    def last(self, position: Position) -> Generations:
-        """Return the generations of the last sample before ``position``."""
+    def last(self, position: Position) -> Versions:
+        """Return the versions of the last sample before ``position``."""
         found = self.log.at(max(0, position.sample - 1)) if position.epoch == self._epoch else None
-        return found or self._data.generations
+        return found or self._data.versions
 
     def version_id(self, state: Mapping[str, Any]) -> str:
-        """Return the version that a state should have: of the last generations of its log.
+        """Return the version that a state should have: of the last versions of its log.
 
         Raises
         ------
         WrongState
-            It is no state of a live loader, or of generations that are not there.
+            It is no state of a live loader, or of versions that are not there.
         """
         log = _log_of(state, self._width)
         try:
@@ -481,22 +481,22 @@ class Live:
             raise WrongState(f"this state is of another dataset: {e.message}", hint="the same dataset") from None
 
 
-def _log_of(state: Mapping[str, Any], width: int) -> GenerationLog:
+def _log_of(state: Mapping[str, Any], width: int) -> VersionLog:
     check_type(state)
     if KEY not in state:
-        raise WrongState("this state is not of a live loader: it has no log of generations.", hint="live=False")
+        raise WrongState("this state is not of a live loader: it has no log of versions.", hint="live=False")
     try:
-        return GenerationLog.read(state, width)
+        return VersionLog.read(state, width)
     except InvalidArgument as e:
         raise WrongState(e.message) from None
 
 
 class Agreement:
-    """Ranks that draw from the same generations: one decides about every run, and the others do as it did.
+    """Ranks that draw from the same versions: one decides about every run, and the others do as it did.
 
     Decisions go through the key-value store by which ``torch.distributed`` found the ranks. That is no collective:
     nothing waits for a device, and the order of the training's own collectives does not matter. The rank that decides
-    keeps the generations of its last runs open until all others have come to them.
+    keeps the versions of its last runs open until all others have come to them.
     """
 
     def __init__(self, number: int) -> None:
@@ -509,7 +509,7 @@ class Agreement:
         self._kept: deque[tuple[int, Any]] = deque()  # run and reader
 
     @classmethod
-    def of(cls, ranks: Ranks, replayed: GenerationLog | None) -> Agreement | None:
+    def of(cls, ranks: Ranks, replayed: VersionLog | None) -> Agreement | None:
         """Return the agreement of several ranks; None for one, and where a log decides.
 
         Raises
@@ -521,7 +521,7 @@ class Agreement:
             return None
         if distributed() is None:
             raise InvalidArgument(
-                f"live=True on {ranks}: ranks must draw from the same generations, and cannot agree on them.",
+                f"live=True on {ranks}: ranks must draw from the same versions, and cannot agree on them.",
                 hint="torch.distributed.init_process_group(...) first; or live= the log of another run",
             )
         return cls(next(_AGREEMENTS))
@@ -531,12 +531,12 @@ class Agreement:
         """True on the rank that decides."""
         return self._rank == 0
 
-    def lead(self, generations: Generations) -> None:
-        """Tell the others which generations all ranks begin with; none of them if this rank gave up."""
-        self._store.set("first", " ".join(map(str, generations)))
+    def lead(self, versions: Versions) -> None:
+        """Tell the others which versions all ranks begin with; none of them if this rank gave up."""
+        self._store.set("first", " ".join(map(str, versions)))
 
-    def first(self, wait: float) -> Generations:
-        """Return the generations that the rank that decides begins with, for which it may wait so many seconds.
+    def first(self, wait: float) -> Versions:
+        """Return the versions that the rank that decides begins with, for which it may wait so many seconds.
 
         Raises
         ------
@@ -553,9 +553,9 @@ class Agreement:
         self._pass, self._run = self._pass + 1, 0
         self._kept.clear()
 
-    def decide(self, generations: Generations, most: int, reader: Any) -> None:
-        """Tell the others from which generations to draw the next run, and how many batches it has at most."""
-        self._store.set(f"{self._pass}/{self._run}", " ".join(map(str, (most, *generations))))
+    def decide(self, versions: Versions, most: int, reader: Any) -> None:
+        """Tell the others from which versions to draw the next run, and how many batches it has at most."""
+        self._store.set(f"{self._pass}/{self._run}", " ".join(map(str, (most, *versions))))
         self._kept.append((self._run, reader))
         self._run += 1
         block = self._run // _TOGETHER - 2
@@ -568,13 +568,13 @@ class Agreement:
             while self._kept[0][0] < runs.stop:
                 self._kept.popleft()
 
-    def follow(self) -> tuple[Generations, int]:
-        """Wait for the decision about the next run, and return it: generations, and how many batches at most."""
-        most, *generations = map(int, self._store.get(f"{self._pass}/{self._run}").split())
+    def follow(self) -> tuple[Versions, int]:
+        """Wait for the decision about the next run, and return it: versions, and how many batches at most."""
+        most, *versions = map(int, self._store.get(f"{self._pass}/{self._run}").split())
         self._run += 1
         if self._run % _TOGETHER == 0:
             self._store.set(f"{self._pass}/read/{self._run // _TOGETHER - 1}/{self._rank}", "")
-        return tuple(generations), most
+        return tuple(versions), most
 
 
 _PATIENCE, _LONGEST = 300.0, 1e9  # seconds that ranks may be apart when they make a loader; and a time without end
@@ -583,7 +583,7 @@ _AGREEMENTS = itertools.count()  # live loaders are made in the same order on al
 
 
 class _Pace:
-    """The times at which a loader looks for new generations, and the length of its runs."""
+    """The times at which a loader looks for new versions, and the length of its runs."""
 
     def __init__(self, fresh: float) -> None:
         self._fresh, self._next = fresh, 0.0

@@ -18,7 +18,7 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
-from rlds_cli.loader.live import Agreement, GenerationLog, Generations, Live, LiveDataset
+from rlds_cli.loader.live import Agreement, Live, LiveDataset, VersionLog, Versions
 from rlds_cli.loader.mixture.live import LiveMixture
 from rlds_cli.loader.mixture.live import growing as grown
 from rlds_cli.loader.mixture.mixture import Mixture
@@ -93,9 +93,9 @@ class Loader:
         The limit for a compressed dataset when it is decoded: ``"8GiB"``, bytes, or None for a quarter of the memory of
         the cgroup or the machine. ``"device"`` copies all array columns to ``device`` once, and gathers batches there.
     live : bool, or the log of another run
-        Take up new generations of a dataset that grows between batches: sample number i is a function of
-        (seed, epoch, i) and of the generation that it is drawn from. The log of generations is part of `state_dict`; a
-        state, or its ``"generations"``, instead of True draws from these generations again, sample for sample.
+        Take up new versions of a dataset that grows between batches: sample number i is a function of
+        (seed, epoch, i) and of the version that it is drawn from. The log of versions is part of `state_dict`; a
+        state, or its ``"versions"``, instead of True draws from these versions again, sample for sample.
     wait : float, optional
         Of ``live=True``: wait so many seconds until there is something to draw, and ``min_steps``. Without it nothing
         to draw is an error at once.
@@ -179,12 +179,12 @@ class Loader:
         allowed = None if resident else memory
         request = build.Request(window, sampler, anchors, fields, extra, allowed, resident, is_live)
         patience = Wait.of(wait, min_steps, live)
-        log: GenerationLog | None = None
+        log: VersionLog | None = None
         agreement: Agreement | None = None
-        first: Generations | None = None
+        first: Versions | None = None
         if is_live:
             width = len(grown(opened)) if isinstance(opened, Mixture) else 1
-            log = None if live is True else GenerationLog.read(live, width)
+            log = None if live is True else VersionLog.read(live, width)
             agreement = Agreement.of(self.ranks, log)
             first = log.at(0) if log is not None else None
             if agreement is not None and not agreement.leads:
@@ -216,7 +216,7 @@ class Loader:
                 agreement.lead(())
             raise
         if agreement is not None and agreement.leads and growing is not None:
-            agreement.lead(growing.generations)
+            agreement.lead(growing.versions)
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
         self._reader = BatchReader(source, self.ranks, transforms, made)
@@ -247,7 +247,7 @@ class Loader:
 
     @property
     def reader(self) -> BatchReader:
-        """The reader of batches: of a live loader, that of the generation taken up last."""
+        """The reader of batches: of a live loader, that of the version taken up last."""
         return self._reader if self._live is None else self._live.reader
 
     @property
@@ -259,7 +259,7 @@ class Loader:
 
     @property
     def dataset(self) -> Dataset | Mixture:
-        """The dataset, or the mixture; of a live loader, the dataset at the generation taken up last."""
+        """The dataset, or the mixture; of a live loader, the dataset at the version taken up last."""
         source = self.source
         return source.mixture if isinstance(source, MixtureSource) else source.locator.pool.dataset
 
@@ -278,8 +278,8 @@ class Loader:
         return source.locator.draw if isinstance(source.locator.draw, StatefulDraw) else None
 
     @property
-    def generation(self) -> int | dict[str, int] | None:
-        """Number of the generation that the last batch was drawn from; None where the dataset does not grow.
+    def version(self) -> int | dict[str, int]:
+        """Number of the version that the last batch was drawn from.
 
         Of a mixture, a dict with the numbers of the members that grow.
         """
@@ -288,7 +288,7 @@ class Loader:
         if isinstance(dataset, Mixture):
             there = grown(dataset)
             return there if last is None else dict(zip(there, last, strict=True))
-        return dataset.generation if last is None else last[0]
+        return dataset.version if last is None else last[0]
 
     def _gathers_ahead(self, prefetch: int | None) -> int:
         usual = self.reader.depth(self._size)
@@ -337,7 +337,7 @@ class Loader:
             )
         if self._live is not None:
             raise InvalidArgument(
-                "A live loader in a DataLoader worker: each worker would take up generations at a time of its own.",
+                "A live loader in a DataLoader worker: each worker would take up versions at a time of its own.",
                 hint="num_workers=0, or prefetch= threads",
             )
         if self.reader.arrays.ships:
@@ -411,7 +411,7 @@ class Loader:
         if replays and isinstance(self.source, MixtureSource) and position > self._position:
             raise InvalidArgument(
                 f"A mixture that replays a log goes on from sample {self._position.sample:,} batch by batch: how many"
-                " samples each member gave depends on the generations on the way.",
+                " samples each member gave depends on the versions on the way.",
                 hint="load_state_dict(state) goes to the position of a state",
             )
         self._move(position)
@@ -467,7 +467,7 @@ class Loader:
         return state.save(self._identity(held), position) | held
 
     def _identity(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what decides the order of samples; of a live loader at the last generation of the log in ``held``."""
+        """Return what decides the order of samples; of a live loader at the last version of the log in ``held``."""
         mine = state.identity(
             self.dataset,
             sampler=self.sampler,
@@ -581,7 +581,7 @@ class Loader:
     def __repr__(self) -> str:
         steps = "" if self.steps is None else f", steps={self.steps}"
         dataset = self.dataset if isinstance(self.dataset, Mixture) else self.dataset.id
-        live = "" if self._live is None else f"; live at generation {self.generation}"
+        live = "" if self._live is None else f"; live at version {self.version}"
         return (
             f"Loader({dataset!r}, {self.batch_size}, window={self.window}, sampler={self.sampler}{steps},"
             f" seed={self.seed}; {self.ranks}{live})"

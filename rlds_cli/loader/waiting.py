@@ -11,9 +11,9 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
-_LOOK = 0.01  # seconds between looks for a new generation
+_LOOK = 0.01  # seconds between looks for a new version
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ class Wait:
         return cls(float(seconds or 0), 0 if steps is None else integer("min_steps", steps, 1))
 
     def first(self, dataset: Dataset | Mixture, make: Callable[[Dataset | Mixture], T]) -> T:
-        """Return what ``make`` makes of a dataset, or of later generations of it, as soon as it can.
+        """Return what ``make`` makes of a dataset, or of later versions of it, as soon as it can.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Wait:
                     there = " and ".join(f"{d.id} has {d.num_steps:,} steps" for d in found)
                     late = f" after {self.seconds:g} s" if self.seconds else ""
                     raise EmptyWindow(f"{why} Now{late} {there}.", hint="wait=SECONDS, while a writer adds episodes")
-                if any(generations.last(d.path).number != d.generation for d in found):
+                if any(commits.last(d.path).number != d.version for d in found):
                     break
                 time.sleep(_LOOK)
             dataset = _newest(dataset)
@@ -86,7 +86,7 @@ class Wait:
 def _growing(dataset: Dataset | Mixture) -> list[Dataset]:
     """Return the datasets that grow."""
     members = [m.dataset for m in dataset.parts.values()] if isinstance(dataset, Mixture) else [dataset]
-    return [d for d in members if isinstance(d, Dataset) and d.generation is not None]
+    return [d for d in members if isinstance(d, Dataset) and d.store.grows]
 
 
 def _newest(dataset: Dataset | Mixture) -> Dataset | Mixture:
@@ -95,6 +95,6 @@ def _newest(dataset: Dataset | Mixture) -> Dataset | Mixture:
     grown = {
         name: replace(m, dataset=m.dataset.refresh())
         for name, m in dataset.parts.items()
-        if isinstance(m.dataset, Dataset) and m.dataset.generation is not None
+        if isinstance(m.dataset, Dataset) and m.dataset.store.grows
     }
     return replace(dataset, members={**dataset.members, **grown})

@@ -1,4 +1,4 @@
-"""Compact or clear a dataset that grows, and free the rows of its old generations."""
+"""Compact or clear a dataset that grows, and free the rows of its old versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.home import locate, usage
 from rlds_cli.settings import StrPath
-from rlds_cli.store import generations, manifest
+from rlds_cli.store import commits, manifest
 from rlds_cli.store.arrays import row_bytes
 from rlds_cli.store.opening import field_of
 from rlds_cli.ted import lay_out
@@ -28,12 +28,12 @@ class Compacted:
     """A dataset that was compacted.
 
     ``changed`` is False if its episodes lay end to end already. ``waiting`` episodes are not freed yet, since readers
-    hold a generation that has them: ``rlds gc`` frees them later.
+    hold a version that has them: ``rlds gc`` frees them later.
     """
 
     id: str
     path: Path
-    generation: int
+    version: int
     fingerprint: str
     changed: bool
     waiting: int
@@ -44,7 +44,7 @@ class Compacted:
 def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """Rewrite a dataset that grows, so that its episodes lie end to end and the others take no space.
 
-    Contents, order and fingerprint stay. Readers go on with the generation that they hold. The episodes are written
+    Contents, order and fingerprint stay. Readers go on with the version that they hold. The episodes are written
     once more before the old rows are freed.
 
     Raises
@@ -62,7 +62,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
         raise RldsError(f"{id} does not grow: its episodes lie end to end.", hint="rlds convert changes its encoding")
     before = usage.size_on_disk(path)
     with _writing(path, shared=False) as opened:
-        old = opened.generation
+        old = opened.newest
         if old.kept < old.episodes - old.first_episode:
             width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, opened.schema))
             disk.check_space((old.steps + old.kept) * width, path)
@@ -80,7 +80,7 @@ class Cleared:
 
     id: str
     path: Path
-    generation: int
+    version: int
     left: int
     kept: int
     dry_run: bool = False
@@ -89,7 +89,7 @@ class Cleared:
 def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache_dir: StrPath | None = None) -> Cleared:
     """Let all episodes of a dataset that grows leave; its id, its fields and what it keeps stay.
 
-    Who reads an older generation reads on. The rows are freed when nobody does.
+    Who reads an older version reads on. The rows are freed when nobody does.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     if not is_growing(path):
         raise RldsError(f"{id} does not grow: its episodes cannot leave.", hint=f"rlds rm {id}")
     if dry_run:
-        g = generations.last(path)
+        g = commits.last(path)
         e = logs.read_episodes(path, g.first_episode, g.episodes)
         there = np.ones(len(e), bool)
         gone = logs.read_departed(path, g.departed, episodes=g.episodes) - g.first_episode
@@ -122,17 +122,17 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         stays = 0 if protected else int((there & e["protected"]).sum())
         return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
     with _writing(path, shared=False) as opened:
-        before = opened.generation
+        before = opened.newest
         if before.kept:
             opened.commit(lay_out(opened.schema, []), cleared="all" if protected else "unprotected")
-        g = opened.generation
+        g = opened.newest
     return Cleared(id, path, g.number, before.kept - g.kept, g.kept)
 
 
 def unfreed(path: Path) -> tuple[int, int]:
     """Return the bytes of rows of episodes that left: those that can be freed now, and those that readers hold."""
-    g = generations.last(path)
-    held = generations.at(path, logs.oldest_held(path, g.number))
+    g = commits.last(path)
+    held = commits.at(path, logs.oldest_held(path, g.number))
     waiting = logs.read_departed(path, g.departed, min(logs.freed(path)[1], g.departed))
     if not len(waiting):
         return 0, 0

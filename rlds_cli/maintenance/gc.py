@@ -1,4 +1,4 @@
-"""Collect garbage in a home: packed rows, interrupted work, rows of old generations, and archives.
+"""Collect garbage in a home: packed rows, interrupted work, rows of old versions, and archives.
 
 Archives are garbage if they can be downloaded again.
 """
@@ -26,12 +26,12 @@ from rlds_cli.home.usage import freed_by
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import generations, publishing
+from rlds_cli.store import commits, publishing
 
-Kind = Literal["packed", "partial", "archive", "generations", "remote"]
+Kind = Literal["packed", "partial", "archive", "versions", "remote"]
 _PART = ".part"
 _BUSY = "locked by another process"
-_HELD = "a process reads an older generation"
+_HELD = "a process reads an older version"
 _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
@@ -71,7 +71,7 @@ def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | N
     """List the garbage in the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them. Rows of episodes that left a dataset that grows are freed
-    where no reader holds a generation with them. Interrupted work is removed, with its finished parts, unless a
+    where no reader holds a version with them. Interrupted work is removed, with its finished parts, unless a
     process holds its lock. An archive is removed if it can be downloaded again and its dataset, if it is here, was made
     of exactly these files. Links, files of other users and files that rlds has not made stay.
 
@@ -88,7 +88,7 @@ def plan(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | N
         The home is not writable, so that locks cannot be taken.
     """
     home = Home(settings.read(cache_dir).home)
-    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home), *_generations(home)]
+    found = [*_links(home), *_packed(home), *_partial(home), *_parts(home), *_aside(home), *_versions(home)]
     if archives:
         found += _archives(home)
     if remote:
@@ -122,9 +122,9 @@ def _collection(home: Home, found: Sequence[Garbage]) -> Collection:
 
 
 def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
-    """Return garbage with the bytes that become free; those of generations are known."""
-    freed = iter(freed_by([g.path for g in found if g.kind != "generations"]))
-    return tuple(g if g.kind == "generations" else replace(g, bytes=next(freed)) for g in found)
+    """Return garbage with the bytes that become free; those of versions are known."""
+    freed = iter(freed_by([g.path for g in found if g.kind != "versions"]))
+    return tuple(g if g.kind == "versions" else replace(g, bytes=next(freed)) for g in found)
 
 
 # -- candidates
@@ -178,10 +178,10 @@ def _aside(home: Home) -> Iterator[Garbage]:
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
 
 
-def _generations(home: Home) -> Iterator[Garbage]:
+def _versions(home: Home) -> Iterator[Garbage]:
     """Yield rows of episodes that left datasets that grow."""
     for id, directory in home.datasets():
-        if not (directory / generations.FILE).exists() or _led_away(home, directory):
+        if not (directory / commits.FILE).exists() or _led_away(home, directory):
             continue
         from rlds_cli.maintenance import compacting  # slow to import
 
@@ -191,7 +191,7 @@ def _generations(home: Home) -> Iterator[Garbage]:
         except RldsError:
             continue  # rlds verify names the damage
         if free or held:
-            yield Garbage("generations", directory, free or held, str(id), "" if free else _HELD)
+            yield Garbage("versions", directory, free or held, str(id), "" if free else _HELD)
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
@@ -255,8 +255,8 @@ def _busy(home: Home, g: Garbage) -> str:
 
 def _locks(home: Home, g: Garbage) -> list[Path]:
     """Return the locks held by the process that writes this item."""
-    if g.kind in ("packed", "generations", "remote"):
-        return []  # a process that has mapped a file keeps its content; generations have locks of their own
+    if g.kind in ("packed", "versions", "remote"):
+        return []  # a process that has mapped a file keeps its content; versions have locks of their own
     locks = []
     if g.path.parent == home.root / "packed":
         locks.append(home.packed_lock(g.path.name.removeprefix(".")))
@@ -297,7 +297,7 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
         return "already removed"
     if why := _led_away(home, g.path.parent) or _foreign(g.path, lambda mode: True):
         return why
-    if g.kind == "generations":
+    if g.kind == "versions":
         return _free_rows(g.path)
     if g.kind == "remote":
         from rlds_cli.remote import presence

@@ -53,7 +53,7 @@ class Locked:
     made_by: Sequence[Mapping[str, Any]] = ()
     reproducible: bool = True
     why: str = ""  # why it is not reproducible
-    generation: int | None = None  # of a dataset that grows
+    version: int | None = None  # of a dataset that grows
     address: str | None = None  # where it was pushed to, or came from
 
 
@@ -76,10 +76,10 @@ def datasets(content: Any) -> tuple[Locked, ...]:
         The file has a later version.
     """
     top = _Value(content, "")
-    version = top.member("rlds_lock").integer()
-    if version > VERSION:
+    number = top.member("rlds_lock").integer()
+    if number > VERSION:
         raise LaterVersion
-    if version < 1:
+    if number < 1:
         raise top.member("rlds_lock").wrong("a version")
     found: dict[str, Locked] = {}
     seen: set[str] = set()  # ids in lower case, as some file systems compare them
@@ -207,7 +207,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
     if steps:
         _check_chain(steps, id, before)
     _check_options(value.member("options"), str(id.base))
-    reproducible, why, generation = (value.optional(name) for name in ("reproducible", "why", "generation"))
+    reproducible, why, version = (value.optional(name) for name in ("reproducible", "why", "version"))
     address = value.optional("address")
     return Locked(
         id=str(id),
@@ -218,7 +218,7 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         made_by=tuple(step.value for step in steps),
         reproducible=reproducible is None or reproducible.flag(),
         why=why.text() if why else "",
-        generation=generation.integer() if generation else None,
+        version=version.integer() if version else None,
         address=_store_address(address) if address else None,
     )
 

@@ -8,7 +8,7 @@ A lock file is JSON::
         "options": {...},                                               options of the conversion
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
         "reproducible": false, "why": ...,                              if no other machine can make it again
-        "generation": ..., "address": ...}]}                            of one that grows; of one at an address
+        "version": ..., "address": ...}]}                            of one that grows; of one at an address
 
 Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
 would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
@@ -40,7 +40,7 @@ from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.generations import Generation
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
@@ -88,15 +88,15 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     )
 
 
-def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, generation: int | None = None) -> None:
-    store = open_store(path, generation=generation)
+def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, version: int | None = None) -> None:
+    store = open_store(path, version=version)
     m = store.manifest
     if m.id in found:
         return
-    address = _address(path, m, store.generation if isinstance(store, GrowingStore) else None)
+    address = _address(path, m, store.commit if isinstance(store, GrowingStore) else None)
     if isinstance(store, GrowingStore):
         why = "" if address else "it grows: its episodes were recorded or appended where it is"
-        held = store.generation.number
+        held = store.commit.number
         found[m.id] = Locked(m.id, store.fingerprint(), {}, (), {}, (), not why, why, held, address)
         return
     made_by = _own_steps(m)
@@ -104,8 +104,8 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
         found[m.id] = Locked(m.id, m.fingerprint, {f.name: f.digest for f in m.fields}, (), {}, address=address)
         return
     if made_by:
-        source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("generation")
-        _lock(source, found, cache_dir, generation=number)
+        source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("version")
+        _lock(source, found, cache_dir, version=number)
     digests = {f.name: f.digest for f in m.fields}
     if m.reader == merging.READER:
         why = "it was merged of other datasets, which rlds merge does again"
@@ -117,9 +117,9 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ge
     found[m.id] = Locked(m.id, m.fingerprint, digests, files, options, made_by, not why, why, None, address)
 
 
-def _address(path: Path, m: Manifest, generation: Generation | None) -> str | None:
+def _address(path: Path, m: Manifest, commit: Commit | None) -> str | None:
     """Return the address that a dataset is at with this content, if it may be fetched from there under its id."""
-    origin = origins.of_dataset(path, generation)
+    origin = origins.of_dataset(path, commit)
     return origin.address if origin is not None and _may_be_pulled(m.id) else None
 
 
@@ -131,7 +131,7 @@ def _may_be_pulled(id: str) -> bool:
 def _written(d: Locked) -> dict[str, Any]:
     """Return a dataset as JSON; reproducible ones have no mark."""
     unmarked = {"reproducible", "why"} if d.reproducible else set()
-    unmarked |= {name for name in ("generation", "address") if getattr(d, name) is None}
+    unmarked |= {name for name in ("version", "address") if getattr(d, name) is None}
     return {name: value for name, value in asdict(d).items() if name not in unmarked}
 
 
@@ -342,17 +342,17 @@ def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locke
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset if it is here with the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if path is None or is_growing(path) != (d.generation is not None):
+    if path is None or is_growing(path) != (d.version is not None):
         return None
-    if d.generation is not None:
-        return path if _fingerprint_at(path, d.generation) == d.fingerprint else None
+    if d.version is not None:
+        return path if _fingerprint_at(path, d.version) == d.fingerprint else None
     return path if manifest.read(path).fingerprint == d.fingerprint else None
 
 
-def _fingerprint_at(path: Path, generation: int) -> str | None:
-    """Return the fingerprint of a generation that is there; None for another one."""
+def _fingerprint_at(path: Path, version: int) -> str | None:
+    """Return the fingerprint of a version that is there; None for another one."""
     try:
-        return open_store(path, generation=generation, check=False).fingerprint()
+        return open_store(path, version=version, check=False).fingerprint()
     except DatasetNotFound:
         return None
 
@@ -361,9 +361,9 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if d.generation is not None and other is not None and d.address is None:
-        raise _other_generation(d, other)
-    if d.generation is None and other is not None and not force:
+    if d.version is not None and other is not None and d.address is None:
+        raise _other_version(d, other)
+    if d.version is None and other is not None and not force:
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if d.address is not None and _may_be_pulled(d.id):
         try:
@@ -385,15 +385,15 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
 
 
-def _other_generation(d: Locked, path: Path) -> WrongFingerprint:
-    """Return the error for a dataset that grows and is here, but not with the generation of the lock."""
+def _other_version(d: Locked, path: Path) -> WrongFingerprint:
+    """Return the error for a dataset that grows and is here, but not with the version of the lock."""
     copy = f"copy the directory of {d.id} from where the lock was written, under another name"
     if not is_growing(path):
         return WrongFingerprint(f"{d.id} in {path} does not grow; that of the lock does.", hint=copy)
-    number, found = d.generation or 0, _fingerprint_at(path, d.generation or 0)
+    number, found = d.version or 0, _fingerprint_at(path, d.version or 0)
     now = f"has the fingerprint {found}" if found else "is not there, or episodes of it were freed"
     return WrongFingerprint(
-        f"The lock pins generation {number:,} of {d.id} with {d.fingerprint}; in {path} it {now}.", hint=copy
+        f"The lock pins version {number:,} of {d.id} with {d.fingerprint}; in {path} it {now}.", hint=copy
     )
 
 

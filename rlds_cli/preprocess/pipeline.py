@@ -90,11 +90,11 @@ class Pipeline:
         return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
 
     def continues(self, made: Mapping[str, Any]) -> bool:
-        """Return whether a step of a provenance is the same pipeline on another generation of its dataset."""
+        """Return whether a step of a provenance is the same pipeline on another version of its dataset."""
         before = dict(made.get("pipeline", {}))
         mine = {k: v for k, v in self.parts_of_key.items() if k not in task.SOURCES}
         return (
-            self.dataset.generation is not None
+            self.dataset.store.grows
             and str(made.get("id")).lower() == str(self.id).lower()
             and bool(before)
             and {k: v for k, v in before.items() if k not in (*task.SOURCES, "key")} == mine

@@ -234,7 +234,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     schema = {f.name: f for f in first.schema}
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     # segments are no arrays of one file, rows at an address are in none, and a result stores its episodes end to end
-    linked = kept and task.whole and task.dataset.generation is None and not task.dataset.store.remote
+    linked = kept and task.whole and not task.dataset.store.grows and not task.dataset.store.remote
     linked = linked and Rows(task.dataset).is_dense
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}

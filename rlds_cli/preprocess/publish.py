@@ -14,7 +14,7 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DamagedDataset, PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.growing.store import version_of
+from rlds_cli.growing.store import version_id_of
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
@@ -56,7 +56,7 @@ def run_task(
     work : Path
         Working directory; an interrupted run of the same task continues from it. Removed at the end.
     again : bool
-        Run the function on all episodes, also where ``target`` has results of an earlier generation of the source.
+        Run the function on all episodes, also where ``target`` has results of an earlier version of the source.
     checks : iterable of callables
         Called with the result before it is published; if one raises, nothing is published.
     to : Destination, optional
@@ -98,13 +98,13 @@ def run_task(
 
 
 def _taken_over(t: Task, plan: WritePlan, target: Path, tell: Progress) -> Reuse | None:
-    """Return results of an earlier generation that are taken over, and say so; or why there are none."""
+    """Return results of an earlier version that are taken over, and say so; or why there are none."""
     steps = min(job.at_once(t, job.made_bytes(plan)), task.PART_ROWS)
     found, why = reuse.find(t, plan, steps, target)
     count = len(t.dataset.episodes)
     if found is not None:
         new = text.plural(count - found.count, "new episode")
-        note = f"{new}; {found.count:,} of {count:,} are taken from the result of generation {found.generation:,}"
+        note = f"{new}; {found.count:,} of {count:,} are taken from the result of version {found.version:,}"
         tell(Event(str(t.id), "note", note=note))
     elif why:
         tell(Event(str(t.id), "note", note=f"all {count:,} episodes are processed: {why}"))
@@ -176,7 +176,7 @@ class Publishable(Protocol):
         """Hash that identifies the result."""
 
     def continues(self, made: Mapping[str, Any], /) -> bool:
-        """Return whether a step of a provenance is the same work on another generation of its dataset."""
+        """Return whether a step of a provenance is the same work on another version of its dataset."""
 
     def check_name(self, m: Manifest, /) -> None:
         """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
@@ -210,7 +210,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    if t.dataset.generation is None and version_of(t.dataset.path) != t.dataset.store.version_id:
+    if not t.dataset.store.grows and version_id_of(t.dataset.path) != t.dataset.store.version_id:
         raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)
@@ -271,7 +271,7 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
         yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state
-    if t.dataset.generation is not None:
+    if t.dataset.store.grows:
         yield reuse.METADATA, reuse.digests_of(t)
 
 

@@ -265,10 +265,10 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: Path, version: str) -> tuple[Store, EpisodeTable]:
+def _opened(path: Path, version_id: str) -> tuple[Store, EpisodeTable]:
     """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
     store = Store(path)
-    if store.version_id != version:
+    if store.version_id != version_id:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
     return store, store.table()
 
@@ -278,7 +278,7 @@ class SourceReader:
 
     def __init__(self, dataset: Dataset) -> None:
         self._index = dataset.episodes.index
-        if isinstance(dataset.store, GrowingStore) or dataset.store.remote:  # it holds the generation, or blocks
+        if isinstance(dataset.store, GrowingStore) or dataset.store.remote:  # it holds the version, or blocks
             self.store: Store = dataset.store
             self._table, self._rows = dataset.store.whole_table(), Rows(dataset)
         else:

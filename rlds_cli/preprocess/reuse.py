@@ -2,7 +2,7 @@
 
 The result of a function of whole episodes depends on the episode alone and its columns, which a digest identifies. The
 result of a function of steps, batches or windows depends on the call, which begins with the episodes before it: so a
-beginning that both generations have in common is taken over, up to the last call that is the same. The digests of the
+beginning that both versions have in common is taken over, up to the last call that is the same. The digests of the
 episodes that an earlier run had are in the metadata of its result.
 """
 
@@ -58,7 +58,7 @@ class Reuse:
     """Results that are taken over: for each episode the number of its result in the dataset ``path``, or -1."""
 
     path: Path
-    generation: int
+    version: int
     index: IntArray
 
     @property
@@ -79,7 +79,7 @@ class Reuse:
         return Rows(Dataset(self._store))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "generation": self.generation, "index": self.index}
+        return {"path": self.path, "version": self.version, "index": self.index}
 
     def stretches(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
         """Divide episodes into stretches to compute, and stretches whose results lie end to end (True)."""
@@ -119,7 +119,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     steps : int
         Steps of a call, which a function of steps, batches or windows gets.
     """
-    if task.dataset.generation is None or not target.exists():
+    if not task.dataset.store.grows or not target.exists():
         return None, ""
     m = manifest.read(target)
     if not task.continues(m.provenance[-1] if m.provenance else {}):
@@ -135,7 +135,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
         return None, why
     old, new = arrays.read(target / "metadata" / METADATA), digests_of(task)
     index = _matched(old, new) if task.unit == "episode" else _common(old, new, task.dataset.episodes["length"], steps)
-    found = Reuse(target, int(m.provenance[-1]["generation"]), index)
+    found = Reuse(target, int(m.provenance[-1]["version"]), index)
     return (found, "") if found.count else (None, "it has no episodes in common with the earlier result")
 
 

@@ -57,7 +57,7 @@ class Destination:
     def _fields(self, job: PreprocessJob) -> list[Field]:
         """Return the fields to send: not those that the store copies from the source."""
         there = address_of(job.task.dataset.store)
-        copied = job.task.dataset.generation is None and there is not None and self._is_beside(there)
+        copied = not job.task.dataset.store.grows and there is not None and self._is_beside(there)
         return [f for f in job.schema if f.kind == "array" and not (copied and f.name in job.plan.repeated)]
 
     def _is_beside(self, other: Address) -> bool:

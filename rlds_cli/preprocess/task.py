@@ -144,7 +144,7 @@ class Task:
         return {
             "id": str(self.id),
             "from": self.dataset.id,
-            **({} if self.dataset.generation is None else {"generation": self.dataset.generation}),
+            **({} if not self.dataset.store.grows else {"version": self.dataset.version}),
             "reference": self.function.reference,
             "files": [list(f) for f in self.function.files],
             **self.parts_of_key,
@@ -155,12 +155,12 @@ class Task:
         }
 
     def continues(self, made: Mapping[str, Any]) -> bool:
-        """Return whether ``made``, a step of a provenance, is this task at another generation of its dataset."""
+        """Return whether ``made``, a step of a provenance, is this task at another version of its dataset."""
         mine = {k: v for k, v in self.parts_of_key.items() if k not in SOURCES}
         return (
-            self.dataset.generation is not None
+            self.dataset.store.grows
             and self.whole
-            and "generation" in made
+            and "version" in made
             and "pipeline" not in made
             and (str(made.get("id")).lower(), made.get("from")) == (str(self.id).lower(), self.dataset.id)
             and all(made.get(k) == v for k, v in mine.items())

@@ -2,7 +2,7 @@
 
 ::
 
-    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "generation": null or a number,
+    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "version": null or a number,
      "manifest": sha256 of zarr.json,
      "sha256": of this text, with zeros in place of it,
      "objects": [[sha256, size], ...],                     objects/<sha256> and blocks/<sha256>
@@ -27,7 +27,7 @@ from rlds_cli import __version__, ids
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 NAME = "rlds.json"
 FORMAT = 1
@@ -94,7 +94,7 @@ class Index:
 
     id: str
     fingerprint: str
-    generation: int | None
+    version: int | None
     manifest: str
     objects: tuple[Object, ...]
     groups: Object
@@ -122,7 +122,7 @@ class Index:
             "rlds_version": self.rlds_version,
             "id": self.id,
             "fingerprint": self.fingerprint,
-            "generation": self.generation,
+            "version": self.version,
             "manifest": self.manifest,
             "sha256": _NONE,
             "groups": [self.groups.sha256, self.groups.size],
@@ -150,12 +150,12 @@ def parse(text: bytes, where: str) -> Index:
         content = documents.loads(text, longest=LONGEST)
         if not isinstance(content, dict):
             raise ValueError("no object")
-        version = content.get("rlds_dataset")
-        if type(version) is not int or version < 1:
+        format_number = content.get("rlds_dataset")
+        if type(format_number) is not int or format_number < 1:
             raise ValueError("no member rlds_dataset")
-        if version > FORMAT:
+        if format_number > FORMAT:
             raise NewerFormat(
-                f"{where} has format {str(version)[:40]}; this version reads up to {FORMAT}.",
+                f"{where} has format {str(format_number)[:40]}; this version reads up to {FORMAT}.",
                 hint="pip install --upgrade rlds-cli",
             )
         _check_own(text, content.get("sha256"))
@@ -177,7 +177,7 @@ def _check_own(text: bytes, told: Any) -> None:
 def _index(content: dict[str, Any]) -> Index:
     id = str(ids.parse(_text(content.get("id"), "id")))
     fingerprint = _text(content.get("fingerprint"), "fingerprint")
-    generation = content.get("generation")
+    version = content.get("version")
     if _FINGERPRINT.fullmatch(fingerprint) is None:
         raise ValueError("an invalid fingerprint")
     objects = tuple(_object(o) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
@@ -188,25 +188,25 @@ def _index(content: dict[str, Any]) -> Index:
     if groups.size != HASH * sum(groups_of(o.size) for o in objects):
         raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
     files = tuple(
-        _file(f, objects, holes=generation is not None) for f in _list(content.get("files"), _MOST_FILES, "files")
+        _file(f, objects, holes=version is not None) for f in _list(content.get("files"), _MOST_FILES, "files")
     )
     if sum(len(f.pieces) for f in files) > _MOST_PIECES:
         raise ValueError("more pieces than any dataset has")
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
         raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
     _check_paths([f.path for f in files])
-    if (generation is not None) != any(f.path == generations.FILE for f in files):
-        raise ValueError("a generation of a dataset that does not grow, or none of one that does")
-    version = content.get("rlds_version")
+    if (version is not None) != any(f.path == commits.FILE for f in files):
+        raise ValueError("a version of a dataset that does not grow, or none of one that does")
+    writer = content.get("rlds_version")
     return Index(
         id=id,
         fingerprint=fingerprint,
-        generation=None if generation is None else _number(generation, 1 << 60, "generation"),
+        version=None if version is None else _number(version, 1 << 60, "version"),
         manifest=_sha(content.get("manifest")),
         objects=objects,
         groups=groups,
         files=files,
-        rlds_version=version[:40] if isinstance(version, str) else "",
+        rlds_version=writer[:40] if isinstance(writer, str) else "",
     )
 
 

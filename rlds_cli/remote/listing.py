@@ -26,7 +26,7 @@ class Listed:
     id: str
     size: int
     fingerprint: str
-    generation: int | None
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +80,4 @@ def _listed(objects: Objects) -> tuple[Listed | None, int]:
     except DatasetNotFound:
         return None, 0
     size = measure(objects, there)[1] if isinstance(there, Plain) else there.size
-    return Listed(str(objects.address), there.id, size, there.fingerprint, there.generation), stats.fetched
+    return Listed(str(objects.address), there.id, size, there.fingerprint, there.version), stats.fetched

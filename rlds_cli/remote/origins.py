@@ -2,11 +2,11 @@
 
 ::
 
-    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "generation", "version", "pulled"}
+    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "version", "version_id", "pulled"}
 
 A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
 content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
-the version of a generation (`Store.version_id`), since its fingerprint takes time.
+the version id of a version (`Store.version_id`), since its fingerprint takes time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import generations, manifest
-from rlds_cli.store.generations import Generation
+from rlds_cli.store import commits, manifest
+from rlds_cli.store.commits import Commit
 
 _DIRECTORY = "origins"
 
@@ -37,8 +37,8 @@ class Origin:
 
     address: str
     fingerprint: str
-    generation: int | None
-    version: str | None  # of that generation
+    version: int | None
+    version_id: str | None  # of that version
     pulled: bool
 
 
@@ -54,36 +54,36 @@ def of(place: Home, id: DatasetId) -> Origin | None:
     """Return the record of a dataset, or None."""
     values = documents.load_own(_path(place, id)) or {}
     address, fingerprint = values.get("address"), values.get("fingerprint")
-    generation, version, pulled = values.get("generation"), values.get("version"), values.get("pulled")
+    version, version_id, pulled = values.get("version"), values.get("version_id"), values.get("pulled")
     if not isinstance(address, str) or not isinstance(fingerprint, str) or not isinstance(pulled, bool):
         return None
-    if not isinstance(version, str | None) or (generation is not None and type(generation) is not int):
+    if not isinstance(version_id, str | None) or (version is not None and type(version) is not int):
         return None
     try:
         addresses.parse(address)
     except InvalidId:
         return None
-    return Origin(address, fingerprint, generation, version, pulled)
+    return Origin(address, fingerprint, version, version_id, pulled)
 
 
-def of_dataset(path: Path, generation: Generation | None = None) -> Origin | None:
+def of_dataset(path: Path, commit: Commit | None = None) -> Origin | None:
     """Return the record of the dataset in a directory of a home, if it is about its content.
 
     Parameters
     ----------
-    generation : Generation, optional
+    commit : Commit, optional
         Of a growing dataset: the one that it must be about; by default the newest.
     """
     try:
         found = of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
     except (InvalidId, IndexError):
         return None
-    return found if found is not None and _is_about(found, path, generation) else None
+    return found if found is not None and _is_about(found, path, commit) else None
 
 
-def _is_about(origin: Origin, path: Path, generation: Generation | None = None) -> bool:
+def _is_about(origin: Origin, path: Path, commit: Commit | None = None) -> bool:
     if is_growing(path):
-        return (generation or generations.last(path)).version_id == origin.version
+        return (commit or commits.last(path)).version_id == origin.version_id
     return manifest.read(path).fingerprint == origin.fingerprint
 
 

@@ -1,7 +1,7 @@
 """A plain copy of a dataset's files at an address, without an index: download them.
 
 The manifest and the list of digests name all files of an ordinary dataset, so the store need not list them. The logs of
-a growing dataset name its segments; a copy that was made while it grew has the newest generation whose logs are whole.
+a growing dataset name its segments; a copy that was made while it grew has the newest version whose logs are whole.
 A listed file is compared with its sha256 when it has arrived. Rows are verified with the whole dataset, see `pulling`.
 """
 
@@ -28,9 +28,9 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote.index import is_path
 from rlds_cli.remote.objects import Chunk, Objects
-from rlds_cli.store import arrays, generations, manifest, publishing, sealing, videos
+from rlds_cli.store import arrays, commits, manifest, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
-from rlds_cli.store.generations import Generation
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import VIDEO
@@ -49,7 +49,7 @@ class Plain:
     document : bytes
         The file of the manifest.
     log : bytes
-        The records of a growing dataset's generations; the last one is downloaded.
+        The records of a growing dataset's versions; the last one is downloaded.
     """
 
     manifest: Manifest
@@ -67,9 +67,9 @@ class Plain:
         return self.manifest.fingerprint
 
     @property
-    def generation(self) -> int | None:
-        """Number of the generation; None for an ordinary dataset."""
-        return len(self.log) // generations.BYTES - 1 if self.log else None
+    def version(self) -> int | None:
+        """Number of the version; None for an ordinary dataset."""
+        return len(self.log) // commits.BYTES - 1 if self.log else None
 
 
 def read_plain(objects: Objects) -> Plain | None:
@@ -78,7 +78,7 @@ def read_plain(objects: Objects) -> Plain | None:
     Raises
     ------
     DamagedDataset
-        Its manifest is damaged, or its logs are shorter than its newest generation.
+        Its manifest is damaged, or its logs are shorter than its newest version.
     WrongFingerprint
         The address pins other content.
     NewerFormat, DownloadFailed
@@ -91,7 +91,7 @@ def read_plain(objects: Objects) -> Plain | None:
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         safe_files.write_bytes(directory / sealing.MANIFEST, found.data)
-        safe_files.write_bytes(directory / generations.FILE, log)
+        safe_files.write_bytes(directory / commits.FILE, log)
         try:
             m = manifest.read(directory)
         except NewerFormat:
@@ -102,7 +102,7 @@ def read_plain(objects: Objects) -> Plain | None:
         if not sealing.has_own_digest(directory):
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
     if m.growing and newest is not None:
-        for name, size in logs.sizes(newest.generation, len(m.fields)).items():
+        for name, size in logs.sizes(newest.commit, len(m.fields)).items():
             if (objects.size(name) or 0) < size:
                 raise _torn(objects, name)
     elif not where.matches(m.fingerprint):
@@ -111,14 +111,14 @@ def read_plain(objects: Objects) -> Plain | None:
 
 
 class _Newest(NamedTuple):
-    """The newest generation of a growing dataset, and the log up to its record."""
+    """The newest version of a growing dataset, and the log up to its record."""
 
-    generation: Generation
+    commit: Commit
     log: bytes
 
 
 def _newest(objects: Objects) -> _Newest | None:
-    """Read the newest generation; None without a log of generations.
+    """Read the newest version; None without a log of versions.
 
     Raises
     ------
@@ -126,21 +126,21 @@ def _newest(objects: Objects) -> _Newest | None:
         No record of the log is whole.
     DownloadFailed
     """
-    found = objects.read(generations.FILE)
+    found = objects.read(commits.FILE)
     if found is None:
         return None
-    cut = range(0, len(found.data) - generations.BYTES + 1, generations.BYTES)
-    records = [generations.unpacked(found.data[at : at + generations.BYTES]) for at in cut]
+    cut = range(0, len(found.data) - commits.BYTES + 1, commits.BYTES)
+    records = [commits.unpacked(found.data[at : at + commits.BYTES]) for at in cut]
     whole = [g for number, g in enumerate(records) if g is not None and g.number == number]
     if not whole:
-        raise _torn(objects, generations.FILE)
-    return _Newest(whole[-1], found.data[: (whole[-1].number + 1) * generations.BYTES])
+        raise _torn(objects, commits.FILE)
+    return _Newest(whole[-1], found.data[: (whole[-1].number + 1) * commits.BYTES])
 
 
 def _torn(objects: Objects, name: str) -> DamagedDataset:
     return DamagedDataset(
         f"{objects.address}/{name} is missing or too short: it was copied while the dataset grew, or is damaged.",
-        hint="copy it again while nobody writes; rlds push sends one generation at any time",
+        hint="copy it again while nobody writes; rlds push sends one version at any time",
     )
 
 
@@ -181,7 +181,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
 
     def bring(path: str) -> None:
         file = dataset / path
-        _bring(objects, path, sizes[path], file, arrived, sparse=plain.generation is not None)
+        _bring(objects, path, sizes[path], file, arrived, sparse=plain.version is not None)
         if path in digests and sha256_of(file) != digests[path]:
             file.unlink()
             raise WrongHash(f"{objects.address}/{path} is not what the list of digests says.", hint=HINT)
@@ -246,7 +246,7 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
     DownloadFailed
     """
     safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
-    known = _ordinary(objects, plain, dataset) if plain.generation is None else _growing(objects, plain, dataset)
+    known = _ordinary(objects, plain, dataset) if plain.version is None else _growing(objects, plain, dataset)
     with ThreadPoolExecutor(_AT_ONCE, "sizes") as pool:
         found = dict(zip(known, pool.map(objects.size, known), strict=True))
     sizes = {}
@@ -296,14 +296,14 @@ def _row_files(m: Manifest) -> dict[str, int | None]:
 
 def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | None]:
     """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
-    g = generations.unpacked(plain.log[-generations.BYTES :])
+    g = commits.unpacked(plain.log[-commits.BYTES :])
     assert g is not None
     disk.check_space(sum(logs.sizes(g, len(plain.manifest.fields)).values()), dataset)
     for name, size in logs.sizes(g, len(plain.manifest.fields)).items():
         (dataset / name).unlink(missing_ok=True)
         _bring(objects, name, size, dataset / name, lambda _: None)
     freed = 2 * g.departed.to_bytes(8, "little")
-    made = {generations.FILE: plain.log, logs.FREED: freed, logs.READERS: b"", logs.WRITERS: b"", logs.COMMIT: b""}
+    made = {commits.FILE: plain.log, logs.FREED: freed, logs.READERS: b"", logs.WRITERS: b"", logs.COMMIT: b""}
     for name, data in made.items():
         safe_files.write_bytes(dataset / name, data)
     try:

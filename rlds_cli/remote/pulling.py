@@ -49,7 +49,7 @@ from rlds_cli.remote.plain import Plain
 from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
-from rlds_cli.store import generations, manifest, publishing, sealing
+from rlds_cli.store import commits, manifest, publishing, sealing
 from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
@@ -107,7 +107,7 @@ def pull(
         The fingerprint that it must have.
     force : bool
         Replace a dataset of this id with other content, or damaged files of the same one. A copy of an earlier
-        generation is replaced without it.
+        version is replaced without it.
     blocks : bool
         Go on with the blocks that are here since the dataset was read at its address, and take them over as they are.
 
@@ -163,16 +163,16 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
 
 
 def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
-    version = None if index.generation is None else generations.last(here).version_id
-    return Origin(str(address), index.fingerprint, index.generation, version, pulled=True)
+    version_id = None if index.version is None else commits.last(here).version_id
+    return Origin(str(address), index.fingerprint, index.version, version_id, pulled=True)
 
 
 def _has(here: Path, index: Index | Plain) -> bool:
     """Return whether a dataset has the content of an index."""
     try:
-        if is_growing(here) != (index.generation is not None):
+        if is_growing(here) != (index.version is not None):
             return False
-        if index.generation is not None and generations.last(here).number != index.generation:
+        if index.version is not None and commits.last(here).number != index.version:
             return False
         return fingerprint_of(here) == index.fingerprint
     except DamagedDataset:
@@ -182,16 +182,16 @@ def _has(here: Path, index: Index | Plain) -> bool:
 def _check_replaceable(
     here: Path, place: Home, id: DatasetId, address: Address, index: Index | Plain, force: bool
 ) -> None:
-    """Raise NameTaken unless a dataset may be replaced: with ``force``, or as the copy of an earlier generation."""
+    """Raise NameTaken unless a dataset may be replaced: with ``force``, or as the copy of an earlier version."""
     if not here.is_relative_to(place.root):
         raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
     if force:
         return
     known = origins.of(place, id)
-    if known is not None and known.pulled and known.address == str(address) and index.generation is not None:
+    if known is not None and known.pulled and known.address == str(address) and index.version is not None:
         with suppress(DamagedDataset):
-            now = generations.last(here)
-            if (now.number, now.version_id) == (known.generation, known.version):
+            now = commits.last(here)
+            if (now.number, now.version_id) == (known.version, known.version_id):
                 return
     raise NameTaken(
         f"{id} is here with other content than {address} has.",
@@ -231,7 +231,7 @@ def _fetch_and_publish(
     if hashlib.sha256(head).hexdigest() != index.manifest:
         raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
-    if index.generation is None:  # refuse now what would be refused later
+    if index.version is None:  # refuse now what would be refused later
         (work / "head").mkdir(exist_ok=True)
         safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
         manifest.read(work / "head")
@@ -262,7 +262,7 @@ def _publish(
     objects: Objects, index: Index | Plain, head: bytes, work: Path, id: DatasetId, place: Home, tell: Progress
 ) -> None:
     """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
-    dataset, growing = work / "dataset", index.generation is not None
+    dataset, growing = work / "dataset", index.version is not None
     _identify(dataset, head, id, growing=growing)
     _check(dataset, index, objects, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
@@ -291,7 +291,7 @@ def _check(dataset: Path, index: Index | Plain, objects: Objects, tell: Progress
     DamagedDataset
         It does not agree with itself, or its content does not have the fingerprint of the index.
     """
-    if is_growing(dataset) != (index.generation is not None):
+    if is_growing(dataset) != (index.version is not None):
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
     report = verify_growing(dataset, progress=tell) if is_growing(dataset) else verify_directory(dataset, progress=tell)
     problem = next(map(str, report.problems), None)

@@ -1,4 +1,4 @@
-"""Bytes of objects that other datasets of the home have already: earlier generations, sources, results.
+"""Bytes of objects that other datasets of the home have already: earlier versions, sources, results.
 
 Objects are named by their content, so the blocks of an object that two datasets share are the same. What is read here
 is not checked: a block may be missing or half written. The caller compares it with its hash, as what a store sends.

@@ -27,7 +27,7 @@ from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
@@ -45,7 +45,7 @@ def open_remote(
     where: Settings,
     *,
     cache: CacheSize = None,
-    generation: int | None = None,
+    version: int | None = None,
     timeout: float | None = None,
 ) -> Store:
     """Open the dataset at an address.
@@ -57,7 +57,7 @@ def open_remote(
     cache : int or str, optional
         Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
         memory, and little more of them than is in use.
-    generation : int, optional
+    version : int, optional
         Of a dataset that grows: the one that it must have.
     timeout : float, optional
         Seconds to wait for a block.
@@ -77,10 +77,10 @@ def open_remote(
     stats = Stats()
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
-    growing = pinned.index.generation is not None
-    if generation is not None and generation != pinned.index.generation:
-        there = f"generation {pinned.index.generation:,}" if growing else "a dataset that does not grow"
-        raise DatasetNotFound(f"{address} holds {there}; generation {generation:,} was asked for.")
+    growing = pinned.index.version is not None
+    if version is not None and version != pinned.index.version:
+        there = f"version {pinned.index.version:,}" if growing else "a dataset that does not grow"
+        raise DatasetNotFound(f"{address} holds {there}; version {version:,} was asked for.")
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
     found = RemoteGrowingStore(access) if growing else RemoteStore(access)
     connection.wait_longer()
@@ -195,17 +195,17 @@ class Access:
         """Seconds that a read waits while no block arrives."""
         return TIMEOUT if self.timeout is None else self.timeout
 
-    def reopened(self, version: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+    def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same version in another process."""
         pinned = f"{self.address.given}#{self.pinned.index.fingerprint}"
-        return _reopened, (pinned, self.where.home, self.cache, self.timeout, version)
+        return _reopened, (pinned, self.where.home, self.cache, self.timeout, version_id)
 
 
-def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None, version: str) -> Store:
+def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None, version_id: str) -> Store:
     from rlds_cli import settings
 
     store = open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
-    store.expect(version, "pickled")
+    store.expect(version_id, "pickled")
     return store
 
 
@@ -520,19 +520,19 @@ class RemoteVideos(Videos):
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):
-    """The files of a dataset that grows at an address, at the generation that was pushed."""
+    """The files of a dataset that grows at an address, at the version that was pushed."""
 
-    def __init__(self, access: Access, generation: int | None = None) -> None:
+    def __init__(self, access: Access, version: int | None = None) -> None:
         self.access = access
         of, index = access.content, access.pinned.index
-        of.need("zarr.json", generations.FILE)
+        of.need("zarr.json", commits.FILE)
         heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
         small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
         of.need(*(path for path in small if path != logs.DIGESTS))
         GrowingStore.__init__(self, access.path)
-        if self.generation.number != index.generation:
+        if self.commit.number != index.version:
             raise DamagedDataset(
-                f"{access.address}: its index and its log of generations name different generations.",
+                f"{access.address}: its index and its log of versions name different versions.",
                 hint="rlds push ID sends it again",
             )
         self.blocks = access.blocks(self._row_files())
@@ -573,23 +573,23 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         return segments.file_of(Path(self._stored[f.name].path), number, ndim).as_posix()
 
     def newest(self) -> GrowingStore:
-        """Return what is at the address now, which may be this generation."""
+        """Return what is at the address now, which may be this version."""
         access = self.access
         stats = Stats()
         unpinned = replace(access.address, pin=None)
         connection = Connection(unpinned, access.where, access.timeout)
         pinned = finding.find(unpinned, access.where, connection, stats)
         known = access.pinned.index
-        if (pinned.index.fingerprint, pinned.index.generation) == (known.fingerprint, known.generation):
+        if (pinned.index.fingerprint, pinned.index.version) == (known.fingerprint, known.version):
             return self
-        if pinned.index.generation is None:
+        if pinned.index.version is None:
             raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")
         limit = parse_size(access.cache)
         return RemoteGrowingStore(Access(connection, pinned, access.where, limit, access.timeout, stats, access.cache))
 
     def mapped(self, key: str) -> Array:
         """Return an array as it is mapped; see `_Remote.mapped`."""
-        g, f = self.generation, self.fields[key]
+        g, f = self.commit, self.fields[key]
         if key not in self._maps:
             dtype, shape = segments.stored_row(f)
             self._maps[key] = _RemoteSegments(self, f, shape, dtype, self._segment_rows, g.first_row, g.rows)
@@ -597,7 +597,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
 
     def place(self, key: str) -> Place | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
-        g, f = self.generation, self.fields[key]
+        g, f = self.commit, self.fields[key]
         dtype, shape = segments.stored_row(f)
         width = arrays.row_bytes((0, *shape), dtype)
         if not width or g.rows == g.first_row:

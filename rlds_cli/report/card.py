@@ -137,10 +137,8 @@ def _lead(s: Summary, size: int | None) -> str:
     lines = [f"**{', '.join(facts)}.**", *(f"{plain(x)}." for x in about if x)]
     if a.portion:
         lines.append(f"A part of the archive: {plain(a.portion)}.")
-    if s.generation is not None:
-        lines.append(
-            f"A dataset that grows, at generation {s.generation:,}; it keeps {plain(s.keeps or 'everything')}."
-        )
+    if s.keeps is not None:
+        lines.append(f"A dataset that grows, at version {s.version:,}; it keeps {plain(s.keeps or 'everything')}.")
     return "\n".join(lines)
 
 

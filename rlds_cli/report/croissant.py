@@ -92,7 +92,7 @@ def croissant(s: Summary, files: Iterable[StoredFile], *, url: str | None = None
         "conformsTo": VERSION,
         "name": _words(s.id),
         "description": _words(_description(s)),
-        "version": "1.0.0" if s.generation is None else f"1.{s.generation}.0",
+        "version": "1.0.0" if s.keeps is None else f"1.{s.version}.0",
         "datePublished": s.created,
         "keywords": ["reinforcement learning", "offline reinforcement learning", "rlds", s.fingerprint],
     }

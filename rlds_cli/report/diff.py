@@ -282,7 +282,7 @@ def _num_rows(ds: Dataset) -> int:
 
 def _with_digest(ds: Dataset, f: StoredField) -> StoredField:
     """Return a field with the digest of the episodes of the dataset; the manifest of a growing one has none."""
-    if ds.generation is None:
+    if not ds.store.grows:
         return f
     return replace(f, digest=digests.of_field(f, ds.store.digests(f.name)[ds.episodes.index]))
 

@@ -87,7 +87,7 @@ class Summary:
     are 100 times the normalised returns, if reference scores are known. ``spaces`` have Minari's JSON form, ``splits``
     counts episodes, ``episode_columns`` are the user's own. ``findings`` come from checks that read no rows, and from
     the conversion; ``notes`` are the manifest's. ``shared`` names per field how its files came from the source dataset:
-    by link, reflink or copy. Of a dataset that grows, ``generation`` is the number of the commit that is shown, and
+    by link, reflink or copy. Of a dataset that grows, ``version`` is the number of the commit that is shown, and
     ``keeps`` says in words what stays, such as ``the newest 1,000,000 steps``.
     """
 
@@ -116,7 +116,7 @@ class Summary:
     findings: tuple[Finding, ...]
     provenance: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, str]
-    generation: int | None = None
+    version: int = 1
     keeps: str | None = None
 
 
@@ -207,7 +207,7 @@ def _size(store: Store, *parts: str) -> int:
 def _distinct(ds: Dataset, f: Field) -> int | None:
     if f.kind != "text":
         return None
-    if ds.generation is not None:
+    if ds.store.grows:
         return len(ds.store.strings(f.name)) - 1
     path = ds.store.path_of(f.name).split("/")
     return arrays.open_document(ds.store.beside("text", *path, "offsets"))[0][0] - 1
@@ -260,8 +260,8 @@ def summarise(
         findings=quick(ds),
         provenance=m.provenance,
         shared=m.shared,
-        generation=ds.generation,
-        keeps=None if ds.generation is None else retention.described(m.growing.get("keep", {})),
+        version=ds.version,
+        keeps=None if not ds.store.grows else retention.described(m.growing.get("keep", {})),
     )
 
 

@@ -21,7 +21,7 @@ from rlds_cli.report.columns import rank
 from rlds_cli.report.html.collection import Listed, is_catalogue, render
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing.pages import REPORT
-from rlds_cli.store import generations, manifest
+from rlds_cli.store import commits, manifest
 
 PAGE = "index.html"
 _AT_ONCE = 8  # datasets that are read
@@ -84,7 +84,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
         name=name,
         id=index.id,
         fingerprint=index.fingerprint,
-        generation=index.generation,
+        version=index.version,
         episodes=m.counts.episodes,
         steps=m.counts.steps,
         bytes=sum(o.size for o in index.objects),
@@ -95,7 +95,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
 
 def _manifest(objects: Objects, index: Index) -> manifest.Manifest:
     hashes = read_groups(objects, index)
-    wanted = [indexes.MANIFEST, *([generations.FILE] if index.generation is not None else [])]
+    wanted = [indexes.MANIFEST, *([commits.FILE] if index.version is not None else [])]
     with tempfile.TemporaryDirectory() as directory:
         for path in wanted:
             content = read_file(objects, index, hashes, path)

@@ -2,7 +2,7 @@
 
 1. A part of a file is known if an index has a piece with the same bytes: that of the address itself, or one beside it.
    Bytes are compared by sha256. Of a dataset that grows, rows and records do not change once they are committed, so
-   the pieces of an earlier generation are taken over as they are, if its log of generations is a beginning of ours.
+   the pieces of an earlier version are taken over as they are, if its log of versions is a beginning of ours.
 2. Everything else is laid end to end, cut into objects of about equal size, and hashed. What opening a dataset takes
    comes first, and large files begin where their blocks are blocks of the object: a reader of single blocks then gets
    no more than it asked for. The bytes between, at most an eighth, are zeros.
@@ -36,7 +36,7 @@ from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_groups
 from rlds_cli.sharing.snapshot import LocalFile, Snapshot
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 LEAST = 32 << 20  # bytes of an object
 MOST_OBJECTS = 100
@@ -258,10 +258,10 @@ def _is_free(piece: Piece, taken: Iterable[Match]) -> bool:
 
 
 def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
-    """Return whether a known index is of an earlier generation of the same dataset: its log begins ours."""
-    if snapshot.generation is None or known.index.generation is None:
+    """Return whether a known index is of an earlier version of the same dataset: its log begins ours."""
+    if snapshot.version is None or known.index.version is None:
         return False
-    there, ours = known.by_path.get(generations.FILE), next(f for f in snapshot.files if f.path == generations.FILE)
+    there, ours = known.by_path.get(commits.FILE), next(f for f in snapshot.files if f.path == commits.FILE)
     return (
         there is not None
         and 0 < there.size <= ours.size
@@ -511,7 +511,7 @@ def _assembled(
     index = Index(
         id=snapshot.id,
         fingerprint=snapshot.fingerprint,
-        generation=snapshot.generation,
+        version=snapshot.version,
         manifest=snapshot.manifest,
         objects=tuple(objects),
         groups=Object(name, len(data)),

@@ -44,7 +44,7 @@ def pages(
     path : Path
         The dataset.
     index : Index
-        As it is pushed; of a dataset that grows, the generation that it names.
+        As it is pushed; of a dataset that grows, the version that it names.
     objects : Objects
         What is at the address.
     sent : int, optional
@@ -54,7 +54,7 @@ def pages(
     """
     size = sum(o.size for o in index.objects)
     some = not always and sent is not None and sent < size
-    ds = open_dataset(path, generation=index.generation)
+    ds = open_dataset(path, version=index.version)
     shown = None if objects.address.scheme == "file" else str(objects.address)
     made = {}
     summary = None

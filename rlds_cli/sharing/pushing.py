@@ -44,7 +44,7 @@ class Pushed:
     Attributes
     ----------
     id, address, fingerprint : str
-    generation : int, optional
+    version : int, optional
         Of a dataset that grows.
     sent : int
         Bytes of objects that are sent, without the index, the hashes of blocks, and what is for people.
@@ -60,7 +60,7 @@ class Pushed:
     id: str
     address: str
     fingerprint: str
-    generation: int | None
+    version: int | None
     sent: int
     skipped: int
     objects: int
@@ -84,7 +84,7 @@ def push(
     Parameters
     ----------
     ref : str or path
-        A dataset that is here; one that grows is pushed at its newest generation, while a writer may be at work.
+        A dataset that is here; one that grows is pushed at its newest version, while a writer may be at work.
     to : str or path
         ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
     dry_run : bool
@@ -121,7 +121,7 @@ def push(
     >>> rlds_cli.push(ds.path, tempfile.mkdtemp()).objects
     1
     """
-    if isinstance(ref, Dataset):  # it may be a selection, or an older generation
+    if isinstance(ref, Dataset):  # it may be a selection, or an older version
         raise InvalidArgument(
             "push takes the id or the directory of a dataset, not the dataset itself.",
             hint=f"rlds_cli.push({str(ref.id)!r}, ...) pushes all of its episodes; rlds_cli.create(ID, ...) keeps some",
@@ -215,7 +215,7 @@ def _pushed(
         id=taken.id,
         address=str(address),
         fingerprint=taken.fingerprint,
-        generation=taken.generation,
+        version=taken.version,
         sent=sent,
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
@@ -404,5 +404,5 @@ def _record(path: Path, taken: Snapshot, address: Address) -> None:
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
         known = origins.of(place, id)
         if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
-            version = None if taken.generation is None else taken.store.version_id
-            origins.record(place, id, Origin(str(address), taken.fingerprint, taken.generation, version, pulled=False))
+            version_id = None if taken.version is None else taken.store.version_id
+            origins.record(place, id, Origin(str(address), taken.fingerprint, taken.version, version_id, pulled=False))

@@ -1,6 +1,6 @@
-"""The files of a dataset as they are pushed: all of an ordinary one; one generation of a dataset that grows.
+"""The files of a dataset as they are pushed: all of an ordinary one; one version of a dataset that grows.
 
-A dataset that grows may have a writer at work. Its snapshot holds a generation like any reader: of logs the bytes that
+A dataset that grows may have a writer at work. Its snapshot holds a version like any reader: of logs the bytes that
 belong to it, of segments the rows of episodes that are kept. What changes in place is made anew: the numbers of freed
 departures, and the ``zarr.json`` of fields.
 """
@@ -24,7 +24,7 @@ from rlds_cli.files import trees
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import arrays, generations, manifest
+from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
@@ -90,10 +90,10 @@ class Snapshot:
 
     id: str
     fingerprint: str
-    generation: int | None
+    version: int | None
     manifest: str  # sha256
     files: tuple[LocalFile, ...]
-    store: Store = field(repr=False)  # holds a generation
+    store: Store = field(repr=False)  # holds a version
 
     @property
     def size(self) -> int:
@@ -111,10 +111,10 @@ def take(path: Path) -> Snapshot:
     """
     store = open_store(path)
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
-    generation = store.generation.number if isinstance(store, GrowingStore) else None
+    version = store.commit.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
-    found = Snapshot(store.manifest.id, store.fingerprint(), generation, sha256, files, store)
-    if generation is None and sha256 != store.version_id:
+    found = Snapshot(store.manifest.id, store.fingerprint(), version, sha256, files, store)
+    if version is None and sha256 != store.version_id:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
     strange = next((f.path for f in files if not is_path(f.path)), None)
     if strange is not None:
@@ -141,7 +141,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _growing(store: GrowingStore) -> Iterator[LocalFile]:
-    path, g = store.path, store.generation
+    path, g = store.path, store.commit
     fields = {store.directory(name) for name in store.fields}
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
@@ -153,7 +153,7 @@ def _growing(store: GrowingStore) -> Iterator[LocalFile]:
         described = json.dumps(segments.document(f, g.rows, rows)).encode()
         yield _made((directory / "zarr.json").relative_to(path).as_posix(), described)
         yield from _segments(directory, path, f, rows, runs, g.rows)
-    ends = {**logs.sizes(g, len(store.fields)), generations.FILE: (g.number + 1) * generations.BYTES}
+    ends = {**logs.sizes(g, len(store.fields)), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
     yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
@@ -167,7 +167,7 @@ def _made(path: str, data: bytes) -> LocalFile:
 
 def _runs(store: GrowingStore) -> list[tuple[int, int]]:
     """Return the rows [first, stop) of episodes that are kept, joined where little lies between them."""
-    e, g = store.episodes, store.generation
+    e, g = store.episodes, store.commit
     chosen = slice(None) if store.kept is None else store.kept
     start = e["start"][chosen].astype(np.int64) + g.first_row
     stop = start + e["length"][chosen] + 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.files import json as documents
-from rlds_cli.store import files, generations, validation
+from rlds_cli.store import commits, files, validation
 
 FORMAT = 1
 GROWING_FORMAT = 2  # of datasets that grow, which format 1 does not know
@@ -123,7 +123,7 @@ def from_json(d: Mapping[str, Any]) -> Manifest:
 def read(dataset: Path) -> Manifest:
     """Read and check the manifest of a dataset's directory, which may come from a stranger.
 
-    Growing datasets: the counts are those of the newest generation, and the fingerprint is empty: a store computes it.
+    Growing datasets: the counts are those of the newest version, and the fingerprint is empty: a store computes it.
 
     Raises
     ------
@@ -132,43 +132,43 @@ def read(dataset: Path) -> Manifest:
     NewerFormat
         A later version wrote it.
     """
-    return read_with_version(dataset)[0]
+    return read_with_version_id(dataset)[0]
 
 
-def read_with_version(dataset: Path) -> tuple[Manifest, str]:
+def read_with_version_id(dataset: Path) -> tuple[Manifest, str]:
     """Return `read` of a dataset, and the sha256 of the file, which are of the same moment."""
     path = dataset / "zarr.json"
     try:
         text = files.content(path, LONGEST)
         attributes = documents.loads(text, longest=LONGEST)["attributes"]["rlds"]
-        version = attributes["format"]
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise ValueError(f"format {str(version)[:40]!r}")
+        found = attributes["format"]
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise ValueError(f"format {str(found)[:40]!r}")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise DamagedDataset(f"{path} is not the manifest of a dataset ({type(e).__name__}: {e}).") from e
-    if version > GROWING_FORMAT:
+    if found > GROWING_FORMAT:
         writer = str(attributes.get("rlds_version", "a later version"))[:40]
         raise NewerFormat(
-            f"{dataset} has format {str(version)[:40]}, written by rlds {writer};"
+            f"{dataset} has format {str(found)[:40]}, written by rlds {writer};"
             f" this version reads up to {GROWING_FORMAT}.",
             hint="pip install --upgrade rlds-cli",
         )
     try:
         validation.check(attributes)
-        if bool(attributes.get("growing")) != (version == GROWING_FORMAT):
-            raise ValueError(f"format {version} of a dataset that {'grows' if version == FORMAT else 'does not grow'}")
+        if bool(attributes.get("growing")) != (found == GROWING_FORMAT):
+            raise ValueError(f"format {found} of a dataset that {'grows' if found == FORMAT else 'does not grow'}")
         m = from_json(attributes)
         if bool(m.fingerprint) == bool(m.growing):
             raise ValueError("a fingerprint of a dataset that grows, or none of one that does not")
-        m = of_generation(m, generations.last(dataset)) if m.growing else m
+        m = of_commit(m, commits.last(dataset)) if m.growing else m
         return m, hashlib.sha256(text).hexdigest()
     except ValueError as e:
         raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
 
 
-def of_generation(m: Manifest, g: generations.Generation) -> Manifest:
-    """Return the manifest of a dataset that grows as it is at a generation."""
-    return replace(m, counts=Counts(**generations.counts_of(g)))
+def of_commit(m: Manifest, g: commits.Commit) -> Manifest:
+    """Return the manifest of a dataset that grows as it is at a version."""
+    return replace(m, counts=Counts(**commits.counts_of(g)))
 
 
 def _encode(value: Any) -> Any:

@@ -36,7 +36,9 @@ class Store:
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
     remote : bool
         True if the rows are at an address: then no file of rows is in ``path``.
-    version : str
+    grows : bool
+        True if episodes can be added, and leave: each commit makes a version.
+    version_id : str
         The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
         where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
         may have several layouts.
@@ -44,6 +46,7 @@ class Store:
 
     kept: IntArray | None = None
     remote = False
+    grows = False
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self.path = path
@@ -52,7 +55,7 @@ class Store:
         self._identity = self._identify() if (path / "zarr.json").exists() else (0, 0)
         self.manifest: Manifest
         self.version_id: str
-        self.manifest, self.version_id = manifest.read_with_version(path)
+        self.manifest, self.version_id = manifest.read_with_version_id(path)
         files.check_tree(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
@@ -77,14 +80,14 @@ class Store:
         """
         return ""
 
-    def expect(self, version: str, since: str) -> None:
+    def expect(self, version_id: str, since: str) -> None:
         """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
 
         Raises
         ------
         DamagedDataset
         """
-        if self.version_id != version:
+        if self.version_id != version_id:
             raise self._replaced(since)
 
     def _replaced(self, since: str) -> DamagedDataset:
@@ -128,13 +131,13 @@ class Store:
             now = self._identify()
             if now == self._identity:
                 return
-            _, version = manifest.read_with_version(self.path)
-            if version != self.version_id:
-                self.path, now, version = self._moved()
+            _, version_id = manifest.read_with_version_id(self.path)
+            if version_id != self.version_id:
+                self.path, now, version_id = self._moved()
         except (OSError, DamagedDataset):
             text = f"{self.manifest.id} was removed since it was opened: {self.path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
-        if version != self.version_id:
+        if version_id != self.version_id:
             raise self._replaced("opened")
         self._check_sizes()
         self._identity = now
@@ -145,7 +148,7 @@ class Store:
             path = versions.at(self.path, self.manifest.version)
         except DatasetNotFound:
             return self.path, self._identity, ""
-        return path, self._identify(path), manifest.read_with_version(path)[1]
+        return path, self._identify(path), manifest.read_with_version_id(path)[1]
 
     def _check_sizes(self) -> None:
         for f in self.fields.values():

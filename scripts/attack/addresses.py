@@ -216,7 +216,7 @@ _CHANGES = (
     lambda i: replace(i, files=tuple(f for f in i.files if "episodes/" not in f.path)),
     lambda i: replace(i, files=tuple(f for f in i.files if not f.path.startswith(REWARDS))),
     lambda i: replace(i, files=tuple(_short(f) for f in i.files)),
-    lambda i: replace(i, generation=3, fingerprint=i.fingerprint.replace("rlds1", "rlds2")),
+    lambda i: replace(i, version=3, fingerprint=i.fingerprint.replace("rlds1", "rlds2")),
     lambda i: replace(i, fingerprint=f"rlds1:{'0' * 64}"),
     lambda i: replace(i, objects=tuple(replace(o, size=o.size + (1 << 20)) for o in i.objects)),
 )

@@ -97,8 +97,8 @@ def _heading(s: Summary) -> str:
 
 
 def _growing(s: Summary) -> Iterator[str]:
-    if s.generation is not None:
-        yield f"grows: generation {s.generation:,}, keeps {s.keeps}"
+    if s.keeps is not None:
+        yield f"grows: version {s.version:,}, keeps {s.keeps}"
 
 
 def _about(s: Summary) -> Iterator[str]:

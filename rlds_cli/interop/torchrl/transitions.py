@@ -46,7 +46,7 @@ class Transitions:
     Parameters
     ----------
     dataset : Dataset
-        A selection, or one that grows, too; the latter stays at its generation.
+        A selection, or one that grows, too; the latter stays at its version.
     fields : sequence of str or tuple, optional
         Names of fields; all fields of the dataset, the flags at the root and ``episode`` without it.
     anchors : {"transitions", "steps"}

@@ -1,4 +1,4 @@
-"""Live mixtures: new generations of the members that grow are taken up together."""
+"""Live mixtures: new versions of the members that grow are taken up together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader import live
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.index import WEIGHT
-from rlds_cli.loader.live import Generations
+from rlds_cli.loader.live import Versions
 from rlds_cli.loader.mixture.mixture import Member, Mixture, fingerprint_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.schedule import Position
-from rlds_cli.store import generations
+from rlds_cli.store import commits
 
 
 def growing(mixture: Mixture) -> dict[str, int]:
-    """Return the generations of the members that grow, of an opened mixture."""
-    numbers = {name: _dataset(member).generation for name, member in mixture.parts.items()}
-    return {name: number for name, number in numbers.items() if number is not None}
+    """Return the versions of the members that grow, of an opened mixture."""
+    found = {name: _dataset(member) for name, member in mixture.parts.items()}
+    return {name: dataset.version for name, dataset in found.items() if dataset.store.grows}
 
 
 class LiveMixture:
@@ -36,12 +36,12 @@ class LiveMixture:
     make : callable
         Makes the source of a mixture.
     first : tuple of int, optional
-        The generations to begin with; else those of the mixture.
+        The versions to begin with; else those of the mixture.
 
     Attributes
     ----------
     source : MixtureSource
-        Over the generations that were taken up last.
+        Over the versions that were taken up last.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class LiveMixture:
         mixture: Mixture,
         request: Request,
         make: Callable[[Mixture], MixtureSource],
-        first: Generations | None = None,
+        first: Versions | None = None,
     ) -> None:
         self._names = tuple(growing(mixture))
         if not self._names:
@@ -74,35 +74,35 @@ class LiveMixture:
         self.source = make(mixture if first is None else self._at(mixture, first))
 
     @property
-    def generations(self) -> Generations:
-        """Numbers of the generations that are taken up, in the order of the members, see `LiveData`."""
-        return tuple(self._store(name).generation.number for name in self._names)
+    def versions(self) -> Versions:
+        """Numbers of the versions that are taken up, in the order of the members, see `LiveData`."""
+        return tuple(self._store(name).commit.number for name in self._names)
 
     def _store(self, name: str) -> GrowingStore:
         store = _dataset(self.source.mixture.parts[name]).store
         assert isinstance(store, GrowingStore)
         return store
 
-    def newest(self) -> Generations:
-        """Look for the newest generations, see `LiveData`."""
-        return tuple(generations.last(self._store(name).path).number for name in self._names)
+    def newest(self) -> Versions:
+        """Look for the newest versions, see `LiveData`."""
+        return tuple(commits.last(self._store(name).path).number for name in self._names)
 
-    def take_up(self, wanted: Generations) -> MixtureSource:
-        """Return the source over these generations, see `LiveData`."""
+    def take_up(self, wanted: Versions) -> MixtureSource:
+        """Return the source over these versions, see `LiveData`."""
         self.source = self.source.over(self._at(self.source.mixture, wanted))
         return self.source
 
-    def at(self, wanted: Generations) -> MixtureSource:
+    def at(self, wanted: Versions) -> MixtureSource:
         """Return the source: a mixture draws nothing ahead, see `LiveData`."""
         return self.source
 
-    def _at(self, mixture: Mixture, wanted: Generations) -> Mixture:
-        """Return the mixture with its members at these generations."""
+    def _at(self, mixture: Mixture, wanted: Versions) -> Mixture:
+        """Return the mixture with its members at these versions."""
         members = dict(mixture.parts)
         for name, number in zip(self._names, wanted, strict=True):
             store = _dataset(members[name]).store
             assert isinstance(store, GrowingStore)
-            if store.generation.number != number:
+            if store.commit.number != number:
                 dataset = Dataset(GrowingStore(store.path, number, before=store))
                 members[name] = replace(members[name], dataset=dataset)
         return replace(mixture, members=members)
@@ -111,10 +111,10 @@ class LiveMixture:
         """Return the sample at ``position``: a mixture draws nothing ahead, see `LiveData`."""
         return position.sample
 
-    def version_id(self, wanted: Generations) -> str:
+    def version_id(self, wanted: Versions) -> str:
         """Return the fingerprint of the mixture, with the versions of its live members; see `LiveData`."""
         numbers = dict(zip(self._names, wanted, strict=True))
-        contents = {name: generations.at(self._store(name).path, n).version_id for name, n in numbers.items()}
+        contents = {name: commits.at(self._store(name).path, n).version_id for name, n in numbers.items()}
         return fingerprint_of(self.source.mixture, contents)
 
 

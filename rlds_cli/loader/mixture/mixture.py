@@ -70,7 +70,7 @@ class Member:
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
         sampler = f", {self.sampler}" if self.sampler else ""
-        content = f" ({short(self.dataset.fingerprint)})" if self.dataset.generation is None else ""
+        content = f" ({short(self.dataset.fingerprint)})" if not self.dataset.store.grows else ""
         return f"{self.dataset.id}{content}{renamed}{sampler}"
 
     @property
@@ -299,9 +299,9 @@ def function_name(function: Any) -> str:
 def content_of(dataset: Dataset) -> str:
     """Return what a loader's state knows the content of a dataset by: its fingerprint.
 
-    Growing datasets: the version of the generation, which takes no time, and stands for one that was freed.
+    Growing datasets: the version id, which takes no time, and stands for one that was freed.
     """
-    whole = dataset.generation is not None and not dataset.is_selection
+    whole = dataset.store.grows and not dataset.is_selection
     return dataset.store.version_id if whole else dataset.fingerprint
 
 
@@ -392,10 +392,10 @@ class RenamedStore(Store):
         self.version_id = self.version_with(self.version_id, names)
 
     @staticmethod
-    def version_with(version: str, names: Mapping[str, str]) -> str:
+    def version_with(version_id: str, names: Mapping[str, str]) -> str:
         """Return the version of a store with these names: packed rows are found by name and version."""
         digest = hashlib.sha256(json.dumps(dict(names), sort_keys=True).encode()).hexdigest()[:16]
-        return f"{version}+renamed-{digest}"
+        return f"{version_id}+renamed-{digest}"
 
     def fingerprint(self, index: IntArray | None = None) -> str:
         """Return the fingerprint under the new names."""
@@ -405,9 +405,9 @@ class RenamedStore(Store):
         return _reopened, (self.path, self._names, self.version_id)
 
 
-def _reopened(path: Path, names: Mapping[str, str], version: str) -> RenamedStore:
+def _reopened(path: Path, names: Mapping[str, str], version_id: str) -> RenamedStore:
     store = RenamedStore(path, names)
-    store.expect(version, "pickled")
+    store.expect(version_id, "pickled")
     return store
 
 

@@ -59,7 +59,7 @@ class MemberPlan:
     Attributes
     ----------
     grows : bool
-        Later generations of the dataset are taken up; this one may have no windows.
+        Later versions of the dataset are taken up; this one may have no windows.
     draw : Draw or None
         None without windows, unless it learns.
     """
@@ -78,7 +78,7 @@ class MemberPlan:
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
-            self.grows = request.live and self.dataset.generation is not None
+            self.grows = request.live and self.dataset.store.grows
             self.request = replace(request.in_steps(self.dataset), sampler=member.sampler or request.sampler)
             window = self.request.window
             self.pool = build.pool(
@@ -94,7 +94,7 @@ class MemberPlan:
             self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
 
     def begin(self, before: Draw | None = None) -> None:
-        """Make the draw: the one that goes on from that of another generation, where it learns."""
+        """Make the draw: the one that goes on from that of another version, where it learns."""
         sampler = self.request.sampler
         with _naming(self.name):
             if sampler.sides > 1:
@@ -362,7 +362,7 @@ class MixtureSource:
         return max(m.pool.longest for m in self.members) if self._whole else 0
 
     def over(self, mixture: Mixture) -> MixtureSource:
-        """Return the source over other generations of the members that grow; this one stays as it is.
+        """Return the source over other versions of the members that grow; this one stays as it is.
 
         Raises
         ------

@@ -19,7 +19,7 @@ Do samples lie anywhere?       ``scattered``: then what is missing of a remote d
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
 Does it learn from training?   ``over`` returns a `StatefulDraw`. This observes reports, saves its state, and limits how
                                far the loader reads ahead. Ranks exchange their reports. Worker processes are refused.
-Does the dataset grow?         ``pool.live``. ``over`` is called again for every generation; a `StatefulDraw` is asked
+Does the dataset grow?         ``pool.live``. ``over`` is called again for every version; a `StatefulDraw` is asked
                                to ``take_up`` the new windows instead.
 ============================== ========================================================================================
 """
@@ -161,9 +161,9 @@ class StatefulDraw(ABC):
 
     @abstractmethod
     def take_up(self, pool: WindowIndex) -> StatefulDraw:
-        """Draw from a new generation of the dataset from now on, and return the draw that does.
+        """Draw from a new version of the dataset from now on, and return the draw that does.
 
-        Samples that are drawn already stay as they are: windows of the generation before.
+        Samples that are drawn already stay as they are: windows of the version before.
         """
 
     @abstractmethod

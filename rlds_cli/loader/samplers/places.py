@@ -1,9 +1,9 @@
 """Places of windows among the masses of a tree, for datasets that grow.
 
-Windows get places in the order in which their episodes came, and keep them: later generations add places at the end. An
+Windows get places in the order in which their episodes came, and keep them: later versions add places at the end. An
 episode that left keeps its places, with mass zero, until more than half of all places are empty.
 
-The number of a window, by which training reports priorities, is the same in every generation: `WindowIndex.name`.
+The number of a window, by which training reports priorities, is the same in every version: `WindowIndex.name`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST = 4096  # empty places below which it is not worth while to close the gap
 
 
 class Places:
-    """The places of the windows of a generation, and of some that left.
+    """The places of the windows of a version, and of some that left.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Places:
         The first place of each, and the number of places.
     there : bool array [episodes]
         False for episodes that left.
-    generation : int
+    version : int
         That of the windows.
     last : int
         The largest number of an episode that had places.
@@ -43,7 +43,7 @@ class Places:
         self.episodes: IntArray = np.zeros(0, np.int64)
         self.first: IntArray = np.zeros(1, np.int64)
         self.there: BoolArray = np.zeros(0, bool)
-        self.generation, self.last = 0, -1
+        self.version, self.last = 0, -1
 
     @property
     def total(self) -> int:
@@ -88,16 +88,15 @@ class Places:
         Raises
         ------
         WrongState
-            The pool is of an earlier generation.
+            The pool is of an earlier version.
         """
-        generation = pool.dataset.generation or 0
-        if generation < self.generation:
+        version = pool.dataset.version
+        if version < self.version:
             raise WrongState(
-                f"Priorities of generation {self.generation:,} of {pool.dataset.id} do not go back to generation"
-                f" {generation:,}.",
+                f"Priorities of version {self.version:,} of {pool.dataset.id} do not go back to version {version:,}.",
                 hint="a new Loader, or load_state_dict",
             )
-        self.generation = generation
+        self.version = version
         recorded = pool.ascending
         if len(recorded) >= len(self.episodes) and (recorded[: len(self.episodes)] == self.episodes).all():
             return []
@@ -155,7 +154,7 @@ class Places:
         """Return arrays from which `load` restores the places."""
         counts = np.where(self.there, 1, -1) * np.diff(self.first)
         found = {"episodes": portable(self.episodes), "windows": portable(counts)}
-        return {"generation": self.generation, "last": self.last, **found}
+        return {"version": self.version, "last": self.last, **found}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`.
@@ -165,17 +164,17 @@ class Places:
         WrongState
             It is none. Nothing is changed.
         """
-        if not {"generation", "last", "episodes", "windows"} <= set(state):
+        if not {"version", "last", "episodes", "windows"} <= set(state):
             raise WrongState("The priorities of this state are not those of a live loader.", hint="live=False")
         episodes, counts = (np.asarray(host(state[name]), np.int64) for name in ("episodes", "windows"))
         if episodes.ndim != 1 or episodes.shape != counts.shape or (np.diff(episodes) <= 0).any() or not counts.all():
             raise WrongState("The priorities of this state are not those that were saved.")
         self.episodes, self.there = episodes, counts > 0
-        self.generation, self.last = int(state["generation"]), int(state["last"])
+        self.version, self.last = int(state["version"]), int(state["last"])
         self.first = np.concatenate([[0], np.cumsum(np.abs(counts))])
 
     def take(self, other: Places) -> None:
         """Become equal to ``other``."""
         self.episodes, self.first, self.there = other.episodes, other.first, other.there
-        self.generation, self.last = other.generation, other.last
+        self.version, self.last = other.version, other.last
         self._forget()

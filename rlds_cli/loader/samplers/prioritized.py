@@ -176,7 +176,7 @@ class PrioritizedDraw(StatefulDraw):
         """Give new windows the highest priority so far, and those that left none, see `StatefulDraw`.
 
         Before the first draw it begins anew: the places of windows, and with them the order of additions in the sums,
-        follow from the generations that samples were drawn from.
+        follow from the versions that samples were drawn from.
         """
         assert self._places is not None
         if not self._begun:

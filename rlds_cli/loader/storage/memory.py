@@ -75,7 +75,7 @@ def budget(memory: str | int | None, root: Path = Path("/")) -> tuple[int, str]:
     return _bytes(memory), "memory="
 
 
-@lru_cache(maxsize=16)  # a live loader asks with every generation
+@lru_cache(maxsize=16)  # a live loader asks with every version
 def limit(root: Path = Path("/")) -> tuple[int, str]:
     """Return the memory limit of the cgroup, else of the machine, and its name: as it was when first asked for."""
     cgroup = cgroup_limit(root)
@@ -161,7 +161,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
-    if dataset.generation is not None:
+    if dataset.store.grows:
         mine = os.geteuid() in (0, dataset.path.stat().st_uid)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])

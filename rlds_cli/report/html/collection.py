@@ -23,14 +23,14 @@ _HEAD = 1024  # bytes at the start of a page that contain its generator
 class Listed:
     """A dataset of a store; ``name`` is its directory below the store.
 
-    ``bytes`` are those at the store, ``generation`` is None unless it grows. ``report`` is True if ``report.html`` lies
+    ``bytes`` are those at the store, ``version`` is None unless it grows. ``report`` is True if ``report.html`` lies
     beside it. ``problem`` says why its index cannot be read; nothing else is known then.
     """
 
     name: str
     id: str = ""
     fingerprint: str = ""
-    generation: int | None = None
+    version: int | None = None
     episodes: int = 0
     steps: int = 0
     bytes: int = 0
@@ -90,7 +90,7 @@ def _row(d: Listed, address: str | None) -> Markup:
     title = tag("a", d.name, href=f"./{place}/report.html") if d.report else d.name
     if d.problem is not None:
         return tag("tr", tag("th", title, scope="row"), tag("td", d.problem, colspan=len(_HEADINGS) - 1, class_="wrap"))
-    grows = tag("span", f" generation {d.generation:,}", class_="aside") if d.generation is not None else None
+    grows = tag("span", f" version {d.version:,}", class_="aside") if d.version is not None else None
     cells = (f"{d.episodes:,}", f"{d.steps:,}", text.size_of(d.bytes))
     command = download_command(d.id, f"{address or 'ADDRESS'}/{d.name}")
     return tag(

@@ -1,4 +1,4 @@
-"""The log of a growing dataset's generations: one record of fixed size for each commit. Needs no NumPy.
+"""The log of a growing dataset's versions: one record of fixed size for each commit. Needs no NumPy.
 
 A dataset that grows is a directory of rows that are never changed, of logs that only get longer, and of this file. Its
 last valid record says how much of the rows and logs counts; what lies behind is of a commit that was not finished, and
@@ -19,15 +19,15 @@ from typing import Any
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import files
 
-FILE = "generations.log"
+FILE = "commits.log"
 _LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
-_MARK = b"rldsgen1"
+_MARK = b"rldscom1"
 BYTES = _LAYOUT.size
 _MOST_ROWS = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class Commit:
     """A growing dataset after one commit. ``number`` is 0 for the empty dataset that a writer begins with.
 
     Attributes
@@ -45,8 +45,8 @@ class Generation:
     moved : int
         The number of times that kept episodes were rewritten end to end.
     logs : bytes
-        The sha256 of ``logs`` of the generation before and of what this commit added to each log, see
-        `growing.logs.chained`: so a record proves the logs up to it. Zeros in generation 0.
+        The sha256 of ``logs`` of the version before and of what this commit added to each log, see
+        `growing.logs.chained`: so a record proves the logs up to it. Zeros in version 0.
     """
 
     number: int = 0
@@ -81,16 +81,16 @@ class Generation:
         return head + struct.pack("<I", zlib.crc32(head))
 
 
-def unpacked(record: bytes) -> Generation | None:
-    """Return the generation of a record; None if the record is not whole."""
+def unpacked(record: bytes) -> Commit | None:
+    """Return the commit of a record; None if the record is not whole."""
     if len(record) != BYTES or zlib.crc32(record[:-4]) != int.from_bytes(record[-4:], "little"):
         return None
     mark, *values, _ = _LAYOUT.unpack(record)
-    g = Generation(*values)
+    g = Commit(*values)
     return g if mark == _MARK and _is_possible(g) else None
 
 
-def _is_possible(g: Generation) -> bool:
+def _is_possible(g: Commit) -> bool:
     """Return whether the numbers agree: an episode has two rows at least, and leaves once."""
     numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "logs")]
     if min(numbers) < 0 or max(numbers) >= 1 << 60 or g.rows >= _MOST_ROWS:
@@ -101,8 +101,8 @@ def _is_possible(g: Generation) -> bool:
     return counted and in_order and held and g.transitions <= g.steps and g.final_observations <= g.kept
 
 
-def last(dataset: Path) -> Generation:
-    """Return the newest generation.
+def last(dataset: Path) -> Commit:
+    """Return the newest version.
 
     Raises
     ------
@@ -118,19 +118,19 @@ def last(dataset: Path) -> Generation:
     raise DamagedDataset(f"{dataset / FILE} has no whole record among its last.", hint="rlds verify ID")
 
 
-def at(dataset: Path, number: int) -> Generation:
-    """Return generation ``number``.
+def at(dataset: Path, number: int) -> Commit:
+    """Return version ``number``.
 
     Raises
     ------
     DatasetNotFound
-        There is no such generation.
+        There is no such version.
     DamagedDataset
         Its record is damaged.
     """
     newest = last(dataset)
     if not 0 <= number <= newest.number:
-        raise DatasetNotFound(f"{dataset} has no generation {number:,}; the newest is {newest.number:,}.")
+        raise DatasetNotFound(f"{dataset} has no version {number:,}; the newest is {newest.number:,}.")
     with _opened(dataset) as log:
         found = _read(log.fileno(), number)
     if found is None or found.number != number:
@@ -138,8 +138,8 @@ def at(dataset: Path, number: int) -> Generation:
     return found
 
 
-def all_until(dataset: Path, number: int) -> list[Generation]:
-    """Return generations 0 to ``number``.
+def all_until(dataset: Path, number: int) -> list[Commit]:
+    """Return versions 0 to ``number``.
 
     Raises
     ------
@@ -164,11 +164,11 @@ def _opened(dataset: Path) -> Any:
         raise DamagedDataset(f"{dataset / FILE} cannot be read: {e.strerror}.", hint="rlds verify ID") from e
 
 
-def _read(descriptor: int, number: int) -> Generation | None:
+def _read(descriptor: int, number: int) -> Commit | None:
     return unpacked(os.pread(descriptor, BYTES, number * BYTES))
 
 
-def counts_of(g: Generation) -> Mapping[str, int]:
+def counts_of(g: Commit) -> Mapping[str, int]:
     """Return the counts for a manifest."""
     return {
         "rows": g.rows - g.first_row,
