@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
@@ -13,8 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import settings
-from rlds_cli.dataset import counterparts, environments, layouts, partition, provenance, selection
+from rlds_cli.dataset import (
+    counterparts,
+    editing,
+    environments,
+    history,
+    layouts,
+    partition,
+    provenance,
+    selection,
+    trimming,
+)
 from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.history import Version
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
@@ -140,8 +151,9 @@ class Dataset:
         Mean, std, min, max, q01, q99 per element, float64, over the steps of the episodes selected.
     """
 
-    def __init__(self, store: Store, index: IntArray | None = None) -> None:
+    def __init__(self, store: Store, index: IntArray | None = None, *, how: Mapping[str, Any] | None = None) -> None:
         self.store = store
+        self._how: Mapping[str, Any] = how or {}
         self._selected = index is not None
         self._index = store.kept if index is None else index
         self.episodes = EpisodeColumns(store, self._index)
@@ -180,8 +192,13 @@ class Dataset:
 
     @property
     def version(self) -> int:
-        """Number of the version that is open: of a growing dataset, the number of its commit."""
-        return self.store.commit.number if isinstance(self.store, GrowingStore) else 1
+        """Number of the version that is open."""
+        return self.store.commit.number if isinstance(self.store, GrowingStore) else self.manifest.version
+
+    @property
+    def versions(self) -> Sequence[Version]:
+        """The versions of the dataset that are here, oldest first."""
+        return history.versions_of(self.path)
 
     def refresh(self) -> Dataset:
         """Return this dataset at its newest version: itself if nothing was committed since, or if it does not grow.
@@ -435,7 +452,9 @@ class Dataset:
         chosen, warning = selection.matching(self.episodes, split, where, episodes)
         if warning:
             warnings.warn(warning, UserWarning, stacklevel=2)
-        return self._view(chosen)
+        given = {"split": split, "where": where}
+        picked = {} if episodes is None else {"episodes": len(chosen)}
+        return self._view(chosen, {**{n: v for n, v in given.items() if v is not None}, **picked})
 
     @property
     def held_out(self) -> int:
@@ -506,8 +525,139 @@ class Dataset:
             )
         return (shares[0], 1 - shares[0]) if len(shares) == 1 else shares
 
-    def _view(self, chosen: IntArray) -> Dataset:
-        return Dataset(self.store, chosen if self._index is None else self._index[chosen])
+    def _view(self, chosen: IntArray, how: Mapping[str, Any] | None = None) -> Dataset:
+        """Select episodes; ``how`` is what a user asked for, as the log of versions says it."""
+        said = {"episodes": len(chosen)} if how is None else how
+        index = chosen if self._index is None else self._index[chosen]
+        return Dataset(self.store, index, how={**self._how, **said})
+
+    # -- changes
+
+    def save(self, name: str, *, force: bool = False, cache_dir: StrPath | None = None) -> Dataset:
+        """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
+
+        Parameters
+        ----------
+        name : str
+            What follows ``@`` in the id.
+        force : bool
+            Replace a dataset of this id.
+        cache_dir : path, optional
+            A home to write into instead of ``RLDS_HOME``.
+
+        Raises
+        ------
+        NameTaken
+            The id exists.
+        NoPermission
+            The files cannot be shared: they are on another disk, or belong to another user.
+        InvalidArgument
+            The dataset grows, or is at an address.
+
+        Examples
+        --------
+        >>> clean = ds.select(where="success").save("clean")  # doctest: +SKIP
+        """
+        return self._opened(editing.save(self, name, self._how, force=force, cache_dir=cache_dir))
+
+    def trim(
+        self,
+        ranges: Callable[[Batch], Any] | Mapping[int, Any],
+        name: str,
+        *,
+        force: bool = False,
+        cache_dir: StrPath | None = None,
+    ) -> Dataset:
+        """Make a dataset ``ID@NAME`` of ranges of steps of the selected episodes. No row is copied or decoded.
+
+        Each range is an episode of the result. It ends *terminated* if its last step does, and is *cut* where it stops
+        before the end of its episode; the observation behind it is its final observation.
+
+        Parameters
+        ----------
+        ranges : callable or mapping of int
+            A function of an episode, which decodes the fields that it reads; or ranges by number, as ``ds.episode(k)``
+            counts, where other episodes stay whole. The ranges of an episode are a bool for each step [T], a pair
+            (first, stop), a list of pairs, or None or an empty list to leave it out.
+        name, force, cache_dir
+            As in `save`.
+
+        Raises
+        ------
+        InvalidArgument
+            A range leads out of its episode, or overlaps another one; or as in `save`.
+        NameTaken, NoPermission
+            As in `save`.
+
+        Examples
+        --------
+        >>> moving = lambda episode: abs(episode["action"]).max(axis=1) > 0.01  # doctest: +SKIP
+        >>> ds.trim(moving, "moving")  # doctest: +SKIP
+        """
+        function = getattr(ranges, "__name__", "function") if callable(ranges) else "ranges"
+        found = trimming.collect(self, ranges)
+        return self._opened(
+            editing.trim(self, found, name, {**self._how, "trim": function}, force=force, cache_dir=cache_dir)
+        )
+
+    def label(
+        self,
+        columns: Mapping[str, Any] | None = None,
+        /,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        force: bool = False,
+        cache_dir: StrPath | None = None,
+        **more: Any,
+    ) -> Dataset:
+        """Set episode columns of the selected episodes: the next version of the dataset.
+
+        Open loaders keep the version that they have. A dataset of the registry is not changed in its place: that takes
+        a ``name``.
+
+        Parameters
+        ----------
+        columns : mapping
+            Values by column: a flag, number or text for all selected episodes, or a sequence with one for each. None
+            takes a value away. Columns may also be given as arguments: ``ds.label(quality="bad")``.
+        facts : mapping
+            Facts of the dataset: ``fps`` and ``license``.
+        name : str, optional
+            Make ``ID@NAME`` instead.
+        force, cache_dir
+            As in `save`, for ``ID@NAME``.
+
+        Raises
+        ------
+        InvalidArgument
+            The numbers of values and episodes differ; the dataset is one of the registry, grows, is at an address, or
+            has a newer version than this one.
+        InvalidEpisode
+            A column has the name of one of TED's own, or values of several types.
+
+        Examples
+        --------
+        >>> ds = ds.select(episodes=[3, 7]).label(quality="bad")  # doctest: +SKIP
+        """
+        values = {**(columns or {}), **more}
+        made = editing.label(self, values, facts or {}, how=self._how, name=name, force=force, cache_dir=cache_dir)
+        return self._opened(made)
+
+    def drop(self, *, name: str | None = None, force: bool = False, cache_dir: StrPath | None = None) -> Dataset:
+        """Leave out the selected episodes: the next version of the dataset, or ``ID@NAME`` if there is a ``name``.
+
+        Their rows stay on the disk, where earlier versions have them; `rlds compact` removes them.
+
+        Raises
+        ------
+        InvalidArgument
+            No episode is selected; or as in `label`.
+        """
+        return self._opened(editing.drop(self, self._how, name=name, force=force, cache_dir=cache_dir))
+
+    def _opened(self, path: Path) -> Dataset:
+        return Dataset(open_store(path))
 
     # -- conversions
 

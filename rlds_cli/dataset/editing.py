@@ -56,11 +56,14 @@ def label(
     columns: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
+    how: Mapping[str, Any],
     name: str | None,
     force: bool,
     cache_dir: StrPath | None,
 ) -> Path:
     """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
+    if not columns and not facts:
+        raise InvalidArgument(f"There is nothing to set in {ds.id}.", hint='ds.label(quality="bad")')
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     episode_table.check_names([*ds.store.own_columns, *(n for n in own if n not in ds.store.own_columns)], ds.id)
     unknown = sorted(set(facts) - set(FACTS))
@@ -74,7 +77,7 @@ def label(
         described["facts"] = {**m.facts, "license": facts["license"]}
     change = Change(own=own, facts=described)
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
-    how = {**shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
+    how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
     step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
     return _apply(ds, change, step, name, force, cache_dir)
 

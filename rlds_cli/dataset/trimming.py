@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import arrays, compression, digests, views
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change, Column
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray
-from rlds_cli.text import plural
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray, split_name
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.dataset.batch import Batch
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 20
@@ -267,6 +268,40 @@ def _flagged(store: Store, start: IntArray, length: IntArray) -> Iterator[IntArr
         yield at[(at >= start[episode]) & (at < start[episode] + length[episode])] if len(start) else at[:0]
 
 
-def described(ranges: Ranges) -> str:
-    """Say how many ranges there are."""
-    return f"{plural(len(ranges), 'range')} of steps"
+def collect(ds: Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> Ranges:
+    """Return the ranges of the selected episodes that a user gave; see `Dataset.trim`."""
+    found: list[tuple[int, int, int]] = []
+    index, lengths = ds.episodes.index.tolist(), ds.episodes["length"].tolist()
+    unknown = [] if callable(given) else sorted(set(given) - set(range(len(index))))
+    if unknown:
+        raise InvalidArgument(f"There is no episode {unknown[0]} among the {len(index):,} of {ds.id}.")
+    for k, (number, length) in enumerate(zip(index, lengths, strict=True)):
+        value = given(_episode(ds, k)) if callable(given) else given.get(k, (0, length))
+        found += [(number, a, b) for a, b in of_values(value, length, f"{ds.id}, episode {k:,}")]
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return Ranges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+
+
+def _episode(ds: Dataset, k: int) -> Batch:
+    """Return an episode whose fields are read when they are used, with its columns."""
+    start, length, observed = (int(ds.episodes[c][k]) for c in ("start", "length", "num_observed"))
+    steps = start + np.arange(length)
+    after = np.minimum(steps + 1, start + observed - 1)
+
+    def lazily(f: Field, rows: IntArray) -> LazyArray:
+        empty = f.of_batch(np.empty((0, *f.shape)))
+        dtype = np.dtype(object if f.kind == "text" else f.dtype)
+        return LazyArray((length, *empty.shape[1:]), dtype, lambda: f.of_batch(ds.store.gather(f.name, rows)))
+
+    fields = {name: lazily(f, steps) for name, f in ds.schema.items()}
+    for name, f in ds.schema.items():
+        if f.placement == "both" and f"next/{name}" not in fields:
+            fields[f"next/{name}"] = lazily(f, after)
+    episode = LazyBatch()
+    for name, values in fields.items():
+        *path, leaf = split_name(name)
+        node: dict[Any, Any] = episode
+        for part in path:
+            node = dict.setdefault(node, part, LazyBatch())
+        dict.__setitem__(node, leaf, values)
+    return in_episode(episode, StoredColumns(ds.store).of_episode(int(ds.episodes.index[k])))
