@@ -24,7 +24,7 @@ from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, videos
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import LazyStats, Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, IntArray
@@ -520,10 +520,10 @@ def _shape(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
         return
     if len(table) and table.length.min() < 1:
         yield "length", f"episode {int(table.length.argmin())} has {int(table.length.min())} steps"
-    if int((table.length + 1).sum()) != counts.rows:
-        yield "length", f"{int((table.length + 1).sum()):,} rows; the manifest says {counts.rows:,}"
-    elif not np.array_equal(e["start"], table.start):
-        yield "start", f"episode {_first(e['start'] != table.start)} does not start where the one before ends"
+    try:
+        episode_table.check_places(e, store.manifest)
+    except DamagedDataset as damage:
+        yield "start", damage.message
     if not np.isin(table.end, (TERMINATED, TRUNCATED, CUT)).all():
         yield "end", f"episode {_first(table.end > CUT)} has the unknown end {int(table.end.max())}"
     if not np.isin(e["num_observed"] - table.length, (0, 1)).all():
@@ -542,16 +542,18 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
     e = store.episodes
     if all(name in store.fields for name in FLAGS):
         terminated, truncated = (_reader(store, name) for name in FLAGS)
-        yield from _flags(table, _sums(truncated, table), *_last(store, table))
-        done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), table)
+        yield from _flags(table, _sums(truncated, e), *_last(store))
+        done = _sums(lambda a, b: terminated(a, b) | truncated(a, b), e)
         yield from _sum_of("num_done", e.get("num_done"), done)
-        yield from _sum_of("num_terminated", e.get("num_terminated"), _sums(terminated, table))
+        yield from _sum_of("num_terminated", e.get("num_terminated"), _sums(terminated, e))
     if "total_reward" in e:
-        yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), table))
+        yield from _sum_of("total_reward", e["total_reward"], _sums(_reader(store, REWARD), e))
 
 
 def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
     """Return whether the statistics of a field in the manifest are those of its rows."""
+    if isinstance(store.manifest.stats, LazyStats):
+        return []
     f, stored = store.fields[name], store.manifest.stats.get(name)
     if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf":
         return [] if stored is None else [Problem(f"statistics of {name}", "are of values that are not numbers")]
@@ -613,9 +615,9 @@ def _reader(store: Store, name: str) -> Read:
     return lambda a, b: read_range(directory, a, b)
 
 
-def _last(store: Store, table: EpisodeTable) -> tuple[Array, Array]:
+def _last(store: Store) -> tuple[Array, Array]:
     """Return the flags of the last step of each episode."""
-    steps = table.start + table.length - 1
+    steps = store.episodes["start"] + store.episodes["length"] - 1
     terminated, truncated = (np.asarray(store.rows(name)[steps], bool) for name in FLAGS)
     return terminated, truncated
 
@@ -632,17 +634,24 @@ def _flags(
         yield "end", f"episode {_first(inside)} is truncated before its last step"
 
 
-def _sums(read: Read, table: EpisodeTable) -> Array:
-    """Sum a column over each episode in float64, reading several episodes at a time."""
-    total = np.zeros(len(table))
-    start, stop = table.start, table.start + table.length
+def _sums(read: Read, episodes: Mapping[str, Array]) -> Array:
+    """Sum a column over the steps of each episode in float64, reading several episodes at a time."""
+    order = np.argsort(episodes["start"], kind="stable")
+    start = episodes["start"][order]
+    stop, sums = start + episodes["length"][order], np.zeros(len(order))
     first = 0
-    while first < len(table):
+    while first < len(order):
         end = max(first + 1, int(np.searchsorted(stop, start[first] + _STRIDE, "right")))
         for e, a, b in _reads(start, stop, first, end):
             values = np.asarray(read(a, b), np.float64)
-            total[e] += np.add.reduceat(values, start[e] - a) if isinstance(e, slice) else values.sum()
+            if isinstance(e, slice):
+                edges = np.stack([start[e], stop[e]], 1).reshape(-1)[:-1] - a  # of episodes, and of what is between
+                sums[e] = np.add.reduceat(values, edges)[::2]
+            else:
+                sums[e] += values.sum()
         first = end
+    total = np.empty_like(sums)
+    total[order] = sums
     return total
 
 
