@@ -74,4 +74,21 @@ Version = Annotated[
     int | None,
     typer.Option("--version", metavar="N", help="Of a dataset that grows: as commit N left it.", show_default=False),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Episodes whose columns fulfil it, such as \"success and task == 'cube'\".",
+        show_default=False,
+    ),
+]
+Split = Annotated[str | None, typer.Option("--split", metavar="NAME", help="Episodes of a split.", show_default=False)]
+Episodes = Annotated[
+    str | None,
+    typer.Option("--episodes", metavar="3,7,10-19", help="Episodes by number, from 0.", show_default=False),
+]
+NewName = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Make ID@NAME instead.", show_default=False)
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]

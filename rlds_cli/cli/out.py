@@ -298,6 +298,13 @@ def new_dataset(ds: Dataset) -> None:
         note(f'use:  Loader("{ds.id}", batch_size=256)')
 
 
+def new_version(ds: Dataset) -> None:
+    """Print one line on a new version of a dataset."""
+    m = ds.manifest
+    counts = f"{plural(m.counts.steps, 'step')}  {plural(m.counts.episodes, 'episode')}"
+    result(dataset_facts(ds), f"{ds.id}#v{ds.version}  {counts}  {short(ds.fingerprint)}")
+
+
 def note_line(note: Mapping[str, Any]) -> str:
     """A note with its first place; with its count if it is a reader's, since the text of a finding contains it."""
     count, where = note["count"], note["where"]

@@ -20,7 +20,7 @@ from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress, shown
 from rlds_cli.remote import origins as pushed
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest, publishing
+from rlds_cli.store import manifest, publishing, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
@@ -95,6 +95,7 @@ def remove(
             if home.find(id, where) == one.path:  # else another process was faster
                 logs.check_not_written(one.path)
                 publishing.remove(one.path)
+                versions.remove(one.path)
                 pushed.forget(Home(where.home), id)
     return planned
 

@@ -1,0 +1,41 @@
+"""``rlds drop``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+from rlds_cli.errors import InvalidArgument
+
+
+@app.command("drop")
+def drop(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ],
+    where: options.Where = None,
+    split: options.Split = None,
+    episodes: options.Episodes = None,
+    name: options.NewName = None,
+    force: options.Force = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Leave episodes out of a dataset: its next version. Earlier versions have them, and their rows stay on the disk.
+
+    A dataset of the registry is not changed in its place: --name makes ID@NAME.
+
+    Example: rlds drop local/day1 --where "quality == 'bad'"
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.cli import selecting
+
+    if where is None and split is None and episodes is None:
+        raise InvalidArgument("Which episodes?", hint="--where, --split or --episodes")
+    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+    out.new_version(ds.drop(name=name, force=force, cache_dir=cache_dir))

@@ -1,0 +1,61 @@
+"""``rlds label``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+
+@app.command("label")
+def label(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ],
+    labels: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COLUMN=VALUE]...", help="Values for all selected episodes; null takes one away."),
+    ] = None,
+    where: options.Where = None,
+    split: options.Split = None,
+    episodes: options.Episodes = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.csv",
+            help="Values by episode: a column episode (number) or id, and one for each label.",
+            show_default=False,
+        ),
+    ] = None,
+    facts: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A fact of the dataset: fps or license.", show_default=False),
+    ] = None,
+    name: options.NewName = None,
+    force: options.Force = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Set episode columns and facts of a dataset: its next version. No row is copied.
+
+    A dataset of the registry is not changed in its place: --name makes ID@NAME.
+
+    Example: rlds label local/day1 --where "episode in [3, 7]" quality=bad
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.cli import selecting
+
+    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+    columns = selecting.assignments(labels or [])
+    if file is not None:
+        index, of_file = selecting.from_file(file, ds)
+        ds, columns = ds.select(episodes=index), {**columns, **of_file}
+    made = ds.label(columns, facts=selecting.assignments(facts or []), name=name, force=force, cache_dir=cache_dir)
+    out.new_version(made)

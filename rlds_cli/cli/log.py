@@ -1,0 +1,43 @@
+"""``rlds log``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlds_cli import text, visible
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset.history import Version
+
+
+@app.command("log")
+def log(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ],
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show the versions of a dataset: when each was made, and what changed.
+
+    ID#vN opens version N.
+
+    Example: rlds log local/day1
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.dataset import history
+    from rlds_cli.home import locate
+
+    found = history.versions_of(locate.dataset(id, cache_dir=cache_dir))
+    out.result(found, visible.lines(_line(v) for v in reversed(found)))
+
+
+def _line(v: Version) -> str:
+    counts = f"{text.plural(v.episodes, 'episode')}  {text.plural(v.steps, 'step')}"
+    return f"v{v.number}  {v.created[:16].replace('T', ' ')}  {counts}  {v.change}"

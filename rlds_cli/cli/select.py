@@ -1,0 +1,53 @@
+"""``rlds select``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlds_cli.cli import options, out
+from rlds_cli.cli.commands import app
+
+
+@app.command("select")
+def select(
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new dataset is ID@NAME.")],
+    where: options.Where = None,
+    split: options.Split = None,
+    episodes: options.Episodes = None,
+    trim: Annotated[
+        str | None,
+        typer.Option(
+            "--trim",
+            metavar="FILE.py:FUNCTION",
+            help="A function of an episode that returns the ranges of steps that stay.",
+            show_default=False,
+        ),
+    ] = None,
+    force: options.Force = False,
+    cache_dir: options.CacheDir = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Make a dataset of some of the episodes, or of ranges of their steps. No row is copied.
+
+    The function of --trim gets an episode, and returns a flag for each step, a pair (first, stop), a list of pairs, or
+    None to leave the episode out. Each range becomes an episode.
+
+    Example: rlds select local/day1 --where "success" --name clean
+    """
+    out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli.cli import selecting
+
+    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+    if trim is None:
+        out.new_dataset(ds.save(name, force=force, cache_dir=cache_dir))
+        return
+    from rlds_cli.preprocess import functions
+
+    out.new_dataset(ds.trim(functions.find(trim).load(), name, force=force, cache_dir=cache_dir))
