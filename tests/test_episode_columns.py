@@ -126,6 +126,7 @@ def test_verify_sees_that_one_was_changed(name: str) -> None:
         ({"episode": 1}, '"episode" is an episode column of TED itself'),
         ({"split/train": True}, '"split/train" is an episode column of TED itself'),
         ({"": 1}, "an episode column cannot be called ''"),
+        ({"start@camera": 1}, 'an episode column cannot be called "start@camera": names with @ are reserved'),
         ({"x" * 101: 1}, "an episode column cannot be called 'xxx"),
         ({"note": [1, 2]}, 'the episode column "note" is a list; one number, flag or text is needed'),
         ({"note": np.zeros(3)}, 'the episode column "note" is a ndarray; one'),
