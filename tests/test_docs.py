@@ -396,7 +396,7 @@ def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str)
 
 
 def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
-    """No next observations, an open end, integers, a matrix of rewards, large rows, steps that terminate and time out."""
+    """Without next observations; an open end, large rows, rewards as a matrix, terminals that are also timeouts."""
     script = load(ROOT / "docs" / "fingerprint_from_archive.py")
     n = 5_000
     with h5py.File(desk / "long.hdf5", "w") as f:
