@@ -130,14 +130,16 @@ def _write_table(source: Store, directory: Path, change: Change, listed: Mapping
         known = _link(source.path, directory, EPISODES, listed)
     else:
         columns = {n: taken(c, change.index) for n, c in read_table(source.path).items()} | columns
-    gone = [*columns]
+    gone = [*columns, "missing/zarr.json"]  # a link cannot be written
     for name in change.own:
         gone += [component(name), f"missing/{component(name)}"]
         columns.pop(component(name), None)
         columns.pop(f"missing/{component(name)}", None)
     for name in gone:
-        trees.discard(directory / EPISODES / name)
-        known = {n: d for n, d in known.items() if not n.startswith(f"{EPISODES}/{name}/")}
+        place = f"{EPISODES}/{name}"
+        trees.discard(directory / place)
+        (directory / place).unlink(missing_ok=True)
+        known = {n: d for n, d in known.items() if n != place and not n.startswith(f"{place}/")}
     for name, values in columns.items():
         _write_column(directory / EPISODES / name, values)
     episode_table.write_own(directory / EPISODES, {n: c for n, c in change.own.items() if c is not None})
