@@ -31,7 +31,8 @@ from rlds_cli.ted import Scalar
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-FACTS = ("fps", "license")  # that a user may set
+FACTS = ("fps", "license", "description")  # that a user may set
+UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
 _SELECT, _TRIM, _LABEL, _DROP = "select", "trim", "label", "drop"
 
 
@@ -73,8 +74,9 @@ def label(
     described: dict[str, Any] = {}
     if "fps" in facts:
         described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
-    if "license" in facts:
-        described["facts"] = {**m.facts, "license": facts["license"]}
+    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
+    if texts:
+        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
     change = Change(own=own, facts=described)
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
     how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
@@ -143,7 +145,7 @@ def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
         "function": what,
         "key": "",
         "code": "",
-        "unit": "dataset",
+        "unit": UNIT,
         "arrays": "",
         "changed": [],
         "keeps_steps": True,
