@@ -122,7 +122,11 @@ class Episode:
         """The episode as `reference.windows` takes it, with the vector alone as its observation."""
         r = self.rows
         flags = {n: r[f"next/{n}"] for n in ("terminated", "truncated")}
-        return {"observation": r["observation/state"], "action": r["action"], "next": {"reward": r["next/reward"], **flags}}
+        return {
+            "observation": r["observation/state"],
+            "action": r["action"],
+            "next": {"reward": r["next/reward"], **flags},
+        }
 
 
 def draw(rng: np.random.Generator, length: int, *, resets: bool = False) -> Episode:
@@ -321,7 +325,11 @@ def _check_transitions(ds: Dataset, expected: Sequence[Episode], seed: int) -> N
                     after = value(f, x.rows[f.name][t + 1 : t + 2])
                     assert_equal(batch[f"next/{f.name}"][i : i + 1], after, f"next/{f.name}")
             assert batch["return_to_go"][i, 0] == returns[k][t]
-            ahead = x.rows["observation/state"][t + 1 :] if t + 1 < x.length + x.observed else x.rows["observation/state"][t:]
+            ahead = (
+                x.rows["observation/state"][t + 1 :]
+                if t + 1 < x.length + x.observed
+                else x.rows["observation/state"][t:]
+            )
             assert batch["goal"][i].tobytes() in {row.tobytes() for row in ahead}
     assert sorted(seen) == [(k, t) for k, x in enumerate(expected) for t in range(x.transitions)]
 
@@ -357,7 +365,11 @@ def fingerprint(episodes: Sequence[Episode]) -> str:
     if any(e.seed is not None for e in episodes):
         columns["seed"] = np.array([e.seed or 0 for e in episodes], "<u8")
         columns["has_seed"] = np.array([e.seed is not None for e in episodes])
-    columns |= {f"split/{s}": np.array([s in e.splits for e in episodes]) for s in SPLITS if any(s in e.splits for e in episodes)}
+    columns |= {
+        f"split/{s}": np.array([s in e.splits for e in episodes])
+        for s in SPLITS
+        if any(s in e.splits for e in episodes)
+    }
     found = {n: _hash([n, v.dtype.name, [], "episode", "array", None], v.tobytes()) for n, v in columns.items()}
     if any(e.options for e in episodes):
         found["options"] = _text_column("options", [e.options for e in episodes])
@@ -388,7 +400,10 @@ def _about_column(name: str, values: Sequence[Any]) -> bytes:
     most = max(v for v in values if v is not None)
     dtype = "?" if kinds == {bool} else "<f8" if float in kinds else "<u8" if most > (1 << 63) - 1 else "<i8"
     data = np.array([(np.nan if float in kinds else 0) if v is None else v for v in values], dtype)
-    return _hash([name, data.dtype.name, [], "episode", "array", None], data.tobytes() + (bytes(missing) if any(missing) else b""))
+    return _hash(
+        [name, data.dtype.name, [], "episode", "array", None],
+        data.tobytes() + (bytes(missing) if any(missing) else b""),
+    )
 
 
 def _digest(f: Field, rows: Any) -> bytes:
