@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import versions_model as model
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
@@ -16,7 +15,7 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.store import versions
 
-SEEDS = int(os.environ.get("RLDS_HISTORIES", "8"))
+SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
 STEPS = 10
 LABELS: dict[str, tuple[Any, ...]] = {
     "quality": ("good", "bad", "", None),

@@ -29,14 +29,14 @@ from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out
 SHAPE = (6, 8, 3)
 FIELDS = (
     Field("action", "int8", (), "root"),
-    Field("info/wide", "float32", (1024,), "root"),  # 4 KiB a row
+    Field("info/wide", "complex64", (512,), "root"),  # 4 KiB a row, and no statistics of each element
     Field("info/word", "str", (), "root", "text"),
     Field("next/info/bonus", "float32", (), "next"),
     Field("next/reward", "float64", (), "next"),
     Field("next/terminated", "bool", (), "next"),
     Field("next/truncated", "bool", (), "next"),
     Field("observation/cam", "uint8", SHAPE, "both", "frames", "jpeg"),
-    Field("observation/large", "uint8", (64, 64), "both"),  # 4 KiB a row
+    Field("observation/large", "complex128", (256,), "both"),
     Field("observation/said", "str", (), "both", "text"),
     Field("observation/state", "float32", (3,), "both"),
     Field("wrist", "uint8", SHAPE, "root", "frames", "png"),
@@ -141,14 +141,14 @@ def draw(rng: np.random.Generator, length: int, *, resets: bool = False) -> Epis
     truncated = last & (end != "terminated" or bool(rng.random() < 0.2))
     rows = {
         "action": rng.integers(-128, 128, length).astype(np.int8),
-        "info/wide": rng.standard_normal((length, 1024)).astype(np.float32),
+        "info/wide": rng.standard_normal((length, 1024), np.float32).view(np.complex64),
         "info/word": [WORDS[k] for k in rng.integers(0, len(WORDS), length)],
         "next/info/bonus": rng.standard_normal(length).astype(np.float32),
         "next/reward": rng.integers(-50, 50, length) / 4,
         "next/terminated": terminated,
         "next/truncated": truncated,
         "observation/cam": [FILES["jpeg"][k] for k in rng.integers(0, 24, n)],
-        "observation/large": rng.integers(0, 256, (n, 64, 64), np.uint8),
+        "observation/large": rng.standard_normal((n, 512)).view(np.complex128),
         "observation/said": [WORDS[k] for k in rng.integers(0, len(WORDS), n)],
         "observation/state": state,
         "wrist": [FILES["png"][k] for k in rng.integers(0, 24, length)],
