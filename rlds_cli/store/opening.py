@@ -213,6 +213,20 @@ class Store:
         """
         return self._open(name)
 
+    def rows_id(self, name: str) -> str:
+        """Return what identifies the file of a field's plain rows, by whichever name; empty for other fields.
+
+        It is taken from the file, and not from the manifest, which could claim anything.
+        """
+        f = self.fields[name]
+        if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
+            return ""
+        try:
+            status = arrays.data_file(self.directory(name), 1 + len(f.shape)).stat()
+        except FileNotFoundError:  # of no bytes
+            return ""
+        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
     @property
     def slices(self) -> bool:
         """Return whether reading a part of `rows` reads no more than that part; else `between` does."""
