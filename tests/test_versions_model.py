@@ -13,6 +13,7 @@ from versions_model import Episode, build, check, check_batches, draw
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
+from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import versions
 
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
@@ -161,3 +162,76 @@ def test_every_version_is_what_the_list_says(seed: int) -> None:
     for _ in range(STEPS):
         history.step()
     history.look()
+
+
+# -- cases by themselves
+
+
+@pytest.fixture
+def five() -> list[Episode]:
+    """Five episodes of three steps, without columns."""
+    rng = np.random.default_rng(0)
+    return [replace(draw(rng, 3), about={}) for _ in range(5)]
+
+
+def test_an_open_version_reads_its_own_table_after_the_next_one_was_made(five: list[Episode]) -> None:
+    first = build("local/a", five).label(quality="good")
+    second = first.label(quality="bad")
+    check(first, [e.labelled(quality="good") for e in five])  # reads its columns only now
+    check(second, [e.labelled(quality="bad") for e in five])
+    assert first.path == versions.at(second.path, 2)
+
+
+def test_changes_of_an_open_version_are_made_of_it(five: list[Episode]) -> None:
+    first = build("local/a", five)
+    first.label(quality="good")
+    check(first.select(episodes=[3, 1]).save("few"), [five[3], five[1]])
+    check(first.trim({0: (1, 2)}, "short"), [five[0].part(1, 2), *five[1:]])
+    check(rlds_cli.open_dataset(versions.at(first.path, 1)).select(episodes=[0]).save("one"), five[:1])
+
+
+def test_only_the_newest_version_is_changed_in_its_place(five: list[Episode]) -> None:
+    first = build("local/a", five)
+    first.label(quality="good")
+    for ds in (first, rlds_cli.open_dataset(versions.at(first.path, 1))):
+        with pytest.raises(InvalidArgument, match="newer version, 2"):
+            ds.label(quality="bad")
+    check(first.label(quality="bad", name="other"), [e.labelled(quality="bad") for e in five])
+
+
+def test_a_second_label_with_missing_values(five: list[Episode]) -> None:
+    ds = build("local/a", five).label(a=[1, None, 2, None, 3]).label(b=["x", None, "", None, "y"])
+    new = [
+        e.labelled(a=a, b=b) for e, a, b in zip(five, [1, None, 2, None, 3], ["x", None, "", None, "y"], strict=True)
+    ]
+    check(ds, new)
+    check(ds.label(a=None), [e.labelled(a=None) for e in new])
+
+
+def test_large_numbers_that_leave_take_their_type_along(five: list[Episode]) -> None:
+    new = [e.labelled(count=n) for e, n in zip(five, [1, 2, (1 << 63) + 1, 4, 5], strict=True)]
+    ds = build("local/a", five).label(count=[e.about["count"] for e in new])
+    check(ds.select(episodes=[0, 1]).save("few"), new[:2])
+    check(ds.select(episodes=[2]).drop(), [*new[:2], *new[3:]])
+
+
+def test_an_episode_is_not_saved_twice(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    with pytest.raises(InvalidArgument, match="selected twice"):
+        ds.select(episodes=[0, 1, 0]).save("twice")
+    assert not rlds_cli.find("local/a@twice")
+
+
+def test_versions_of_a_dataset_that_was_replaced_are_not_those_of_the_new_one(five: list[Episode]) -> None:
+    build("local/a", five).label(quality="good").label(quality="bad")
+    ds = rlds_cli.create("local/a", [e.item() for e in five[:2]], force=True)
+    assert [v.number for v in ds.versions] == [1]
+    ds = ds.label(quality="good")
+    assert [v.episodes for v in ds.versions] == [2, 2]
+    check(rlds_cli.open_dataset(versions.at(ds.path, 1)), five[:2])
+
+
+def test_no_episode_is_left(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    check(ds.drop().label(facts={"fps": 10.0}), [])
+    check(ds.select(episodes=[]).save("none"), [])
