@@ -552,7 +552,7 @@ class Dataset:
         NoPermission
             The files cannot be shared: they are on another disk, or belong to another user.
         InvalidArgument
-            The dataset grows, or is at an address.
+            An episode is selected twice; the dataset grows, or is at an address.
 
         Examples
         --------

@@ -55,6 +55,8 @@ class _Dataset(Protocol):
 def save(ds: _Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
     index = ds.episodes.index
+    if len(np.unique(index)) < len(index):
+        raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
     columns: dict[str, views.Column] = {"source_episode": index, "source_step": np.zeros(len(index), np.int64)}
     return _derive(ds, name, Change(index, columns), _step(ds, _SELECT, how), force, cache_dir)
 
@@ -226,19 +228,16 @@ def is_published(id: DatasetId, m: Manifest) -> bool:
 
 
 def _home_of(path: Path, id: DatasetId) -> Home:
-    """Return the home that a dataset is in.
+    """Return the home in which ``path`` is a version of a dataset.
 
     Raises
     ------
     InvalidArgument
         It is in none: there is no place for its earlier versions.
     """
-    root = path.absolute().parents[2] if len(path.absolute().parents) > 2 else path
-    if versions.TOP in path.parts and not (root / "datasets").is_dir():
-        root = path.absolute().parents[3]
-    if Home(root).dataset(id) != path.absolute():
-        raise InvalidArgument(
-            f"{path} is not the newest version of a dataset in a home.",
-            hint="--name NAME (name=) makes another dataset",
-        )
-    return Home(root)
+    path = path.absolute()
+    for place in map(Home, path.parents):
+        newest = place.dataset(id)
+        if path == newest or path.parent == versions.directory(newest):
+            return place
+    raise InvalidArgument(f"{path} is in no home.", hint="--name NAME (name=) makes another dataset")

@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -102,10 +101,9 @@ class GrowingStore(Store):
             return self
         return GrowingStore(self.path, check=self._checks, before=self)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Guard the opening of files: the rows of a version that is held stay as they are."""
-        yield
+    def _follow(self) -> Path:
+        """Return the path: the rows of a version that is held stay as they are."""
+        return self._path
 
     def _check_sizes(self) -> None:
         known = () if self._before is None else self._before[1]

@@ -246,10 +246,9 @@ class _Remote(Store):
         self.access.content.need(name, f"{name}/")
         return self.path.joinpath(*parts)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Nothing here is replaced: another content has another directory."""
-        yield
+    def _follow(self) -> Path:
+        """Return the path: nothing there is replaced, since another content has another directory."""
+        return self._path
 
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlds_cli.errors import DatasetNotFound
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
 from rlds_cli.files import trees
 from rlds_cli.store import manifest, publishing
 
@@ -27,10 +27,11 @@ def directory(path: Path) -> Path:
 
 
 def earlier(path: Path) -> list[int]:
-    """Return the numbers of the earlier versions that are here, in order."""
+    """Return the numbers of the earlier versions that are here, in order. Higher ones are of a dataset before it."""
     try:
-        return sorted(int(p.name) for p in directory(path).iterdir() if p.name.isdecimal())
-    except (OSError, IndexError):
+        numbers = sorted(int(p.name) for p in directory(path).iterdir() if p.name.isdecimal())
+        return [n for n in numbers if n < manifest.read(path).version]
+    except (OSError, IndexError, DamagedDataset):
         return []
 
 
@@ -56,13 +57,24 @@ def publish(built: Path, path: Path) -> None:
 
     The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest.
     """
-    place = directory(path) / str(manifest.read(path).version)
-    if not place.exists():
+    newest, version_id = manifest.read_with_version_id(path)
+    place = directory(path) / str(newest.version)
+    if not _holds(place, version_id):
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
         publishing.link_tree(path, aside)
+        if place.is_dir():  # of a dataset that this one has replaced
+            publishing.remove(place)
         aside.rename(place)
     publishing.publish(built, path)
+
+
+def _holds(place: Path, version_id: str) -> bool:
+    """Return whether a version is stored in ``place``."""
+    try:
+        return manifest.read_with_version_id(place)[1] == version_id
+    except (RldsError, OSError):
+        return False
 
 
 def remove(path: Path) -> None:
