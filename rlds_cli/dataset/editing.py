@@ -17,14 +17,14 @@ from rlds_cli.dataset import trimming
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, manifest, publishing, versions, views
+from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
@@ -32,7 +32,7 @@ from rlds_cli.ted import Field, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-_SELECT, _TRIM, _LABEL, _DROP = "select", "trim", "label", "drop"
+_SELECT, _TRIM, _LABEL, _DROP, _COMPACT = "select", "trim", "label", "drop", "compact"
 
 
 class _Dataset(Protocol):
@@ -117,6 +117,20 @@ def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool,
     return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
 
 
+def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
+    """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed."""
+    id = ids.parse(ds.id)
+    place = _home_of(ds.path, id)
+    disk.check_space(needed, place.root)
+    path = _publish(ds, change, _step(ds, _COMPACT, {}))
+    with exclusive(place, id, shown(None)):
+        kept = set(tags.read(path).values())
+        for number in versions.earlier(path):
+            if number not in kept:
+                publishing.remove(versions.at(path, number))
+    return path
+
+
 # -- values of columns
 
 
@@ -185,6 +199,12 @@ def _apply(
             f"{ds.id} is a dataset of the registry, which is not changed in its place.",
             hint=f"--name NAME (name=) makes {id.base}@NAME",
         )
+    return _publish(ds, change, step)
+
+
+def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
+    """Make the next version of a dataset."""
+    id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     with exclusive(place, id, shown(None)):
         newest = manifest.read(place.dataset(id))
