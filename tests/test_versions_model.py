@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import versions
 
+ROOT = Path(__file__).parents[1]
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
 STEPS = 10
 LABELS: dict[str, tuple[Any, ...]] = {
@@ -116,7 +120,11 @@ class History:
         for name in ("score", "count"):
             if any(isinstance(e.about.get(name), float) for e in new):
                 new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
-        self.made(rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store), new)
+        try:
+            made = rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store)
+        except InvalidArgument:  # it is known that they have episodes in common
+            return
+        self.made(made, new)
 
     def preprocess(self, ds: Dataset, episodes: list[Episode]) -> None:
         new = []
@@ -229,6 +237,38 @@ def test_versions_of_a_dataset_that_was_replaced_are_not_those_of_the_new_one(fi
     ds = ds.label(quality="good")
     assert [v.episodes for v in ds.versions] == [2, 2]
     check(rlds_cli.open_dataset(versions.at(ds.path, 1)), five[:2])
+
+
+def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    part = five[0].part(0, 2)
+    ds.trim({0: (0, 2), 1: None, 2: None, 3: None, 4: None}, "part")
+    merged = rlds_cli.merge(["local/a@part", "local/a"], "local/b", column="source_of")
+    check(
+        merged,
+        [e.labelled(source_of=id) for id, e in zip(["local/a@part"] + 5 * ["local/a"], [part, *five], strict=True)],
+    )
+    check(
+        merged.trim({1: (0, 2)}, "parts"),
+        [
+            e.labelled(source_of=id)
+            for id, e in zip(["local/a@part"] + 5 * ["local/a"], [part, part, *five[1:]], strict=True)
+        ],
+    )
+
+
+def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
+    """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
+    every = os.environ.get("RLDS_KILLS_EVERY", "250")
+    run = subprocess.run(
+        [sys.executable, ROOT / "tests" / "versions_kills.py", every],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ended") == 4
 
 
 def test_no_episode_is_left(five: list[Episode]) -> None:
