@@ -38,7 +38,7 @@ IN_PLACE = ("label", "drop")
 
 
 def run(change: Callable[[], Any], at: int) -> int:
-    """Make a change in a child that ends before operation ``at``; return its number of operations, 0 if it was ended."""
+    """Make a change in a child that ends before operation ``at``; return how many there were, 0 if it was ended."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
