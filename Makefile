@@ -27,7 +27,7 @@ help:
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
-	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
+	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
 	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times"
 
@@ -141,6 +141,7 @@ soak: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
+	RLDS_HISTORIES=$$(($(or $(MINUTES),5) * 20)) RLDS_KILLS_EVERY=20 $(BIN)/python -m pytest -q tests/test_versions_model.py
 
 attack: $(READY)
 	$(BIN)/python scripts/attack $(ATTACK)

@@ -173,11 +173,18 @@ def _at(store: Store, name: str, rows: IntArray) -> Array:
 
 
 def _ids(of: Array, ranges: Ranges, whole: BoolArray) -> Digests:
-    """Return the ids of ranges: a part of an episode gets the hash of the episode's id, of its first step and stop."""
+    """Return the ids of ranges: a part of an episode gets the hash of the episode's id, of its first step and stop.
+
+    One that exists already, of the same part that was made before and merged with the episode, is hashed again.
+    """
     found = np.array(of)
+    taken = {row.tobytes() for row in found[whole]}
     for k in np.flatnonzero(~whole).tolist():
-        place = np.array([ranges.first[k], ranges.stop[k]], "<i8").tobytes()
-        found[k] = np.frombuffer(hashlib.sha256(of[k].tobytes() + place).digest()[:16], np.uint8)
+        id, place = of[k].tobytes(), np.array([ranges.first[k], ranges.stop[k]], "<i8").tobytes()
+        while (id := hashlib.sha256(id + place).digest()[:16]) in taken:
+            pass
+        taken.add(id)
+        found[k] = np.frombuffer(id, np.uint8)
     return found
 
 
