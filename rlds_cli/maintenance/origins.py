@@ -115,7 +115,7 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
     step = m.provenance[-1]
-    source, wanted = step["from"], step["source"].partition("+")[0]
+    source, wanted = step["from"], step.get("of", step["source"])
     try:
         there = home.find(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
