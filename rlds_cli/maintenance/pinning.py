@@ -166,7 +166,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
             return (
                 f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
             )
-    if "+" in steps[0]["source"] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
+    if "of" in steps[0] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
         return f"it was made of a selection of the episodes of {steps[0]['from']}"
     return ""
 
