@@ -1,4 +1,4 @@
-"""References: ``PLACE[#VERSION]`` is read in one way by Python, by every command and at addresses; tags name versions."""
+"""References: ``PLACE[#VERSION]`` is read in one way by Python, commands and addresses; tags name versions."""
 
 from __future__ import annotations
 
