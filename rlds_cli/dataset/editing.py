@@ -8,35 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
+from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, manifest, publishing, versions, views
+from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Scalar
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+from rlds_cli.ted import Field, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-_SELECT, _TRIM, _LABEL, _DROP = "select", "trim", "label", "drop"
+_SELECT, _TRIM, _LABEL, _DROP, _COMPACT = "select", "trim", "label", "drop", "compact"
 
 
-def save(ds: Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
+class _Dataset(Protocol):
+    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def episodes(self) -> EpisodeColumns: ...
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+
+
+def save(ds: _Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
@@ -46,7 +62,7 @@ def save(ds: Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_d
 
 
 def trim(
-    ds: Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
+    ds: _Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
 ) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
@@ -55,7 +71,7 @@ def trim(
 
 
 def label(
-    ds: Dataset,
+    ds: _Dataset,
     columns: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
@@ -86,7 +102,7 @@ def label(
     return _apply(ds, change, step, name, force, cache_dir)
 
 
-def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
+def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
     stays = np.ones(ds.store.manifest.counts.episodes, bool)
     stays[ds.episodes.index] = False
@@ -101,10 +117,24 @@ def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, 
     return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
 
 
+def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
+    """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed."""
+    id = ids.parse(ds.id)
+    place = _home_of(ds.path, id)
+    disk.check_space(needed, place.root)
+    path = _publish(ds, change, _step(ds, _COMPACT, {}))
+    with exclusive(place, id, shown(None)):
+        kept = set(tags.read(path).values())
+        for number in versions.earlier(path):
+            if number not in kept:
+                publishing.remove(versions.at(path, number))
+    return path
+
+
 # -- values of columns
 
 
-def _set(ds: Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
+def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
     """Return a column of all episodes of the store in which the selected ones have new values.
 
     Raises
@@ -129,14 +159,14 @@ def _set(ds: Dataset, name: str, values: Any) -> episode_table.StoredColumn | No
 # -- results
 
 
-def _check_kind(ds: Dataset) -> None:
+def _check_kind(ds: _Dataset) -> None:
     if ds.store.kept is not None or ds.manifest.growing:
         raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
     if ds.store.remote:
         raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
 
 
-def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
+def _step(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result."""
     _check_kind(ds)
     return {
@@ -158,7 +188,7 @@ def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _apply(
-    ds: Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
+    ds: _Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
 ) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if name is not None:
@@ -169,6 +199,12 @@ def _apply(
             f"{ds.id} is a dataset of the registry, which is not changed in its place.",
             hint=f"--name NAME (name=) makes {id.base}@NAME",
         )
+    return _publish(ds, change, step)
+
+
+def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
+    """Make the next version of a dataset."""
+    id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     with exclusive(place, id, shown(None)):
         newest = manifest.read(place.dataset(id))
@@ -183,7 +219,7 @@ def _apply(
 
 
 def _derive(
-    ds: Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
+    ds: _Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
 ) -> Path:
     id = ids.parse(ds.id).with_variant(name)
     where = settings.read(cache_dir)
@@ -198,7 +234,7 @@ def _derive(
     return place.dataset(id)
 
 
-def _write(ds: Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
+def _write(ds: _Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
     work = place.partial(id, "version")
     trees.discard(work)
     safe_files.work_directory(work, place.root)

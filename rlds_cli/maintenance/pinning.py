@@ -36,6 +36,7 @@ from rlds_cli.home import locate
 from rlds_cli.maintenance import lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses, origins
 from rlds_cli.settings import Settings, StrPath
@@ -75,8 +76,8 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
         No other machine can make one of them again; the message says why.
     """
     found: dict[str, Locked] = {}
-    for path in locate.datasets(refs, everything=False, cache_dir=cache_dir):
-        _lock(path, found, cache_dir)
+    for ref in locate.versions(refs, cache_dir=cache_dir):
+        _lock(Path(ref.place), found, cache_dir, ref)
     lost = next((d for d in found.values() if not d.reproducible), None)
     if lost is not None and not allow_unreproducible:
         raise RldsError(
@@ -88,8 +89,8 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     )
 
 
-def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, version: int | None = None) -> None:
-    store = open_store(path, version=version)
+def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, ref: Ref) -> None:
+    store = open_store(path, ref)
     m = store.manifest
     if m.id in found:
         return
@@ -105,7 +106,7 @@ def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, ve
         return
     if made_by:
         source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("version")
-        _lock(source, found, cache_dir, version=number)
+        _lock(source, found, cache_dir, Ref(source, version=number))
     digests = {f.name: f.digest for f in m.fields}
     if m.reader == merging.READER:
         why = "it was merged of other datasets, which rlds merge does again"
@@ -165,7 +166,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
             return (
                 f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
             )
-    if "+" in steps[0]["source"] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
+    if "of" in steps[0] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
         return f"it was made of a selection of the episodes of {steps[0]['from']}"
     return ""
 
@@ -352,7 +353,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
 def _fingerprint_at(path: Path, version: int) -> str | None:
     """Return the fingerprint of a version that is there; None for another one."""
     try:
-        return open_store(path, version=version, check=False).fingerprint()
+        return open_store(path, Ref(path, version=version), check=False).fingerprint()
     except DatasetNotFound:
         return None
 
