@@ -285,6 +285,15 @@ def test_episodes_that_are_made_again_keep_their_ids(five: list[Episode]) -> Non
     check(rlds_cli.merge([ds], "local/c", column="from"), [e.labelled(**{"from": ds.id}) for e in new])
 
 
+def test_a_column_that_lost_its_values_merges_with_any(five: list[Episode]) -> None:
+    build("local/a", five).select(episodes=[0]).label(task="press")
+    rest = rlds_cli.open_dataset("local/a").select(episodes=[1, 2]).save("rest")
+    copy = preprocess.run(rest, double, "doubled", jobs=0)
+    other = build("local/b", [five[3].labelled(task="lift")])
+    merged = rlds_cli.merge([copy, other], "local/c")
+    assert merged.episodes["task"].tolist() == [None, None, "lift"]
+
+
 def test_no_episode_is_left(five: list[Episode]) -> None:
     ds = build("local/a", five)
     check(ds.drop().label(facts={"fps": 10.0}), [])
