@@ -277,6 +277,23 @@ def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
     assert run.stdout.count("ended") == 4
 
 
+def test_episodes_that_are_made_again_keep_their_ids(five: list[Episode]) -> None:
+    new = [five[0].part(0, 2), *five[1:]]
+    ds = build("local/a", five).trim({0: (0, 2)}, "short")
+    check(ds, new)
+    check(rlds_cli.create("local/b", [ds.episode(k) for k in range(5)]), new)
+    check(rlds_cli.merge([ds], "local/c", column="from"), [e.labelled(**{"from": ds.id}) for e in new])
+
+
+def test_a_column_that_lost_its_values_merges_with_any(five: list[Episode]) -> None:
+    build("local/a", five).select(episodes=[0]).label(task="press")
+    rest = rlds_cli.open_dataset("local/a").select(episodes=[1, 2]).save("rest")
+    copy = preprocess.run(rest, double, "doubled", jobs=0)
+    other = build("local/b", [five[3].labelled(task="lift")])
+    merged = rlds_cli.merge([copy, other], "local/c")
+    assert merged.episodes["task"].tolist() == [None, None, "lift"]
+
+
 def test_no_episode_is_left(five: list[Episode]) -> None:
     ds = build("local/a", five)
     check(ds.drop().label(facts={"fps": 10.0}), [])

@@ -284,7 +284,10 @@ class _Merge:
         kinds: dict[str, tuple[str, str]] = {}
         for ds in self._members:
             for name in ds.store.own_columns:
-                dtype = ds.store.own_column(name).dtype
+                column = ds.store.own_column(name)
+                if column.missing[ds.episodes.index].all():
+                    continue  # of no value, and of any type
+                dtype = column.dtype
                 before, of = kinds.setdefault(name, (dtype, ds.id))
                 if dtype != before and {dtype, before} & {"str", "bool"}:
                     raise InvalidEpisode(
