@@ -1,7 +1,7 @@
-"""A home with datasets of version 0.1.0, kept to prove that they still open; `HAND` is what they hold.
+"""A home with datasets of format 1, kept to prove that they still open; `HAND` is what they hold.
 
-``stores/home.tar.gz`` was written by ``write`` below with that version. It is not written again: a later format gets a
-home of its own beside it.
+``stores/home.tar.gz`` was written by ``write`` below. Once the format is released, it is not written again: a later
+format gets a home of its own beside it.
 """
 
 from __future__ import annotations
