@@ -6,7 +6,8 @@ A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ import numpy as np
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -32,14 +34,13 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 FACTS = ("fps", "license")  # that a user may set
-_SELECT, _TRIM, _LABEL, _DROP = "select", "trim", "label", "drop"
+UNIT = "dataset"  # of these changes, as a step of a provenance
+_SELECT, _TRIM, _LABEL, _DROP, _SYNC = "select", "trim", "label", "drop", "sync"
 
 
 def save(ds: Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
-    index = ds.episodes.index
-    columns: dict[str, views.Column] = {"source_episode": index, "source_step": np.zeros(len(index), np.int64)}
-    return _derive(ds, name, Change(index, columns), _step(ds, _SELECT, how), force, cache_dir)
+    return _derive(ds, name, trimming.whole(ds.episodes.index), _step(ds, _SELECT, how), force, cache_dir)
 
 
 def trim(
@@ -47,8 +48,8 @@ def trim(
 ) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
-    step = {**_step(ds, _TRIM, how), "changed": ["next/truncated"] if "next/truncated" in ds.schema else []}
-    return _derive(ds, name, trimming.change(ds.store, ranges), step, force, cache_dir)
+    change = trimming.change(ds.store, ranges)
+    return _derive(ds, name, change, {**_step(ds, _TRIM, how), "changed": sorted(change.rows)}, force, cache_dir)
 
 
 def label(
@@ -69,13 +70,7 @@ def label(
     unknown = sorted(set(facts) - set(FACTS))
     if unknown:
         raise InvalidArgument(f"{unknown[0]} is no fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
-    m = ds.manifest
-    described: dict[str, Any] = {}
-    if "fps" in facts:
-        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
-    if "license" in facts:
-        described["facts"] = {**m.facts, "license": facts["license"]}
-    change = Change(own=own, facts=described)
+    change = Change(own=own, facts=described_facts(ds.manifest, facts))
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
     how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
     step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
@@ -95,6 +90,56 @@ def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, 
         for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
     }
     return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
+
+
+def again(
+    ds: Dataset,
+    id: DatasetId,
+    version: int,
+    change: Change,
+    about: Mapping[str, Any],
+    *,
+    verify: Callable[[Path], None],
+    cache_dir: StrPath | None,
+) -> Path:
+    """Make a version that a lock file describes; what is in its place becomes an earlier version if it is one.
+
+    Parameters
+    ----------
+    ds : Dataset
+        What is changed.
+    about : mapping
+        Names of the ``columns`` and ``facts`` that the change sets, for the provenance.
+    verify : callable
+        Called with the result before it is published; it raises what is wrong with it.
+    """
+    _check_kind(ds)
+    place = Home(settings.read(cache_dir).home)
+    target = place.dataset(id)
+    with exclusive(place, id, shown(None)):
+        step = {**_step(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
+        built = _write(ds, place, id, version, change, step)
+        try:
+            verify(built)
+        except RldsError:
+            trees.discard(built)
+            raise
+        if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
+            versions.publish(built, target)
+        else:
+            publishing.publish(built, target)
+            versions.remove(target)
+    return target
+
+
+def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a manifest that say these facts."""
+    described: dict[str, Any] = {}
+    if "fps" in facts:
+        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
+    if "license" in facts:
+        described["facts"] = {**m.facts, "license": facts["license"]}
+    return described
 
 
 # -- values of columns
@@ -143,7 +188,7 @@ def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
         "function": what,
         "key": "",
         "code": "",
-        "unit": "dataset",
+        "unit": UNIT,
         "arrays": "",
         "changed": [],
         "keeps_steps": True,
@@ -158,7 +203,9 @@ def _apply(
 ) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if name is not None:
-        return _derive(ds, name, change, step, force, cache_dir)
+        index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
+        of_source = {**change.columns, **trimming.whole(index).columns}
+        return _derive(ds, name, replace(change, columns=of_source), step, force, cache_dir)
     id = ids.parse(ds.id)
     if is_published(id, ds.manifest):
         raise InvalidArgument(
@@ -182,6 +229,8 @@ def _derive(
     ds: Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
 ) -> Path:
     id = ids.parse(ds.id).with_variant(name)
+    if str(id) == ds.id:
+        raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")
     where = settings.read(cache_dir)
     place = Home(where.home)
     with exclusive(place, id, shown(None)):

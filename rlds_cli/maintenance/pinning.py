@@ -7,8 +7,9 @@ A lock file is JSON::
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
         "options": {...},                                               options of the conversion
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
+        "edits": {...},                                                 of a selection, trim, label or drop: see `edits`
         "reproducible": false, "why": ...,                              if no other machine can make it again
-        "version": ..., "address": ...}]}                            of one that grows; of one at an address
+        "version": ..., "address": ...}]}                               if it grows or has edits; if it is at an address
 
 Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
 would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
@@ -20,27 +21,28 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
+from rlds_cli.dataset import editing
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.growing.store import GrowingStore, is_growing, open_store
 from rlds_cli.home import locate
-from rlds_cli.maintenance import lock_file
+from rlds_cli.maintenance import edits, lock_file
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses, origins
+from rlds_cli.remote.origins import Origin
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest
-from rlds_cli.store.commits import Commit
+from rlds_cli.store import manifest, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
@@ -74,53 +76,122 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     RldsError
         No other machine can make one of them again; the message says why.
     """
-    found: dict[str, Locked] = {}
+    found: dict[str, tuple[int, Locked]] = {}
     for path in locate.datasets(refs, everything=False, cache_dir=cache_dir):
         _lock(path, found, cache_dir)
-    lost = next((d for d in found.values() if not d.reproducible), None)
+    locked = [d for _, d in found.values()]
+    lost = next((d for d in locked if not d.reproducible), None)
     if lost is not None and not allow_unreproducible:
         raise RldsError(
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
         )
-    return documents.dumps(
-        {"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock"
-    )
+    return documents.dumps({"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in locked]}, "the lock")
 
 
-def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, *, version: int | None = None) -> None:
-    store = open_store(path, version=version)
+def _lock(
+    path: Path,
+    found: dict[str, tuple[int, Locked]],
+    cache_dir: StrPath | None,
+    *,
+    version: int | None = None,
+    within: tuple[str, ...] = (),
+) -> Store:
+    """Add a version of a dataset to ``found``, by id with its number, after those that it was made of.
+
+    ``within`` are the datasets that were made of it.
+    """
+    store = open_store(path, version=version) if is_growing(path) else Store(_at(path, version))
     m = store.manifest
-    if m.id in found:
-        return
-    address = _address(path, m, store.commit if isinstance(store, GrowingStore) else None)
+    number = store.commit.number if isinstance(store, GrowingStore) else m.version
+    if m.id in within:
+        raise RldsError(f"{m.id} was replaced by a dataset that was made of it. Nothing was locked.")
+    if m.id not in found:
+        found[m.id] = number, _locked(path, store, found, cache_dir, (*within, m.id))
+    if found[m.id][0] != number:
+        why = f"{within[-1]} was made of v{number}" if within else f"v{number} is the newest"
+        raise RldsError(
+            f"A lock file has one version of {m.id}. It would need two: v{found[m.id][0]}, and {why}.",
+            hint=f"a lock file for each, or make {within[-1] if within else 'the other dataset'} again of the newest",
+        )
+    return store
+
+
+def _at(path: Path, version: int | None) -> Path:
+    return path if version is None else versions.at(path, version)
+
+
+def _locked(
+    path: Path, store: Store, found: dict[str, tuple[int, Locked]], cache_dir: StrPath | None, within: tuple[str, ...]
+) -> Locked:
+    """Describe a version of the dataset in ``path``."""
+    m, fingerprint = store.manifest, store.fingerprint()
     if isinstance(store, GrowingStore):
+        address = _address(m.id, origins.of_dataset(path, store.commit))
         why = "" if address else "it grows: its episodes were recorded or appended where it is"
-        held = store.commit.number
-        found[m.id] = Locked(m.id, store.fingerprint(), {}, (), {}, (), not why, why, held, address)
-        return
-    made_by = _own_steps(m)
+        return Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number, address)
+    described = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
+    edited, made_by = edits.steps_of(m), _own_steps(m)
+    in_place = bool(edited) and edited[0]["from"] == m.id
+    address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
+    if edited and not (address and in_place) and (whole := _address(m.id, origins.of_content(path, fingerprint))):
+        return replace(described, address=whole)
+    if edited and not in_place:
+        source = _lock_source(edited[0], found, cache_dir, within)
+        return replace(described, edits=edits.described(store, edited, source), version=m.version)
+    if edited:
+        described = replace(described, edits=edits.described(store, edited, None), version=m.version)
     if address is not None and (made_by or m.reader in (merging.READER, "create")):
-        found[m.id] = Locked(m.id, m.fingerprint, {f.name: f.digest for f in m.fields}, (), {}, address=address)
-        return
+        return replace(described, address=address)
     if made_by:
-        source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("version")
-        _lock(source, found, cache_dir, version=number)
-    digests = {f.name: f.digest for f in m.fields}
-    if m.reader == merging.READER:
-        why = "it was merged of other datasets, which rlds merge does again"
-        found[m.id] = Locked(m.id, m.fingerprint, digests, (), {}, reproducible=False, why=why)
-        return
-    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
+        _lock_source(made_by[0], found, cache_dir, within)
     why = _unreproducible(m, made_by)
-    options = _options_for_others(m.options)
-    found[m.id] = Locked(m.id, m.fingerprint, digests, files, options, made_by, not why, why, None, address)
+    described = replace(described, reproducible=not why, why=why, made_by=made_by)
+    if m.reader == merging.READER:
+        return described
+    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
+    return replace(described, files=files, options=_options_for_others(m.options), address=address)
 
 
-def _address(path: Path, m: Manifest, commit: Commit | None) -> str | None:
-    """Return the address that a dataset is at with this content, if it may be fetched from there under its id."""
-    origin = origins.of_dataset(path, commit)
-    return origin.address if origin is not None and _may_be_pulled(m.id) else None
+def _lock_source(
+    step: Mapping[str, Any],
+    found: dict[str, tuple[int, Locked]],
+    cache_dir: StrPath | None,
+    within: tuple[str, ...],
+) -> Store:
+    """Lock the version that a step was made of.
+
+    Raises
+    ------
+    DatasetNotFound
+        It is not here, and what is here under its id has other content.
+    """
+    path, wanted, number = (
+        locate.locate(str(step["from"]), cache_dir),
+        step["source"].partition("+")[0],
+        step.get("version"),
+    )
+    if not is_growing(path):
+        known = {m.version: m.fingerprint for m in map(manifest.read, _versions(path))}
+        same = [n for n, fingerprint in known.items() if fingerprint == wanted]
+        if not same:
+            raise DatasetNotFound(
+                f"{within[-1]} was made of {step['from']} with the fingerprint {wanted}, "
+                "which is that of no version here.",
+                hint=f"make {within[-1]} again",
+            )
+        number = number if number in same else same[0]
+    return _lock(path, found, cache_dir, version=number, within=within)
+
+
+def _versions(path: Path) -> list[Path]:
+    """Return the directories of all versions of a dataset that are here, the newest first."""
+    return [path, *(versions.at(path, n) for n in reversed(versions.earlier(path)))]
+
+
+def _address(id: str, origin: Origin | None) -> str | None:
+    """Return the address of an origin, if a dataset may be fetched from there under its id."""
+    return origin.address if origin is not None and _may_be_pulled(id) else None
 
 
 def _may_be_pulled(id: str) -> bool:
@@ -131,8 +202,8 @@ def _may_be_pulled(id: str) -> bool:
 def _written(d: Locked) -> dict[str, Any]:
     """Return a dataset as JSON; reproducible ones have no mark."""
     unmarked = {"reproducible", "why"} if d.reproducible else set()
-    unmarked |= {name for name in ("version", "address") if getattr(d, name) is None}
-    return {name: value for name, value in asdict(d).items() if name not in unmarked}
+    unmarked |= {name for name in ("edits", "version", "address") if getattr(d, name) is None}
+    return {name: getattr(d, name) for name in Locked.__slots__ if name not in unmarked}
 
 
 def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,6 +227,10 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
     """Say why no other machine can make a dataset again; empty if one can."""
     from rlds_cli.preprocess import builtin
 
+    if m.reader == merging.READER:
+        return "it was merged of other datasets, which rlds merge does again"
+    if not steps and (before := _unedited_steps(m)):
+        return f"it is a copy of {before[-1]['id']}, which was made by {before[-1]['reference']}"
     if not steps:
         return "it was created from values in Python" if m.reader == "create" else ""
     for step in steps:
@@ -171,11 +246,16 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps that made this dataset of another: one, or those of a pipeline."""
-    if not m.provenance:
+    """Return the steps of preprocess that made the first version of this dataset: one, or those of a pipeline."""
+    steps = _unedited_steps(m)
+    if not steps or steps[-1]["unit"] == editing.UNIT:
         return ()
-    pipeline = m.provenance[-1].get("pipeline")
-    return m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
+    pipeline = steps[-1].get("pipeline")
+    return steps[-(len(pipeline["functions"]) if pipeline else 1) :]
+
+
+def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
+    return m.provenance[: len(m.provenance) - len(edits.steps_of(m))]
 
 
 def read(file: StrPath) -> tuple[Locked, ...]:
@@ -224,7 +304,7 @@ def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for d in datasets:
         found |= dict.fromkeys(_servers([d.address] if d.address and _may_be_pulled(d.id) else []))
-        if not d.made_by and d.reproducible:
+        if d.source is None and d.reproducible:
             with suppress(RldsError):  # of a dataset that no registry describes, nor the lock, no file is fetched
                 entry = _entry(d)
                 urls = [str(f["url"]) for f in d.files if f.get("url") and _is_elsewhere(f, entry, where)]
@@ -280,9 +360,10 @@ def sync(
 ) -> tuple[Synced, ...]:
     """Obtain all datasets of a lock file, with equal fingerprints.
 
-    Missing datasets are downloaded from exactly the files in the lock, or made by the functions in it. Built-in
-    functions need no permission. A user function runs only if it is allowed, and if its source file and all files that
-    it imports have the content in the lock. The whole lock is checked before anything is done.
+    Missing datasets are downloaded from exactly the files in the lock, or made by the functions and edits in it.
+    Selections, trims, labels and drops are data there, and run nothing. Built-in functions need no permission. A user
+    function runs only if it is allowed, and if its source file and all files that it imports have the content in the
+    lock. The whole lock is checked before anything is done.
 
     Parameters
     ----------
@@ -311,7 +392,10 @@ def sync(
     missing = _missing(locked, cache_dir)
     _check_hosts(missing, allow_address, file, settings.read(cache_dir))
     with lock_file.granted(missing, allow_code, depends_on, file):
-        return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in locked)
+        done: dict[str, Synced] = {}
+        for d in locked:
+            done[d.id] = _sync(d, done, jobs, force, cache_dir, shown(progress))
+    return tuple(done.values())
 
 
 def _checked(file: StrPath) -> tuple[Locked, ...]:
@@ -327,7 +411,9 @@ def _check_registry(d: Locked, file: StrPath) -> None:
     base = str(ids.parse(d.id).base)
     if known is not None and known.id != base:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
-    wrong = None if d.made_by else next(registry.contradictions(base, d.files), None)
+    if d.in_place and d.source is None and known is not None:
+        raise RldsError(f"{file} changes {d.id} in its place, which is a dataset of the registry. Nothing was done.")
+    wrong = None if d.source else next(registry.contradictions(base, d.files), None)
     if wrong is not None:
         raise WrongHash(
             f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",
@@ -336,17 +422,33 @@ def _check_registry(d: Locked, file: StrPath) -> None:
 
 
 def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
-    return tuple(d for d in locked if _here(d, cache_dir) is None)
+    return tuple(
+        d
+        for d in locked
+        if _here(d, cache_dir) is None and (not d.in_place or _here(_unedited(d), cache_dir) is None)
+    )
+
+
+def _unedited(d: Locked) -> Locked:
+    """Return the version before the edits of a dataset that was changed in its place."""
+    assert d.edits is not None
+    return replace(d, fingerprint=d.edits["base"], fields={}, edits=None, version=None)
 
 
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
-    """Return the directory of the dataset if it is here with the content of the lock."""
+    """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if path is None or is_growing(path) != (d.version is not None):
+    if path is None or is_growing(path) != d.grows:
         return None
-    if d.version is not None:
+    if d.version is not None and d.grows:
         return path if _fingerprint_at(path, d.version) == d.fingerprint else None
-    return path if manifest.read(path).fingerprint == d.fingerprint else None
+    return next((p for p in _versions(path) if _is_content(manifest.read(p), d)), None)
+
+
+def _is_content(m: Manifest, d: Locked) -> bool:
+    """Return whether a dataset has the content of the lock, and the facts that were set."""
+    facts = d.edits["facts"] if d.edits else {}
+    return m.fingerprint == d.fingerprint and all(edits.facts_of(m)[name] == v for name, v in facts.items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:
@@ -357,14 +459,20 @@ def _fingerprint_at(path: Path, version: int) -> str | None:
         return None
 
 
-def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
+def _sync(
+    d: Locked, done: Mapping[str, Synced], jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress
+) -> Synced:
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if d.version is not None and other is not None and d.address is None:
+    if d.grows and other is not None and d.address is None:
         raise _other_version(d, other)
-    if d.version is None and other is not None and not force:
+    if not d.grows and other is not None and not force and not _precedes(other, d):
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
+    if d.edits is not None:
+        source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
+        path = _edited(d, d.edits, source.path, cache_dir)
+        return Synced(d.id, d.fingerprint, "made", path)
     if d.address is not None and _may_be_pulled(d.id):
         try:
             path = _pulled(d, d.address, force, cache_dir, tell)
@@ -378,11 +486,25 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
             f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
             hint="copy its directory from where the lock was written: rlds path " + d.id,
         )
-    make = _made if d.made_by else _downloaded
-    path = make(d, jobs, force, cache_dir, tell)
+    if d.source:
+        path = _made(d, done[d.source].path, jobs, force, cache_dir, tell)
+    else:
+        path = _downloaded(d, jobs, force, cache_dir, tell)
     if manifest.read(path).fingerprint != d.fingerprint:
         raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
+
+
+def _precedes(path: Path, d: Locked) -> bool:
+    """Return whether the dataset in ``path`` is the one that the edits of the lock make a later version of."""
+    if not d.in_place or is_growing(path):
+        return False
+    m = manifest.read(path)
+    return m.version < (d.version or 0) and _is_content(m, _unedited(d))
+
+
+def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:
+    return edits.make(d.id, d.version or 1, change, source, verify=lambda made: _check(d, made), cache_dir=cache_dir)
 
 
 def _other_version(d: Locked, path: Path) -> WrongFingerprint:
@@ -461,7 +583,9 @@ def _check(d: Locked, made: Path) -> None:
     if manifest.read(made).fingerprint != d.fingerprint:
         as_is = "makes the current one"
         how = (
-            f"Its functions give another result here: rlds preprocess {as_is}"
+            f"The lock does not fit {d.id}"
+            if d.edits
+            else f"Its functions give another result here: rlds preprocess {as_is}"
             if d.made_by
             else f"rlds download {d.id} {as_is}"
         )
@@ -491,7 +615,7 @@ def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
     return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
 
 
-def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.preprocess import running
 
     steps = d.made_by
@@ -500,7 +624,7 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     spans = [s["window"] for s in steps if s.get("window")]
     ds = running.run_checked(
         lambda made: _check(d, made.path),
-        str(steps[0]["from"]),
+        source,
         found if len(found) > 1 else found[0],
         ids.parse(d.id).variant,
         unit=_of_steps(steps, "unit"),
@@ -555,7 +679,7 @@ def _differences(d: Locked, store: Store) -> Iterator[str]:
     for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
         if step.get("code") != was.get("code"):
             yield f"{was.get('reference')} has another source"
-    fields = {f.name: f.digest for f in store.manifest.fields}
+    fields = {f.name: f.digest for f in store.manifest.fields if d.fields}
     for what, names in (
         ("without", d.fields.keys() - fields.keys()),
         ("with also", fields.keys() - d.fields.keys()),
