@@ -88,7 +88,7 @@ def test_all_changes_of_a_view_are_one(tmp_path: Path, elsewhere: Path, sample: 
     assert entry(file, ds.id)["version"] == 5
     pinning.sync(file, cache_dir=elsewhere)
     made = is_again(ds, elsewhere)
-    assert made.manifest.env["fps"] == 12.5 and made.manifest.facts["license"] == "MIT"
+    assert made.manifest.env["fps"] == 12.5 and made.manifest.facts["licence"] == "MIT"
     assert [v.number for v in made.versions] == [5]
     assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
 

@@ -622,7 +622,7 @@ class Dataset:
             Values by column: a flag, number or text for all selected episodes, or a sequence with one for each. None
             takes a value away. Columns may also be given as arguments: ``ds.label(quality="bad")``.
         facts : mapping
-            Facts of the dataset: ``fps`` and ``license``.
+            Facts of the dataset: ``fps``, ``license`` and ``description``.
         name : str, optional
             Make ``ID@NAME`` instead.
         force, cache_dir

@@ -33,8 +33,8 @@ from rlds_cli.ted import Scalar
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-FACTS = ("fps", "license")  # that a user may set
-UNIT = "dataset"  # of these changes, as a step of a provenance
+FACTS = ("fps", "license", "description")  # that a user may set
+UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
 _SELECT, _TRIM, _LABEL, _DROP, _SYNC = "select", "trim", "label", "drop", "sync"
 
 
@@ -132,13 +132,19 @@ def again(
     return target
 
 
+def facts_of(m: Manifest) -> dict[str, Any]:
+    """Return the facts of a dataset that a user may set."""
+    return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
+
+
 def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a manifest that say these facts."""
+    """Return the members of a manifest that say these facts; one that is None is taken away."""
     described: dict[str, Any] = {}
     if "fps" in facts:
         described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
-    if "license" in facts:
-        described["facts"] = {**m.facts, "license": facts["license"]}
+    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
+    if texts:
+        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
     return described
 
 

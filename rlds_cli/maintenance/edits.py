@@ -12,7 +12,7 @@
             "dtype": "str",                       bool, int64, uint64, float64 or str
             "values": ["bad", null],              of consecutive episodes that have the same, null for none
             "counts": [2, 94]}},                  how many episodes
-        "facts": {"fps": 50.0, "license": ...}}   those that were set
+        "facts": {"fps": 50.0, "license": ...}}   those that were set, null for one taken away
 
 All steps that made a dataset of its source are one change.
 """
@@ -94,7 +94,7 @@ def described(store: Store, steps: Sequence[Mapping[str, Any]], source: Store | 
     m = store.manifest
     columns = sorted({name for step in steps for name in step.get("columns", ())})
     facts = sorted({name for step in steps for name in step.get("facts", ())})
-    now = facts_of(m)
+    now = editing.facts_of(m)
     return {
         "from": None if source is None else source.manifest.id,
         "base": steps[0]["source"],
@@ -102,11 +102,6 @@ def described(store: Store, steps: Sequence[Mapping[str, Any]], source: Store | 
         "columns": {name: _runs(store, name) if name in store.own_columns else None for name in columns},
         "facts": {name: now[name] for name in facts},
     }
-
-
-def facts_of(m: Manifest) -> dict[str, Any]:
-    """Return the facts of a dataset that a label may set."""
-    return {"fps": m.env.get("fps"), "license": m.facts.get("license")}
 
 
 def _entries(store: Store, source: Store | None) -> list[list[int]] | None:
@@ -171,8 +166,9 @@ def check(value: Value) -> Mapping[str, Any]:
     facts.only(editing.FACTS)
     if (fps := facts.optional("fps")) and not _is_rate(fps.value):
         raise fps.wrong("a number of frames a second")
-    if text := facts.optional("license"):
-        text.text()
+    for name, value_of in facts.members():
+        if name != "fps" and value_of.value is not None and not _IS[episode_table.TEXT](value_of.value):
+            raise value_of.wrong("a text")
     return value.mapping()
 
 

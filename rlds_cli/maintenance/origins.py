@@ -21,7 +21,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.registry import Entry, facts
 from rlds_cli.remote import origins as remote
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest
+from rlds_cli.store import manifest, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.sealing import Problem
 
@@ -114,12 +114,16 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
 
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
-    step = m.provenance[-1]
+    step = next((s for s in reversed(m.provenance) if s["from"] != m.id), None)  # others made versions of it
+    if step is None:
+        return []
     source, wanted = step["from"], step["source"].partition("+")[0]
     try:
         there = home.find(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
             return [f"its source {source} is not here"]
+        if step.get("version") in versions.earlier(there):
+            there = versions.at(there, step["version"])
         now = fingerprint_of(there)
     except RldsError:
         return [f"its source {source} cannot be read"]

@@ -448,7 +448,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
 def _is_content(m: Manifest, d: Locked) -> bool:
     """Return whether a dataset has the content of the lock, and the facts that were set."""
     facts = d.edits["facts"] if d.edits else {}
-    return m.fingerprint == d.fingerprint and all(edits.facts_of(m)[name] == v for name, v in facts.items())
+    return m.fingerprint == d.fingerprint and all(editing.facts_of(m)[name] == v for name, v in facts.items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:

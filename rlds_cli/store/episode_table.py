@@ -326,4 +326,5 @@ def write_own(directory: Path, own: Mapping[str, StoredColumn]) -> None:
             arrays.write(directory / component(name), column.values)
         if column.missing.any():
             arrays.write(directory / "missing" / component(name), column.missing)
+            (directory / "missing" / "zarr.json").unlink(missing_ok=True)  # it may be another dataset's, too
             arrays.write_group(directory / "missing")

@@ -101,7 +101,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""
-        result = _encode(self)
+        known = self.stats if isinstance(self.stats, dict) else {}  # others are computed when they are asked for
+        result = _encode(replace(self, stats=known))
         assert isinstance(result, dict)
         for name in ("episode_columns", "growing"):
             if not result[name]:
