@@ -108,9 +108,10 @@ def test_a_view_of_a_view_and_results_of_both(tmp_path: Path, elsewhere: Path, s
 
 def test_a_result_of_a_selection_without_a_name_is_refused(sample: Dataset) -> None:
     made = preprocess.run(sample.select(episodes=[1, 2]), "scale_reward", "n", args={"scale": 2})
-    with pytest.raises(RldsError, match="selection of the episodes") as caught:
+    with pytest.raises(
+        RldsError, match=r"made of a selection of the episodes of .* \(ds\.select\(\.\.\.\)\.save\(NAME\)"
+    ):
         pinning.lock([made.id])
-    assert "save(" in caught.value.message
 
 
 def test_versions_of_a_result_are_made_again_over_it(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
@@ -137,7 +138,7 @@ def test_sources_are_locked_at_the_version_that_was_used(tmp_path: Path, elsewhe
     is_again(view, elsewhere)
     is_again(made, elsewhere)
     assert {d.how for d in pinning.sync(file)} == {"here"}  # n, too: at an earlier version
-    with pytest.raises(RldsError, match=r"one version of sample/pendulum-d4rl@n\. It would need two: v3, .* made of v2"):
+    with pytest.raises(RldsError, match=r"one version of sample/.*@n\. It would need two: v3, .* made of v2"):
         pinning.lock([n.id, view.id])
     with pytest.raises(RldsError, match=r"It would need two: v2, and v3"):
         pinning.lock([view.id, n.id])

@@ -134,18 +134,30 @@ def _locked(
     edited, made_by = edits.steps_of(m), _own_steps(m)
     in_place = bool(edited) and edited[0]["from"] == m.id
     address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
-    if edited and not (address and in_place) and (whole := _address(m.id, origins.of_content(path, fingerprint))):
-        return replace(described, address=whole)
+    if edited and not (address and in_place) and (result := _address(m.id, origins.of_content(path, fingerprint))):
+        return replace(described, address=result)
     if edited and not in_place:
-        source = _lock_source(edited[0], found, cache_dir, within)
+        there = locate.locate(str(edited[0]["from"]), cache_dir)
+        of = _version_made_of(there, edited[0])
+        if of is None:
+            raise DatasetNotFound(
+                f"{m.id} was made of {edited[0]['from']} with the fingerprint {edited[0]['source']}, "
+                "which is that of no version here.",
+                hint=f"make {m.id} again",
+            )
+        source = _lock(there, found, cache_dir, version=of, within=within)
         return replace(described, edits=edits.described(store, edited, source), version=m.version)
     if edited:
         described = replace(described, edits=edits.described(store, edited, None), version=m.version)
     if address is not None and (made_by or m.reader in (merging.READER, "create")):
         return replace(described, address=address)
+    whole = True
     if made_by:
-        _lock_source(made_by[0], found, cache_dir, within)
-    why = _unreproducible(m, made_by)
+        there = locate.locate(str(made_by[0]["from"]), cache_dir)
+        of = _version_made_of(there, made_by[0])
+        _lock(there, found, cache_dir, version=of, within=within)
+        whole = of is not None
+    why = _unreproducible(m, made_by, whole)
     described = replace(described, reproducible=not why, why=why, made_by=made_by)
     if m.reader == merging.READER:
         return described
@@ -153,35 +165,13 @@ def _locked(
     return replace(described, files=files, options=_options_for_others(m.options), address=address)
 
 
-def _lock_source(
-    step: Mapping[str, Any],
-    found: dict[str, tuple[int, Locked]],
-    cache_dir: StrPath | None,
-    within: tuple[str, ...],
-) -> Store:
-    """Lock the version that a step was made of.
-
-    Raises
-    ------
-    DatasetNotFound
-        It is not here, and what is here under its id has other content.
-    """
-    path, wanted, number = (
-        locate.locate(str(step["from"]), cache_dir),
-        step["source"].partition("+")[0],
-        step.get("version"),
-    )
-    if not is_growing(path):
-        known = {m.version: m.fingerprint for m in map(manifest.read, _versions(path))}
-        same = [n for n, fingerprint in known.items() if fingerprint == wanted]
-        if not same:
-            raise DatasetNotFound(
-                f"{within[-1]} was made of {step['from']} with the fingerprint {wanted}, "
-                "which is that of no version here.",
-                hint=f"make {within[-1]} again",
-            )
-        number = number if number in same else same[0]
-    return _lock(path, found, cache_dir, version=number, within=within)
+def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
+    """Return the number of the version of the dataset in ``path`` that a step was made of as a whole; None for none."""
+    number, wanted = step.get("version"), step["source"]
+    if is_growing(path):
+        return number if open_store(path, version=number, check=False).fingerprint() == wanted else None
+    there = [m.version for m in map(manifest.read, _versions(path)) if m.fingerprint == wanted]
+    return number if number in there else next(iter(there), None)
 
 
 def _versions(path: Path) -> list[Path]:
@@ -223,8 +213,8 @@ def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}
 
 
-def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
-    """Say why no other machine can make a dataset again; empty if one can."""
+def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool) -> str:
+    """Say why no other machine can make a dataset again; empty if one can. ``whole``: of all episodes of its source."""
     from rlds_cli.preprocess import builtin
 
     if m.reader == merging.READER:
@@ -240,8 +230,11 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
             return (
                 f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
             )
-    if "+" in steps[0]["source"] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
-        return f"it was made of a selection of the episodes of {steps[0]['from']}"
+    if not whole and steps[0]["reference"].replace("-", "_") not in _SELECTING:
+        return (
+            f"it was made of a selection of the episodes of {steps[0]['from']}, or of other content of it "
+            "(ds.select(...).save(NAME) gives a selection a name)"
+        )
     return ""
 
 
@@ -423,9 +416,7 @@ def _check_registry(d: Locked, file: StrPath) -> None:
 
 def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
     return tuple(
-        d
-        for d in locked
-        if _here(d, cache_dir) is None and (not d.in_place or _here(_unedited(d), cache_dir) is None)
+        d for d in locked if _here(d, cache_dir) is None and (not d.in_place or _here(_unedited(d), cache_dir) is None)
     )
 
 
