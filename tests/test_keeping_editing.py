@@ -194,3 +194,59 @@ def test_a_changed_local_dataset_is_synced_where_its_base_is(tmp_path: Path, els
     is_again(view, elsewhere)
     with pytest.raises(DatasetNotFound, match="cannot be made again"):
         pinning.sync(file, cache_dir=tmp_path / "third")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("episodes",), [[0, 26], [26, 27]], r"episodes\[1\] is \[26, 27\], and sample/.* has 26 episodes"),
+        (("episodes",), [[0, 1 << 50]], r"episodes\[0\] is .*, and sample/.* has 26 episodes"),
+        (("episodes",), [[3, 190, 201]], r"episodes\[0\] is \[3, 190, 201\], and episode 3 of .* has 200 steps"),
+        (
+            ("columns", "a"),
+            {"dtype": "bool", "values": [True], "counts": [9]},
+            r"whose sum is 2, the number of episodes",
+        ),
+        (("columns", "A"), {"dtype": "bool", "values": [True], "counts": [2]}, r"differ in case only"),
+        (("episodes",), None, r"would be rlds1"),
+    ],
+)
+def test_edits_that_do_not_fit_publish_nothing(
+    tmp_path: Path, elsewhere: Path, sample: Dataset, place: tuple[str, ...], value: Any, message: str
+) -> None:
+    view = sample.select(episodes=[1, 2]).label(name="v", a=True).select(episodes=[1, 2]).save("w")
+    content = json.loads(locked(tmp_path, view.id).read_text())
+    edits = content["datasets"][-1]["edits"]
+    for name in place[:-1]:
+        edits = edits[name]
+    edits[place[-1]] = value
+    file = tmp_path / "other.lock"
+    file.write_text(json.dumps(content))
+    with pytest.raises(RldsError, match=message):
+        pinning.sync(file, cache_dir=elsewhere)
+    assert not list(elsewhere.rglob("*@w*/zarr.json"))
+
+
+def test_a_dataset_of_the_registry_is_not_changed_in_its_place(
+    tmp_path: Path, elsewhere: Path, sample: Dataset
+) -> None:
+    content = json.loads(locked(tmp_path, SAMPLE).read_text())
+    edits = {"from": None, "base": sample.fingerprint, "episodes": [[0, 3]], "columns": {}, "facts": {}}
+    content["datasets"][0] |= {"edits": edits, "version": 2}
+    file = tmp_path / "other.lock"
+    file.write_text(json.dumps(content))
+    with pytest.raises(RldsError, match="in its place"):
+        pinning.sync(file, cache_dir=elsewhere)
+    assert not elsewhere.exists()
+
+
+def test_a_dataset_of_an_address_that_was_labelled(tmp_path: Path, elsewhere: Path) -> None:
+    episode = {"observation": np.zeros((5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
+    ds = rlds_cli.create("local/arm", [episode] * 3)
+    rlds_cli.push(ds.id, tmp_path / "shared")
+    ds = ds.select(episodes=[1]).label(quality="bad", facts={"fps": 10})
+    view = ds.select(where="quality == 'bad'").save("bad")
+    file = locked(tmp_path, view.id)
+    pinning.sync(file, cache_dir=elsewhere)
+    assert is_again(ds, elsewhere).manifest.env["fps"] == 10
+    is_again(view, elsewhere)

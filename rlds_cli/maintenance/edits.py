@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Array, Scalar
+from rlds_cli.ted import Array, IntArray, Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits
@@ -183,22 +182,21 @@ def _check_entries(value: Value) -> int:
         numbers = isinstance(entry, list) and len(entry) in (2, 3)
         if not (numbers and all(type(n) is int and 0 <= n < _MOST for n in entry) and entry[-2] < entry[-1]):
             raise value.item(k).wrong(_WHOLE)
-    order = sorted(range(len(entries)), key=lambda k: _bounds(entries[k]))
-    for before, k in pairwise(order):
-        if _bounds(entries[k])[0] < _bounds(entries[before])[1]:
-            raise value.item(k).wrong(f"apart from {value.item(before).place}: a step is in both")
-    return sum(_count(entry) for entry in entries)
+    episode, count, step, stop = _table(entries).T
+    end, behind = episode + np.where(stop < 0, count, 0), np.maximum(stop, 0)  # the place behind: (episode, step)
+    order = np.lexsort((step, episode))
+    before, after = order[:-1], order[1:]
+    shared = (episode[after] < end[before]) | ((episode[after] == end[before]) & (step[after] < behind[before]))
+    for k in np.flatnonzero(shared)[:1].tolist():
+        one, other = value.item(int(after[k])), value.item(int(before[k]))
+        raise one.wrong(f"apart from {other.place}: a step is in both")
+    return int(count.sum())
 
 
-def _bounds(entry: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the first place of a range and the one behind it, each as (episode, step)."""
-    if len(entry) == 2:
-        return (entry[0], 0), (entry[1], 0)
-    return (entry[0], entry[1]), (entry[0], entry[2])
-
-
-def _count(entry: Sequence[int]) -> int:
-    return entry[1] - entry[0] if len(entry) == 2 else 1
+def _table(entries: Sequence[Sequence[int]]) -> IntArray:
+    """Return ranges as [n, 4]: the first episode, the number of episodes, and steps first and stop; -1 for all."""
+    rows = [(e[0], e[1] - e[0], 0, -1) if len(e) == 2 else (e[0], 1, e[1], e[2]) for e in entries]
+    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 def _check_runs(column: Value, episodes: int | None) -> None:
@@ -266,26 +264,16 @@ def _change(store: Store, edits: Mapping[str, Any], wrong: str) -> Change:
 
 def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> Ranges:
     """Return the ranges of steps of a store, which are within its episodes."""
-    lengths = store.episodes["length"]
-    for k, entry in enumerate(entries):
-        if (entry[1] if len(entry) == 2 else entry[0] + 1) > len(lengths):
-            raise RldsError(
-                f"{wrong}: episodes[{k}] is {entry}, and {store.manifest.id} has {len(lengths):,} episodes."
-            )
-        if len(entry) == 3 and entry[2] > lengths[entry[0]]:
-            has = f"episode {entry[0]:,} of {store.manifest.id} has {lengths[entry[0]]:,} steps"
-            raise RldsError(f"{wrong}: episodes[{k}] is {entry}, and {has}.")
-    counts = np.array([_count(entry) for entry in entries], np.int64)
-    begin, steps, stop = (
-        (
-            np.repeat(np.array(values, np.int64), counts)
-            for values in zip(*((e[0], 0, -1) if len(e) == 2 else e for e in entries), strict=True)
-        )
-        if entries
-        else np.zeros((3, 0), np.int64)
-    )
-    of = begin + np.arange(len(begin)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return Ranges(of, steps, np.where(stop < 0, lengths[of], stop))
+    lengths, id = store.episodes["length"], store.manifest.id
+    episode, count, first, stop = _table(entries).T
+    for k in np.flatnonzero(episode + count > len(lengths))[:1]:
+        raise RldsError(f"{wrong}: episodes[{k}] is {entries[k]}, and {id} has {len(lengths):,} episodes.")
+    for k in np.flatnonzero(stop > lengths[episode])[:1]:
+        has = f"episode {episode[k]:,} of {id} has {lengths[episode[k]]:,} steps"
+        raise RldsError(f"{wrong}: episodes[{k}] is {entries[k]}, and {has}.")
+    of = np.repeat(episode - np.cumsum(count) + count, count) + np.arange(count.sum())
+    first, stop = np.repeat(first, count), np.repeat(stop, count)
+    return Ranges(of, first, np.where(stop < 0, lengths[of], stop))
 
 
 def _column(runs: Mapping[str, Any], name: str, episodes: int, wrong: str) -> StoredColumn:

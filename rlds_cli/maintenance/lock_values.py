@@ -137,13 +137,13 @@ class Value:
 
     def check_size(self) -> None:
         """Refuse values that are nested too deeply, and integers of more than 64 bits."""
-        waiting = [(self.value, 0)]
-        while waiting:
-            value, depth = waiting.pop()
-            if isinstance(value, dict | list):
-                if depth == _DEEPEST:
-                    raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
-                inner = value.values() if isinstance(value, dict) else value
-                waiting += [(v, depth + 1) for v in inner if isinstance(v, dict | list | int)]
-            elif isinstance(value, int) and not -_LARGEST <= value < 2 * _LARGEST:
-                raise InvalidLock(f"{self.place} holds an integer of {len(str(abs(value)))} digits, not of 64 bits")
+        level, depth = [self.value], 0
+        while level:
+            large = next((v for v in level if isinstance(v, int) and not -_LARGEST <= v < 2 * _LARGEST), None)
+            if large is not None:
+                raise InvalidLock(f"{self.place} holds an integer of {len(str(abs(large)))} digits, not of 64 bits")
+            holders = [v for v in level if isinstance(v, dict | list)]
+            if holders and depth == _DEEPEST:
+                raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
+            level = [inner for v in holders for inner in (v.values() if isinstance(v, dict) else v)]
+            depth += 1
