@@ -13,6 +13,7 @@ from results import DATA
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound
+from rlds_cli.refs import Ref
 from rlds_cli.remote.index import NAME as INDEX
 from rlds_cli.sharing import packing, snapshot
 from rlds_cli.store import finish, rows
@@ -115,7 +116,7 @@ def billion() -> None:
         file.parent.mkdir(parents=True)
         _sparse_rows(f, total, table, file)
     finish.finish(Built(work, FIELDS, paths, RowPosition(total), table, ()), finish.Description("local/billion"))
-    plan = packing.plan(snapshot.take(work), ())
+    plan = packing.plan(snapshot.take(Ref(work)), ())
     (to / "objects").mkdir(parents=True)
     (to / "blocks").mkdir()
     (to / "groups").mkdir()

@@ -1,52 +1,185 @@
-"""The format of a dataset in a page of NumPy: any field of any episode, and the fingerprint. See format.md.
+"""The format of a dataset with NumPy alone: any episode, and the fingerprint from the rows. See format.md.
 
-python docs/read_with_numpy.py ~/.cache/rlds/datasets/d4rl/hopper-medium-v2
+python docs/read_with_numpy.py ~/.cache/rlds/datasets/d4rl/hopper-medium-v2       ordinary or growing; not compressed
 """
 
 import hashlib
 import json
+import struct
 import sys
+import zlib
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import numpy as np
 
-
-def array(path):
-    """The rows of an array: its one file starts with them, little-endian, in C order."""
-    about = json.loads((path / "zarr.json").read_text())
-    shape, dtype = tuple(about["shape"]), np.dtype(about["data_type"]).newbyteorder("<")
-    file = path.joinpath("c", *["0"] * len(shape))
-    return np.memmap(file, dtype, "r", shape=shape) if 0 not in shape else np.zeros(shape, dtype)
-
-
-def ragged(path):
-    """Encoded frames or strings: their bytes lie end to end, and offsets say where each begins."""
-    data, offsets = array(path / "bytes").tobytes(), array(path / "offsets").tolist()
-    return [data[a:b] for a, b in pairwise(offsets)]
-
-
-def rows(dataset, field):
-    """One value per row of the store: an array, or a list of bytes for frames and text."""
-    if field["codec"] == "mp4":  # number of the video (its file: ragged(dataset / "video" / path)) and of the frame
-        return array(dataset / field["path"])
-    if field["kind"] == "text":
-        table = [*ragged(dataset / "text" / field["path"]), None]  # code -1: no text
-        return [table[code] for code in array(dataset / field["path"])]
-    return (ragged if field["kind"] == "frames" else array)(dataset / field["path"])
+COMMIT = struct.Struct("<8s18qd32s4xI")  # a record of commits.log, and what its first numbers are
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "first_row", "first_episode")
+EPISODE = np.dtype(  # a record of episodes.log
+    [
+        *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
+        *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
+        *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
+        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
+        ("id", "u1", (16,)),
+    ]
+)
+COLUMNS = ("length", "end", "num_observed", "seed", "has_seed", "options")  # TED's that the fingerprint covers
+HEAD = ("name", "dtype", "shape", "placement", "kind", "codec")
 
 
-def fields(dataset):
-    """All fields, sorted by name."""
-    manifest = json.loads((dataset / "zarr.json").read_text())["attributes"]["rlds"]
-    return sorted(manifest["fields"], key=lambda f: f["name"])
+# -- arrays, texts
 
 
-def episode(dataset, k):
-    """T+1 rows of what is known at both ends of a step, T rows of what belongs to the step."""
-    start, length = (int(array(dataset / "episodes" / name)[k]) for name in ("start", "length"))
-    return {f["name"]: rows(dataset, f)[start : start + length + (f["placement"] == "both")] for f in fields(dataset)}
+@cache
+def about(path):
+    """The dtype and shape of an array, and the rows of one of its files."""
+    found = json.loads((path / "zarr.json").read_text())
+    chunk = found["chunk_grid"]["configuration"]["chunk_shape"]
+    return np.dtype(found["data_type"]).newbyteorder("<"), tuple(found["shape"]), chunk[0]
+
+
+def array(path, a=0, b=None):
+    """Rows a to b of an array. File k begins with rows k * n, k * n + 1, ..., little-endian, in C order."""
+    dtype, (count, *shape), n = about(path)
+    b = count if b is None else b
+    if a == b or 0 in shape:
+        return np.zeros((b - a, *shape), dtype)
+    parts = []
+    for k in range(a // n, (b - 1) // n + 1):
+        file = path.joinpath("c", str(k), *["0"] * len(shape))
+        parts.append(np.memmap(file, dtype, "r", shape=(n, *shape))[max(0, a - k * n) : b - k * n])
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def ragged(path, a=0, b=None):
+    """Encoded frames, videos or texts a to b: their bytes lie end to end, and offsets say where each begins."""
+    offsets = array(path / "offsets", a, None if b is None else b + 1).tolist()
+    data = array(path / "bytes", offsets[0], offsets[-1]).tobytes()
+    return [data[x - offsets[0] : y - offsets[0]] for x, y in pairwise(offsets)]
+
+
+def texts(path):
+    """The texts of an array of texts."""
+    return [text.decode("utf-8", "surrogateescape") for text in ragged(path)]
+
+
+# -- the episode table: the first rows, and the columns that may count as name -> values, episodes without one
+
+
+def ordinary_table(dataset, manifest):
+    """The episode table of an ordinary dataset, from the arrays in ``episodes/``."""
+    table, none = dataset / "episodes", np.zeros(manifest["counts"]["episodes"], bool)
+    own, columns = manifest.get("episode_columns", {}), {}
+    splits = [f"split/{unquote(path.name)}" for path in (table / "split").glob("*/")]
+    for name in (*COLUMNS, *splits, *own):
+        path = table.joinpath(*(quote(part, safe="-_.+=@,~") for part in name.split("/", 1)))
+        mask = table / "missing" / path.name
+        missing = array(mask) if name in own and mask.exists() else none
+        if (path / "bytes").exists():
+            values = texts(path)
+            missing = np.array([not v for v in values], bool) if name == "options" else missing
+            columns[name] = [None if no else v for v, no in zip(values, missing, strict=True)], missing
+        elif path.exists():
+            columns[name] = array(path), missing
+    return array(table / "start"), columns
+
+
+def commit(dataset):
+    """The newest whole record of the log: a commit that was killed may have left half a record behind it."""
+    data, size = (dataset / "commits.log").read_bytes(), COMMIT.size
+    for number in range(len(data) // size - 1, -1, -1):
+        record = data[number * size : (number + 1) * size]
+        _, *values, crc = COMMIT.unpack(record)
+        if crc == zlib.crc32(record[:-4]) and values[0] == number:
+            return dict(zip(COUNTS, values, strict=False))
+    raise SystemExit(f"{dataset} has no commit")
+
+
+def growing_table(dataset, g):
+    """The episode table of a growing dataset, from the records and texts of the episodes that are kept."""
+    e = np.fromfile(dataset / "episodes.log", EPISODE, g["episodes"])
+    stays = np.arange(len(e)) >= g["first_episode"]
+    stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
+    e, log = e[stays], (dataset / "about.log").read_bytes()
+    known = [json.loads(log[a : a + n] or "{}") for a, n in zip(e["about"], e["about_bytes"], strict=True)]
+    none = np.zeros(len(e), bool)
+    names = COLUMNS[:5] if e["has_seed"].any() else COLUMNS[:3]
+    columns = {name: (e[name], none) for name in names}
+    if any(k.get("options") for k in known):
+        columns["options"] = [k.get("options") or None for k in known], none
+    for name in {name for k in known for name in k.get("splits", ())}:
+        columns[f"split/{name}"] = np.array([name in k.get("splits", ()) for k in known]), none
+    for name in {name for k in known for name in k.get("extra", {})}:
+        columns[name] = own_column([k.get("extra", {}).get(name) for k in known])
+    return e["start"], columns
+
+
+def own_column(values):
+    """A user's column of one type: texts, bool, float64, int64, or uint64 where int64 is too small."""
+    given, missing = [v for v in values if v is not None], np.array([v is None for v in values])
+    types = set(map(type, given))
+    if types == {str}:
+        return values, missing
+    dtype = "bool" if types == {bool} else "float64" if float in types else "int64"
+    dtype = "uint64" if dtype == "int64" and max(given) >= 1 << 63 else dtype
+    empty = np.nan if dtype == "float64" else 0
+    return np.array([empty if v is None else v for v in values], dtype), missing
+
+
+# -- rows, episodes, the fingerprint
+
+
+class Dataset:
+    """A dataset: ``fields`` by name, ``start`` [episodes], and ``columns`` of the episode table that may count."""
+
+    def __init__(self, path):
+        manifest = json.loads((path / "zarr.json").read_text())["attributes"]["rlds"]
+        self.path, self.fields = path, sorted(manifest["fields"], key=lambda f: f["name"])
+        with_text = [f for f in self.fields if f["kind"] == "text"]
+        if (path / "commits.log").exists():
+            g = commit(path)
+            self.start, self.columns = growing_table(path, g)
+            lines = [json.loads(line) for line in (path / "strings.log").read_bytes()[: g["strings"]].splitlines()]
+            self.texts = {f["name"]: [text for name, text in lines if name == f["name"]] for f in with_text}
+        else:
+            self.start, self.columns = ordinary_table(path, manifest)
+            self.texts = {f["name"]: texts(path / "text" / f["path"]) for f in with_text}
+
+    def rows(self, field, a, b):
+        """Rows a to b of a field: an array, a list of the bytes of images, or a list of texts, None for none."""
+        path = self.path / field["path"]
+        if field["kind"] == "text":
+            return [self.texts[field["name"]][code] if code >= 0 else None for code in array(path, a, b)]
+        encoded = field["kind"] == "frames" and field["codec"] != "mp4"  # in videos: their number, and the frame's
+        return ragged(path, a, b) if encoded else array(path, a, b)
+
+    def videos(self, field):
+        """The MP4 files that the rows of a field refer to."""
+        return ragged(self.path / "video" / field["path"]) if field["codec"] == "mp4" else []
+
+    def episode(self, k):
+        """T+1 rows of what is known at both ends of a step, T rows of what belongs to the step."""
+        a, b = int(self.start[k]), int(self.start[k] + self.columns["length"][0][k])
+        return {f["name"]: self.rows(f, a, b + (f["placement"] == "both")) for f in self.fields}
+
+    def field_digest(self, field):
+        """Hash of the hashes of a field's episodes: of T rows each, or of as many as there are observations."""
+        count, _ = self.columns["num_observed" if field["placement"] == "both" else "length"]
+        videos = [sha256(video) for video in self.videos(field)]
+        spans = zip(self.start.tolist(), (self.start + count).tolist(), strict=True)
+        hashes = [episode_digest(field, self.rows(field, a, b), videos) for a, b in spans]
+        return digest([field[key] for key in HEAD], b"".join(hashes))
+
+    def fingerprint(self):
+        """Hash of the digests of all fields by name, then of the columns by name; neither empty splits nor columns."""
+        digests = [self.field_digest(f) for f in self.fields]
+        for name, (values, missing) in sorted(self.columns.items()):
+            empty = not values.any() if name.startswith("split/") else missing.all() and name not in COLUMNS
+            digests += [] if empty else [column_digest(name, values, missing)]
+        return "rlds1:" + sha256(b"".join(digests)).hex()
 
 
 def sha256(values):
@@ -54,10 +187,16 @@ def sha256(values):
     return hashlib.sha256(values if isinstance(values, bytes) else np.ascontiguousarray(values)).digest()
 
 
+def digest(head, content):
+    """Hash of a field or a column: of a line that describes it, and of its content."""
+    return sha256(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content)
+
+
 def texts_digest(values):
     """Hash of texts: their lengths in bytes, -1 for none, then their bytes."""
-    lengths = np.array([-1 if v is None else len(v) for v in values], "<i8")
-    return sha256(lengths.tobytes() + b"".join(v or b"" for v in values))
+    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.array([-1 if v is None else len(v) for v in encoded], "<i8")
+    return sha256(lengths.tobytes() + b"".join(v or b"" for v in encoded))
 
 
 def episode_digest(field, values, videos):
@@ -65,68 +204,22 @@ def episode_digest(field, values, videos):
     if field["kind"] == "text":
         return texts_digest(values)
     if field["codec"] == "mp4":  # the hash of the video's file, and the number of the frame
-        return sha256(b"".join((videos[n] if n >= 0 else bytes(32)) + k.tobytes() for n, k in values.astype("<i4")))
+        return sha256(b"".join((videos[n] if n >= 0 else bytes(32)) + k.tobytes() for n, k in values))
     if field["kind"] == "frames" or values[:1].nbytes >= 4096:
         return sha256(b"".join(map(sha256, values)))
     return sha256(values)
 
 
-def digest(head, content):
-    """Hash of a field or a column: of a line that describes it, and of its content."""
-    return sha256(json.dumps(head, separators=(",", ":")).encode() + b"\n" + content)
-
-
-def field_digest(dataset, field):
-    """Hash of the hashes of a field's episodes: T rows of each, or as many as there are observations."""
-    table, values = dataset / "episodes", rows(dataset, field)
-    videos = [sha256(v) for v in ragged(dataset / "video" / field["path"])] if field["codec"] == "mp4" else []
-    count = array(table / ("num_observed" if field["placement"] == "both" else "length"))
-    spans = zip(array(table / "start"), count, strict=True)
-    head = [field[key] for key in ("name", "dtype", "shape", "placement", "kind", "codec")]
-    return digest(head, b"".join(episode_digest(field, values[a : a + n], videos) for a, n in spans))
-
-
-def column_digest(path, name, missing):
+def column_digest(name, values, missing):
     """Hash of a column of the episode table; ``missing`` [episodes] says which episodes have no value."""
-    if (path / "bytes").exists():
-        texts = [None if no else v for v, no in zip(ragged(path), missing, strict=True)]
-        return digest([name, "str", [], "episode", "text", None], texts_digest(texts))
-    values = array(path)
-    mask = missing.tobytes() if missing.any() else b""
-    return digest([name, values.dtype.name, [], "episode", "array", None], values.tobytes() + mask)
-
-
-def columns(dataset):
-    """The columns of the episode table that are content: TED's, splits, and the user's own; with missing values."""
-    table, manifest = dataset / "episodes", json.loads((dataset / "zarr.json").read_text())["attributes"]["rlds"]
-    none = np.zeros(manifest["counts"]["episodes"], bool)
-    found = {name: none for name in ("length", "end", "num_observed", "seed", "has_seed", "options")}
-    found |= {f"split/{unquote(path.name)}": none for path in (table / "split").glob("*/")}
-    found |= dict.fromkeys(manifest.get("episode_columns", {}), none)
-    for name in found:
-        path = table.joinpath(*(quoted(part) for part in name.split("/", 1)))
-        if not path.exists():
-            continue
-        mask = table / "missing" / path.name
-        missing = array(mask) if mask.exists() else none
-        if name == "options":
-            missing = np.array([not v for v in ragged(path)], bool)
-        yield name, path, missing
-
-
-def quoted(name):
-    """The directory of a column: unusual characters are percent-encoded."""
-    return quote(name, safe="-_.+=@,~")
-
-
-def fingerprint(dataset):
-    """Hash of the digests of all fields, then of the columns of the episode table, by name."""
-    of_columns = {name: column_digest(path, name, missing) for name, path, missing in columns(dataset)}
-    digests = [field_digest(dataset, f) for f in fields(dataset)] + [of_columns[name] for name in sorted(of_columns)]
-    return "rlds1:" + sha256(b"".join(digests)).hex()
+    if isinstance(values, list):
+        return digest([name, "str", [], "episode", "text", None], texts_digest(values))
+    content = values.tobytes() + (missing.tobytes() if missing.any() else b"")
+    return digest([name, values.dtype.name, [], "episode", "array", None], content)
 
 
 if __name__ == "__main__":
-    for name, values in episode(Path(sys.argv[1]), 0).items():
-        print(f"{name:30} {getattr(values, 'dtype', 'bytes')!s:8} {np.shape(values)}")
-    print(fingerprint(Path(sys.argv[1])))
+    ds = Dataset(Path(sys.argv[1]))
+    for name, values in ds.episode(0).items():
+        print(f"{name:30} {getattr(values, 'dtype', type(values[0]).__name__)!s:8} {np.shape(values)}")
+    print(ds.fingerprint())

@@ -44,7 +44,7 @@ NAME = "rlds_cli"
 # What each package may import, besides itself and the modules that lie at the top level and import nothing else.
 _STORED = "base files formats ted registry home store growing http remote"  # what a dataset is made of
 _BELOW = {
-    "base": "",  # array_types, errors, ids, progress, settings, subset, text, visible
+    "base": "",  # array_types, errors, ids, progress, refs, settings, subset, text, visible
     "files": "base",
     "http": "base files",
     "formats": "base files",
@@ -74,7 +74,7 @@ ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of
 }
 # Modules at the top level, and the package that they count as.
 _TOP = {
-    "base": "array_types errors ids progress settings subset text visible",
+    "base": "array_types errors ids progress refs settings subset text visible",
     "convert": "importing",
     "cli": "__main__",
 }

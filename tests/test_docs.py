@@ -23,6 +23,7 @@ import h5py
 import image_archives
 import numpy as np
 import pytest
+import scattered
 import tfds_files
 import torchrl_dumps
 from lerobot_archives import Content, write_v3
@@ -167,7 +168,7 @@ def test_a_newcomer_finds_it_in_one_step() -> None:
     text = text_of("ARCHITECTURE.md")
     walks = re.findall(r"^## An? (?:episode|batch|download), from .*?\n(.*?)(?=^## )", text, re.S | re.M)
     assert [len(re.findall(r"^\d+\. ", walk, re.M)) <= 10 for walk in walks] == [True] * 3
-    assert len(table_under(text, "to find")) == 5
+    assert len(table_under(text, "to find")) == 7
 
 
 def test_the_commands_for_contributors_run() -> None:
@@ -329,46 +330,81 @@ def frames_dataset(path: Path) -> rlds_cli.Dataset:
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_numpy_alone_reads_arrays_frames_and_text(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(desk / "minari"))
-    script = load(ROOT / "docs" / "read_with_numpy.py")
     ds = frames_dataset(desk / "minari")
-    episode = script.episode(ds.path, 1)
+    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    episode = plain.episode(1)
     with h5py.File(desk / "minari/frames/test-v0/data/main_data.hdf5") as f:
         archive = f["episode_1"]
         for ours, theirs in zip(episode["observation/image"], archive["observations/image"], strict=True):
             assert ours == bytes(theirs).rstrip(b"\0") or ours == bytes(theirs)
         np.testing.assert_array_equal(episode["action"], archive["actions"][()])
-        assert episode["observation/mission"] == [b"go"] * 4
-    np.testing.assert_array_equal(script.array(ds.path / "episodes" / "start"), [0, 4])
-    assert script.fingerprint(ds.path) == ds.fingerprint
+        assert episode["observation/mission"] == ["go"] * 4
+    np.testing.assert_array_equal(plain.start, [0, 4])
+    assert plain.fingerprint() == ds.fingerprint
 
 
-@pytest.mark.parametrize("sample", ["pendulum-d4rl.hdf5", "cartpole-minari", "mountaincar-robohive.h5"])
+SAMPLE_ARCHIVES = {
+    "sample/pendulum-d4rl": "pendulum-d4rl.hdf5",
+    "sample/cartpole-minari": "cartpole-minari/data/main_data.hdf5",
+    "sample/mountaincar-robohive": "mountaincar-robohive.h5",
+}
+
+
+def test_the_archive_of_every_sample_is_known() -> None:
+    assert sorted(e.id for e in registry.entries("sample")) == sorted(SAMPLE_ARCHIVES)
+
+
+@pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
 def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
-    ds = import_archive(SAMPLES / sample, "local/sample")
-    assert script.fingerprint(ds.path) == ds.fingerprint
+    ds = rlds_cli.download(sample)
+    assert script.Dataset(ds.path).fingerprint() == ds.fingerprint
 
 
-def test_numpy_alone_computes_the_fingerprint_of_videos(desk: Path) -> None:
-    script = load(ROOT / "docs" / "read_with_numpy.py")
+def test_numpy_alone_reads_videos_and_computes_their_fingerprint(desk: Path) -> None:
     ds = import_archive(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
-    assert script.fingerprint(ds.path) == ds.fingerprint
+    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    assert plain.fingerprint() == ds.fingerprint
     files = sorted((desk / "film").rglob("*.mp4"))
-    field = next(f for f in script.fields(ds.path) if f["codec"] == "mp4")
-    assert script.videos(ds.path, field) == [f.read_bytes() for f in files]
+    field = next(f for f in plain.fields if f["codec"] == "mp4")
+    assert plain.videos(field) == [f.read_bytes() for f in files]
 
 
-def test_the_fingerprint_follows_from_the_archive_alone(desk: Path) -> None:
-    """Computed by the script of docs/fingerprint.md, which sees no file of the store."""
+def test_numpy_alone_computes_the_fingerprint_of_scattered_episodes(desk: Path) -> None:
+    """Rows of no episode, gaps, and the places of episodes do not count; columns without a value do not either."""
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    ds = scattered.dataset("local/whole")
+    moved = scattered.scatter(ds, desk / "moved")
+    assert (np.diff(moved.episodes["start"]) < 0).any() and moved.num_rows > ds.num_rows
+    assert script.Dataset(moved.path).fingerprint() == ds.fingerprint
+    few = rlds_cli.create("local/few", [ds.episode(k) | {"episode": {"task": None}} for k in (7, 2)])
+    assert script.Dataset(few.path).fingerprint() == few.fingerprint
+
+
+@pytest.mark.parametrize("sample", SAMPLE_ARCHIVES)
+def test_the_fingerprint_follows_from_the_archive_alone(desk: Path, sample: str) -> None:
+    """Computed by the script of docs/fingerprint.md, which sees no file of the store and imports nothing of rlds."""
+    command = [
+        sys.executable,
+        "-I",
+        str(ROOT / "docs/fingerprint_from_archive.py"),
+        str(SAMPLES / SAMPLE_ARCHIVES[sample]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == rlds_cli.download(sample).fingerprint
+    assert not re.findall(r"^ *(?:import|from) rlds", Path(command[2]).read_text(), re.M)
+
+
+def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
+    """Without next observations; an open end, large rows, rewards as a matrix, terminals that are also timeouts."""
     script = load(ROOT / "docs" / "fingerprint_from_archive.py")
-    with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
-        assert script.fingerprint(f) == import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample").fingerprint
-    n = 70_000  # more than one block; no next observations, an open end, integers, a matrix of infos
+    n = 5_000
     with h5py.File(desk / "long.hdf5", "w") as f:
         f["observations"] = np.random.default_rng(0).normal(size=(n, 2))
         f["actions"], f["rewards"] = np.arange(n, dtype=np.int64), np.arange(n, dtype=np.float32)[:, None]
         f["terminals"], f["timeouts"] = np.arange(n) % 97 == 0, np.arange(n) % 89 == 0
         f["infos/qpos"] = np.random.default_rng(1).normal(size=(n, 3))
+        f["infos/scan"] = np.random.default_rng(2).integers(0, 255, (n, 64, 64), np.uint8)
     with h5py.File(desk / "long.hdf5") as f:
         assert script.fingerprint(f) == import_archive(desk / "long.hdf5", "local/long").fingerprint
 
@@ -381,7 +417,7 @@ def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
     content = bytearray(file.read_bytes())
     content[0] ^= 1
     file.write_bytes(content)
-    assert script.fingerprint(ds.path) != ds.fingerprint
+    assert script.Dataset(ds.path).fingerprint() != ds.fingerprint
 
 
 # -- the reader of writing-a-reader.md
@@ -754,7 +790,6 @@ def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
-    script = load(ROOT / "docs" / "read_growing.py")
     rng = np.random.default_rng(0)
     given = []
     for k in range(9):
@@ -769,13 +804,13 @@ def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
             w.add_episodes([e])
             w.commit()
     ds = w.dataset()
-    kept = script.kept(ds.path, script.commit(ds.path))
-    for e, record in zip(given[-4:], kept, strict=True):
-        found = script.episode(ds.path, record)
+    plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
+    for k, e in enumerate(given[-4:]):
+        found = plain.episode(k)
         np.testing.assert_array_equal(found["observation/x"], e["observation"]["x"], strict=True)
         assert found["observation/said"] == e["observation"]["said"]
-        np.testing.assert_array_equal(found["action"][:-1], e["action"], strict=True)
-    assert script.fingerprint(ds.path) == ds.fingerprint
+        np.testing.assert_array_equal(found["action"], e["action"], strict=True)
+    assert len(plain.start) == 4 and plain.fingerprint() == ds.fingerprint
     assert rlds_cli.create("local/b", given[-4:]).fingerprint == ds.fingerprint
 
 

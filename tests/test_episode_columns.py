@@ -95,10 +95,11 @@ def _halves(ep: dict[str, Any]) -> Any:
         yield {"observation": ep["observation"][a : b + 1], "action": ep["action"][a:b], "next": flags}
 
 
-def test_they_do_not_change_the_fingerprint_and_none_leave_no_trace() -> None:
+def test_they_count_in_the_fingerprint_and_none_leave_no_trace() -> None:
     plain = create("local/plain", [episode(None, k) for k in range(3)])
-    ds = dataset()
-    assert ds.fingerprint == plain.fingerprint
+    assert dataset().fingerprint != plain.fingerprint
+    empty = create("local/empty", [episode({"task": None}, k) for k in range(3)])
+    assert empty.fingerprint == plain.fingerprint
     manifest = json.loads((plain.path / "zarr.json").read_text())["attributes"]["rlds"]
     assert "episode_columns" not in manifest
     assert not (plain.path / "episodes" / "missing").exists()
@@ -126,6 +127,7 @@ def test_verify_sees_that_one_was_changed(name: str) -> None:
         ({"episode": 1}, '"episode" is an episode column of TED itself'),
         ({"split/train": True}, '"split/train" is an episode column of TED itself'),
         ({"": 1}, "an episode column cannot be called ''"),
+        ({"start@camera": 1}, 'an episode column cannot be called "start@camera": names with @ are reserved'),
         ({"x" * 101: 1}, "an episode column cannot be called 'xxx"),
         ({"note": [1, 2]}, 'the episode column "note" is a list; one number, flag or text is needed'),
         ({"note": np.zeros(3)}, 'the episode column "note" is a ndarray; one'),

@@ -245,7 +245,7 @@ def test_the_command_exports_a_version(home: Path, tmp_path: Path) -> None:
         w.commit()
         w.add_episodes(given(2, first=3))
     at = tmp_path / "first"
-    done = run_rlds("export", "local/grows", at, "--to", "minari", "--version", 1, "-j", 1)
+    done = run_rlds("export", "local/grows#v1", at, "--to", "minari", "-j", 1)
     assert done.returncode == 0, done.stderr
     assert rlds_cli.open_dataset("local/grows").num_episodes == 5
     assert len([n for n in content(at) if n.endswith("rewards")]) == 3

@@ -171,7 +171,7 @@ class Growing(RuleBasedStateMachine):
     def open_again(self, data: st.DataObject) -> None:
         """A version that somebody holds can be opened by its number."""
         ds, episodes = self.readers[data.draw(st.integers(0, len(self.readers) - 1))]
-        check(rlds_cli.open_dataset(ds.path, version=ds.version), episodes)
+        check(rlds_cli.open_dataset(f"{ds.path}#v{ds.version}"), episodes)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())

@@ -103,7 +103,7 @@ def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
         w.add_episodes([episode(k, 3000)])
         w.commit()
     assert numbers(w.dataset()) == [10, 11] and numbers(held) == [0, 1]
-    assert rlds_cli.open_dataset(path, version=1).version == 1
+    assert rlds_cli.open_dataset(f"{path}#v1").version == 1
     before = blocks(path)
     del held
     w.add_episodes([episode(12, 3000)])
@@ -115,7 +115,7 @@ def test_a_version_that_is_held_keeps_its_rows_and_its_arrays_do() -> None:
     assert blocks(path) < before / 3
     gc.enable()
     with pytest.raises(DatasetNotFound, match=r"Version 1 of .* was freed"):
-        rlds_cli.open_dataset(path, version=1)
+        rlds_cli.open_dataset(f"{path}#v1")
     w.close()
 
 

@@ -69,7 +69,7 @@ def test_a_damaged_record_of_any_version_is_named(run):
     assert problems(home) == [(commits.FILE, "the record of version 1 is damaged")]
     damaged(path / commits.FILE, commits.BYTES * g.number + 20)
     with pytest.raises(RldsError, match=r"damaged|no whole record"):
-        rlds_cli.open_dataset("local/run", version=g.number, cache_dir=home)
+        rlds_cli.open_dataset(f"local/run#v{g.number}", cache_dir=home)
 
 
 def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):

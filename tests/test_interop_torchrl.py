@@ -280,7 +280,7 @@ def test_every_kind_of_dataset(kind: str) -> None:
             with rlds_cli.writer("local/kinds") as w:
                 w.add_episodes(part)
         made = rlds_cli.open_dataset("local/kinds")
-        before = RldsExperienceReplay(rlds_cli.open_dataset("local/kinds", version=made.version - 1))
+        before = RldsExperienceReplay(rlds_cli.open_dataset(f"local/kinds#v{made.version - 1}"))
         assert len(before) == 7
     else:
         made = rlds_cli.create("local/kinds", walks, store=kind)

@@ -300,7 +300,7 @@ def test_runs_stop_where_the_log_says(w: Writer) -> None:
     """A replay reads many batches at once, but never across an entry of the log."""
     for k in range(4):
         write(w, k)
-    held = [open_dataset(REF, version=g) for g in range(1, 5)]
+    held = [open_dataset(f"{REF}#v{g}") for g in range(1, 5)]
     log = [(0, 1), (48, 2), (64, 4)]
     batches = iter(loader(live=log))
     for n in range(8):
@@ -342,7 +342,7 @@ def test_a_state_goes_on_where_its_version_was_freed(sampler: Any) -> None:
         del live
         write(w, 3, 4, 5)  # nobody holds the version of the state
         with pytest.raises(DatasetNotFound, match="was freed"):
-            open_dataset(REF, version=1)
+            open_dataset(f"{REF}#v1")
         again = loader(sampler=sampler)
         if sampler == Prioritized(lag=1):
             with pytest.raises(WrongState, match=r"were drawn ahead.*was freed"):

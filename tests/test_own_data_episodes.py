@@ -343,11 +343,12 @@ def test_attributes_of_files_and_groups_are_columns_of_the_episode_table(tmp_pat
 
 def test_scalars_of_npz_files_are_columns_of_the_episode_table(tmp_path: Path) -> None:
     for k in range(2):
-        rows = {"obs": np.arange(4.0), "action": np.ones(4), "done": [False, True, False, True]}
+        rows = {"obs": np.arange(4.0), "action": np.ones(4), "done": [False, True, False, True], "take@lab": k}
         np.savez(tmp_path / f"run{k}.npz", task=["push", "pull"][k], operator=np.array("ann"), seed_no=k, **rows)
     ds = import_archive(tmp_path, "local/x")
     assert ds.episodes["task"].tolist() == ["push", "push", "pull", "pull"]
     assert ds.episodes["operator"].tolist() == ["ann"] * 4 and ds.episodes["seed_no"].tolist() == [0, 0, 1, 1]
+    assert ds.episodes["take_lab"].tolist() == [0, 0, 1, 1]  # names with @ are reserved
 
 
 def test_a_key_that_is_not_there_is_named_with_its_neighbours(tmp_path: Path) -> None:

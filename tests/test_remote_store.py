@@ -367,7 +367,7 @@ def test_a_version_is_refreshed_from_its_address(store: Path, other: Path) -> No
     growing_model.check(newer, episodes)
     growing_model.check(got, episodes[:2])
     with pytest.raises(DatasetNotFound, match="version 9 was asked for"):
-        rlds_cli.open_dataset(store, cache_dir=other, version=9)
+        rlds_cli.open_dataset(f"{store}#v9", cache_dir=other)
 
 
 @pytest.mark.parametrize(

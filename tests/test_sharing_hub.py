@@ -36,6 +36,7 @@ from rlds_cli.errors import (
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
 from rlds_cli.progress import silent
+from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, pulling, stores
 from rlds_cli.remote.objects import Body, Overtaken
 from rlds_cli.sharing import pushing, snapshot
@@ -67,7 +68,7 @@ def arm(name: str = "arm", *, episodes: int = 4, seed: int = 0, scale: float = 1
 
 
 def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:
-    taken = snapshot.take(ds.path)
+    taken = snapshot.take(Ref(ds.path))
     options = {"force": True, **options}  # the datasets of these tests have names of their own
     return pushing.send(taken, addresses.parse(to), settings.read(), progress=silent, policy=HASTY, **options)
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import run_rlds
 
 from rlds_cli.dataset import open_dataset
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, NewerFormat
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import arrays, files, manifest
 from rlds_cli.store.opening import Store
@@ -63,7 +63,7 @@ def set_count(**counts: Any) -> Change:
 @pytest.mark.parametrize(
     "path",
     ["", ".", "..", "/", "/tmp/x", "../x", "a/../b", "./a", "a/", "a//b", "a\\b", "a\0b", "zarr.json", "a/ZARR.json",
-     "episodes", "Episodes/x", "metadata/x", "text/x", "video/x", "digests/x", "sources", ".a", "__a", "é",
+     "episodes", "Episodes/x", "metadata/x", "text/x", "video/x", "digests/x", "rows/x", "sources", ".a", "__a", "é",
      "a b", "a" * 300],
 )  # fmt: skip
 def test_paths_that_no_field_has(path: str) -> None:
@@ -116,6 +116,14 @@ def test_paths_that_no_field_has(path: str) -> None:
 def test_a_manifest_that_no_dataset_has(dataset: Path, change: Change, message: str) -> None:
     edit(dataset, change)
     with pytest.raises(DamagedDataset, match=message):
+        manifest.read(dataset)
+
+
+def test_a_field_with_a_clock_is_of_a_later_version(dataset: Path) -> None:
+    edit(dataset, empty_field(clock="camera"))
+    with pytest.raises(
+        NewerFormat, match=r"fields\[\d+\]: clock: only a later version of rlds reads fields with a clock"
+    ):
         manifest.read(dataset)
 
 

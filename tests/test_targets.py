@@ -16,6 +16,7 @@ from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader, Mixture
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
+from rlds_cli.refs import Ref
 from rlds_cli.report import catalogue
 
 
@@ -114,23 +115,23 @@ def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "run.h5").write_bytes(b"x")
     (tmp_path / "local").mkdir()
     (tmp_path / "local/a").mkdir()  # an id comes before a file of its name
-    assert locate.dataset_or_file("local/a") == (path, True)
-    assert locate.dataset_or_file("./local/a") == (Path("local/a"), False)
-    assert locate.dataset_or_file("run.h5") == (Path("run.h5"), False)
-    assert locate.dataset_or_file("*.h5") == (Path("*.h5"), False)
-    assert locate.dataset_or_file(path) == (path, True)
+    assert locate.version_or_file("local/a") == (Ref(path), True)
+    assert locate.version_or_file("./local/a") == (Ref(Path("local/a")), False)
+    assert locate.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
+    assert locate.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
+    assert locate.version_or_file(path) == (Ref(path), True)
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        locate.dataset_or_file("run.h6")
+        locate.version_or_file("run.h6")
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        locate.dataset_or_file("d4rl/hoper-medium-v2")
+        locate.version_or_file("d4rl/hoper-medium-v2")
     with pytest.raises(DatasetNotFound):
-        locate.dataset_or_file("d4rl/hopper-medium-v2")
+        locate.version_or_file("d4rl/hopper-medium-v2")
 
 
 def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    assert locate.dataset_or_file(tmp_path / "theirs") == (tmp_path / "theirs", False)
+    assert locate.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
 
 
 # what people give instead of what is here
@@ -155,7 +156,7 @@ def test_addresses_are_answered_with_what_to_do(address: str, monkeypatch: pytes
     calls: list[Callable[[], object]] = [
         lambda: rlds_cli.open_dataset(Path(address)),
         lambda: locate.dataset(address),
-        lambda: locate.dataset_or_file(address),
+        lambda: locate.version_or_file(address),
         lambda: locate.datasets([address]),
         lambda: import_archive(address, "local/x"),
         lambda: import_archive([address], "local/x"),

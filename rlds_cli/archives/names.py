@@ -301,7 +301,7 @@ def _missing(columns: Mapping[str, Shaped], key: str, file: str) -> UnknownLayou
 
 def episode_column(key: str) -> str:
     """Make the name of a column of the episode table, other than those of TED's own columns."""
-    name = key.replace("/", "_")
+    name = key.replace("/", "_").replace("@", "_")
     return f"own_{name}" if name.lower() in EPISODE_COLUMNS else name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from rlds_cli import visible
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
+from rlds_cli.refs import Ref
 from rlds_cli.text import size_of
 
 _LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
@@ -74,14 +76,14 @@ def check(
     from rlds_cli.importing import import_archive
 
     there = remote.opened(ref, cache_dir)
-    path, is_dataset = (there.path, True) if there else locate.dataset_or_file(ref, cache_dir=cache_dir)
+    target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     with out.progress() as progress:
         if is_dataset:
-            report = checks.check(there or path, quick=quick, progress=progress)
+            report = checks.check(there or str(target), quick=quick, progress=progress)
         else:
-            report = check_archive(path, import_archive, cache_dir=cache_dir, progress=progress)
+            report = check_archive(Path(target.place), import_archive, cache_dir=cache_dir, progress=progress)
     if episodes is not None:
         found = checks.episodes_of(report, episodes)
         out.result(found, visible.Lines(found.where))

@@ -43,6 +43,7 @@ COMMANDS = {
     "diff": "Compare two datasets.",
     "bench": "Measure how fast a dataset loads on this machine.",
     "preprocess": "Make a dataset ID@NAME with your function or a built-in one.",
+    "tag": "Name versions of a dataset, or list their names.",
     "verify": "Hash all files again and compare with the recorded hashes.",
     "push": "Push a dataset to a store, from which rlds download ADDRESS fetches it.",
     "lock": "Print a lock file: content, files, hashes and functions.",

@@ -24,10 +24,6 @@ def diff(
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
     ] = 0.0,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", metavar="N", help="Of A, if it grows: as commit N left it.", show_default=False),
-    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -35,23 +31,24 @@ def diff(
 ) -> None:
     """Compare two datasets. Exit 0 if equal, 1 if different, 2 on errors.
 
-    Fields, counts, statistics, hashes and episodes are compared. Give the same ID twice, with --version, to compare
-    an earlier commit of a dataset that grows with its newest one.
+    Fields, counts, statistics, hashes and episodes are compared.
 
-    Example: rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
+    \b
+    Examples:
+      rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
+      rlds diff local/day1#v1 local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli.pages.diff import DifferencePage
-    from rlds_cli.dataset import open_dataset
     from rlds_cli.home import locate
     from rlds_cli.report.diff import compare
 
     try:
-        one = remote.opened(a, cache_dir, version=version)
+        one = remote.opened(a, cache_dir)
         other = remote.opened(b, cache_dir)
         found = compare(
-            one or open_dataset(locate.dataset(a, cache_dir=cache_dir), version=version),
-            other or locate.dataset(b, cache_dir=cache_dir),
+            one or str(locate.version(a, cache_dir=cache_dir)),
+            other or str(locate.version(b, cache_dir=cache_dir)),
             rtol=tolerance,
             atol=tolerance,
             cache_dir=cache_dir,

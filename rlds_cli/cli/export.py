@@ -31,7 +31,6 @@ def export(
     where: Annotated[
         str | None, typer.Option("--where", metavar="EXPR", help="Only some episodes, as in --where 'length >= 500'.")
     ] = None,
-    version: options.Version = None,
     lossy: Annotated[bool, typer.Option("--lossy", help="Accept that the format cannot say everything.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Import the files again and compare the fingerprint.")
@@ -54,7 +53,7 @@ def export(
     from rlds_cli.dataset import open_dataset
     from rlds_cli.exports import exporting
 
-    ds = open_dataset(id, cache_dir=cache_dir, version=version)
+    ds = open_dataset(id, cache_dir=cache_dir)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
         planned = exporting.plan_export(ds, to, directory, form=form)

@@ -16,6 +16,7 @@ from rlds_cli import text
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
+from rlds_cli.refs import Ref
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
@@ -81,7 +82,6 @@ def inspect(
         str | None, typer.Option("--field", metavar="NAME", help="Image field that --video writes.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
-    version: options.Version = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -94,8 +94,9 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import locate
 
-    there = remote.opened(ref, cache_dir, version=version)
-    path, is_dataset = (there.path, True) if there else locate.dataset_or_file(ref, cache_dir=cache_dir)
+    there = remote.opened(ref, cache_dir)
+    found, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
+    path = Path(found.place)
     drawn = plot is not None or video is not None
     if (episode is not None or drawn) and not is_dataset:
         option = "--episode needs" if episode is not None else "--plot and --video need"
@@ -108,7 +109,7 @@ def inspect(
         return _show_file(path)
     from rlds_cli.dataset import open_dataset
 
-    ds = there or open_dataset(path, version=version)
+    ds = there or open_dataset(str(found))
     if not drawn and html is None:
         _show(ds, episode, stats)
     if plot is not None:

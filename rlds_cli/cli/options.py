@@ -70,10 +70,6 @@ Fps = Annotated[float | None, typer.Option("--fps", help="Steps per second.", sh
 License = Annotated[str | None, typer.Option("--license", help="The licence of the data.", show_default=False)]
 Description = Annotated[str | None, typer.Option("--description", help="A sentence on the data.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")]
-Version = Annotated[
-    int | None,
-    typer.Option("--version", metavar="N", help="Of a dataset that grows: as commit N left it.", show_default=False),
-]
 Where = Annotated[
     str | None,
     typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import settings, text
+from rlds_cli import refs, settings, text
 from rlds_cli.cli import out
 from rlds_cli.remote import addresses
 
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-def opened(ref: str, cache_dir: Path | None, *, version: int | None = None) -> Dataset | None:
+def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     """Open the dataset at an address; None for an id, a file, and the directory of a dataset."""
     if not addresses.is_address(ref):
         return None
     from rlds_cli import dataset
 
-    if dataset.remote_address(ref, settings.read(cache_dir)) is None:
+    address = dataset.remote_address(refs.parse(ref), settings.read(cache_dir))
+    if address is None:
         return None
-    found = dataset.open_dataset(ref, cache_dir=cache_dir, version=version)
+    found = dataset.open_dataset(ref, cache_dir=cache_dir)
     if not found.store.remote:
         out.note(
-            f"{addresses.parse(ref)}: {found.id} in {found.path} is shown, which came from there or was pushed there; "
+            f"{address}: {found.id} in {found.path} is shown, which came from there or was pushed there; "
             "nothing was fetched"
         )
     return found

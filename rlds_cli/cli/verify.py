@@ -92,8 +92,8 @@ def _trace(ids: Sequence[str], steps: int, archive: str | None, cache_dir: Path 
     from rlds_cli.home import locate
     from rlds_cli.maintenance import verification
 
-    paths = locate.datasets(ids, everything=not ids, cache_dir=cache_dir)
-    found = [verification.trace(path, steps, archive=archive) for path in paths]
+    named = locate.versions(ids, everything=not ids, cache_dir=cache_dir)
+    found = [verification.trace(str(ref), steps, archive=archive) for ref in named]
     out.result(found, _traces(found))
     if not all(t.ok for t in found):
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import settings
+from rlds_cli import refs, settings
 from rlds_cli.dataset import (
     counterparts,
     editing,
@@ -33,10 +33,12 @@ from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStat
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.home import locate
+from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
@@ -52,7 +54,6 @@ def open_dataset(
     ref: str | os.PathLike[str],
     *,
     cache_dir: StrPath | None = None,
-    version: int | None = None,
     cache: int | str | None = None,
     timeout: float | None = None,
 ) -> Dataset:
@@ -67,11 +68,10 @@ def open_dataset(
     ref : str or path
         An id (``d4rl/hopper-medium-v2``, ``...@norm``), the directory of a dataset, or an address:
         ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``hf://datasets/OWNER/NAME``, ``https://HOST/PATH/``, or a directory
-        that a dataset was pushed to. ``ADDRESS#rlds1:...`` pins the content.
+        that a dataset was pushed to. ``REF#v3``, ``REF#TAG`` and ``REF#rlds1:...`` open a version of it, by number, tag
+        or fingerprint; else it is the newest.
     cache_dir : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
-    version : int, optional
-        Of a dataset that grows: the number of a commit. The newest without it.
     cache : int or str, optional
         Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
         used for longest leave for others. Without it, as many as the disk has; 0 keeps blocks in memory, and few.
@@ -81,7 +81,7 @@ def open_dataset(
     Raises
     ------
     DatasetNotFound
-        The dataset is in none of the homes, or not at the address, or the version was freed.
+        The dataset is in none of the homes, or not at the address; or there is no such version or tag, or it was freed.
     DamagedDataset, NewerFormat
         The dataset is damaged, or written by a later version.
     WrongFingerprint
@@ -95,44 +95,43 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(_open_at(ref, cache_dir, version, cache, timeout))
+    return Dataset(_open_at(refs.parse(ref), cache_dir, cache, timeout))
 
 
 def _open_at(
-    ref: str | os.PathLike[str],
+    ref: Ref,
     cache_dir: StrPath | None,
-    version: int | None,
     cache: int | str | None,
     timeout: float | None,
 ) -> Store:
     where = settings.read(cache_dir)
-    here = origins.find(ref, where) if addresses.is_address(ref) else None
+    here = origins.find(str(ref), where) if addresses.is_address(ref.place) else None
     if here is not None:
-        return open_store(here, version=version)
+        return open_store(here, ref)
     if remote_address(ref, where) is None:
-        return open_store(locate.locate(ref, cache_dir), version=version)
+        return open_store(locate.locate(ref.place, cache_dir), ref)
     from rlds_cli.remote.store import open_remote
 
-    return open_remote(ref, where, cache=cache, version=version, timeout=timeout)
+    return open_remote(str(ref), where, cache=cache, timeout=timeout)
 
 
-def remote_address(ref: str | os.PathLike[str], where: Settings) -> Address | None:
-    """Return the address that a text names; None for an id, and for the directory of a dataset.
+def remote_address(ref: Ref, where: Settings) -> Address | None:
+    """Return the address that a reference names; None for an id, and for the directory of a dataset.
 
     A directory is an address if a dataset was pushed to it, or if it is written as ``file://``.
 
     Raises
     ------
     InvalidId
-        It has a scheme, and is no address.
+        It has a scheme, and is not an address; or it names a version by a tag.
     """
-    if not addresses.is_address(ref):
+    if not addresses.is_address(ref.place):
         return None
-    address = addresses.parse(ref)
+    address = addresses.parse(ref.place)
     written = str(ref).lower().startswith("file:")
     if address.scheme == "file" and not written and not (address.directory / indexes.NAME).is_file():
         return None
-    return address
+    return addresses.parse(str(ref))
 
 
 class Dataset:
@@ -198,7 +197,39 @@ class Dataset:
     @property
     def versions(self) -> Sequence[Version]:
         """The versions of the dataset that are here, oldest first."""
-        return history.versions_of(self.path)
+        return history.versions_of(versions.newest_of(self.path))
+
+    @property
+    def tags(self) -> Mapping[str, int]:
+        """Number of the version of every tag of the dataset."""
+        return tags.read(versions.newest_of(self.path))
+
+    def tag(self, name: str, *, force: bool = False) -> None:
+        """Give this version a name, by which ``open_dataset("ID#NAME")`` opens it.
+
+        Parameters
+        ----------
+        name : str
+            A letter, then letters, digits, ``.``, ``_`` and ``-``; not ``v`` and a number.
+        force : bool
+            Also a name that another version has.
+
+        Raises
+        ------
+        InvalidId
+            The name cannot be a tag.
+        InvalidArgument
+            This is a selection, which is not a version; or the dataset is at an address.
+        NameTaken
+            Another version has the name.
+        NoPermission
+            The directory of the dataset may not be written.
+        """
+        if self._selected:
+            raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
+        if self.store.remote:
+            raise InvalidArgument(f"{self.id} is at an address, and addresses do not have tags yet.")
+        tags.add(versions.newest_of(self.path), name, self.version, force=force)
 
     def refresh(self) -> Dataset:
         """Return this dataset at its newest version: itself if nothing was committed since, or if it does not grow.
@@ -552,7 +583,7 @@ class Dataset:
         NoPermission
             The files cannot be shared: they are on another disk, or belong to another user.
         InvalidArgument
-            The dataset grows, or is at an address.
+            An episode is selected twice; the dataset grows, or is at an address.
 
         Examples
         --------

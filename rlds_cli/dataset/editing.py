@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
+from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import safe as safe_files
@@ -27,24 +28,42 @@ from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, manifest, publishing, versions, views
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Scalar
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+from rlds_cli.ted import Field, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
 _SELECT, _TRIM, _LABEL, _DROP, _SYNC = "select", "trim", "label", "drop", "sync"
 
 
-def save(ds: Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
+class _Dataset(Protocol):
+    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def episodes(self) -> EpisodeColumns: ...
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+
+
+def save(ds: _Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
-    return _derive(ds, name, trimming.whole(ds.episodes.index), _step(ds, _SELECT, how), force, cache_dir)
+    index = ds.episodes.index
+    if len(np.unique(index)) < len(index):
+        raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
+    return _derive(ds, name, trimming.whole(index), _step(ds, _SELECT, how), force, cache_dir)
 
 
 def trim(
-    ds: Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
+    ds: _Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
 ) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
@@ -53,7 +72,7 @@ def trim(
 
 
 def label(
-    ds: Dataset,
+    ds: _Dataset,
     columns: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
@@ -77,7 +96,7 @@ def label(
     return _apply(ds, change, step, name, force, cache_dir)
 
 
-def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
+def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
     stays = np.ones(ds.store.manifest.counts.episodes, bool)
     stays[ds.episodes.index] = False
@@ -93,7 +112,7 @@ def drop(ds: Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, 
 
 
 def again(
-    ds: Dataset,
+    ds: _Dataset,
     id: DatasetId,
     version: int,
     change: Change,
@@ -151,7 +170,7 @@ def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
 # -- values of columns
 
 
-def _set(ds: Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
+def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
     """Return a column of all episodes of the store in which the selected ones have new values.
 
     Raises
@@ -176,14 +195,14 @@ def _set(ds: Dataset, name: str, values: Any) -> episode_table.StoredColumn | No
 # -- results
 
 
-def _check_kind(ds: Dataset) -> None:
+def _check_kind(ds: _Dataset) -> None:
     if ds.store.kept is not None or ds.manifest.growing:
         raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
     if ds.store.remote:
         raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
 
 
-def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
+def _step(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result."""
     _check_kind(ds)
     return {
@@ -205,7 +224,7 @@ def _step(ds: Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _apply(
-    ds: Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
+    ds: _Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
 ) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if name is not None:
@@ -232,7 +251,7 @@ def _apply(
 
 
 def _derive(
-    ds: Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
+    ds: _Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
 ) -> Path:
     id = ids.parse(ds.id).with_variant(name)
     if str(id) == ds.id:
@@ -249,7 +268,7 @@ def _derive(
     return place.dataset(id)
 
 
-def _write(ds: Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
+def _write(ds: _Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
     work = place.partial(id, "version")
     trees.discard(work)
     safe_files.work_directory(work, place.root)
@@ -263,19 +282,16 @@ def is_published(id: DatasetId, m: Manifest) -> bool:
 
 
 def _home_of(path: Path, id: DatasetId) -> Home:
-    """Return the home that a dataset is in.
+    """Return the home in which ``path`` is a version of a dataset.
 
     Raises
     ------
     InvalidArgument
         It is in none: there is no place for its earlier versions.
     """
-    root = path.absolute().parents[2] if len(path.absolute().parents) > 2 else path
-    if versions.TOP in path.parts and not (root / "datasets").is_dir():
-        root = path.absolute().parents[3]
-    if Home(root).dataset(id) != path.absolute():
-        raise InvalidArgument(
-            f"{path} is not the newest version of a dataset in a home.",
-            hint="--name NAME (name=) makes another dataset",
-        )
-    return Home(root)
+    path = path.absolute()
+    for place in map(Home, path.parents):
+        newest = place.dataset(id)
+        if path == newest or path.parent == versions.directory(newest):
+            return place
+    raise InvalidArgument(f"{path} is in no home.", hint="--name NAME (name=) makes another dataset")

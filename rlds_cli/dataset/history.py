@@ -43,7 +43,7 @@ def versions_of(path: Path) -> Sequence[Version]:
     if is_growing(path):
         return _of_commits(path)
     newest = manifest.read(path)
-    before = [manifest.read(versions.at(path, n)) for n in versions.earlier(path) if n < newest.version]
+    before = [manifest.read(versions.at(path, n)) for n in versions.earlier(path)]
     return [_of_manifest(m) for m in (*before, newest)]
 
 

@@ -18,22 +18,37 @@ import ctypes
 import math
 import mmap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlds_cli.store import compression
 from rlds_cli.store.compression import Compressed
 from rlds_cli.store.frames import check_frames, decode_frame
+from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, BoolArray, EncodedFrames, Field, IntArray
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
 
 _LIBC = ctypes.CDLL(None)
 _LONG = 32  # rows of a run, on average, from which copying slices is faster than indexing rows
 _DECODED_BYTES = 1 << 24  # bytes of a compressed array that are decoded at a time
 _TILE_BYTES = 1 << 20  # fits the cache of a core
+
+
+class _Episodes(Protocol):
+    """Columns of an episode table [episodes], and the numbers of the episodes in that of the store."""
+
+    @property
+    def index(self) -> IntArray: ...
+    def __getitem__(self, name: str, /) -> Array: ...
+
+
+class _HasRows(Protocol):
+    """A dataset, a selection, or other episodes in the rows of a store."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def episodes(self) -> _Episodes: ...
 
 
 class Rows:
@@ -56,8 +71,9 @@ class Rows:
         True where the final observation is recorded.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.store = dataset, dataset.store
+    def __init__(self, dataset: _HasRows) -> None:
+        self.dataset: Any = dataset
+        self.store = dataset.store
         columns = dataset.episodes
         self.index: IntArray = columns.index
         self.length: IntArray = np.asarray(columns["length"], np.int64)

@@ -18,22 +18,20 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 
+from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episode
 from rlds_cli.dataset.rows import Rows
+from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store import arrays, compression, digests, views
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change, Column
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray, Field, IntArray, split_name
-
-if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
-    from rlds_cli.dataset.batch import Batch
 
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 20
@@ -50,6 +48,19 @@ class Ranges:
 
     def __len__(self) -> int:
         return len(self.number)
+
+
+class _Dataset(Protocol):
+    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def episodes(self) -> EpisodeColumns: ...
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
 
 
 def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
@@ -135,7 +146,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     changed = np.flatnonzero(~(at_start & at_end))
     truncated = start[cut] + length[cut] - 1
     part = _Places(store, columns, changed)
-    rows = Rows(cast("Dataset", part))
+    rows = Rows(part)
     for name, values in _sums(rows, truncated).items():
         if name in e:
             column = np.array(e[name][of])
@@ -275,7 +286,7 @@ def _flagged(store: Store, start: IntArray, length: IntArray) -> Iterator[IntArr
         yield at[(at >= start[episode]) & (at < start[episode] + length[episode])] if len(start) else at[:0]
 
 
-def collect(ds: Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> Ranges:
+def collect(ds: _Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> Ranges:
     """Return the ranges of the selected episodes that a user gave; see `Dataset.trim`."""
     found: list[tuple[int, int, int]] = []
     index, lengths = ds.episodes.index.tolist(), ds.episodes["length"].tolist()
@@ -289,7 +300,7 @@ def collect(ds: Dataset, given: Callable[[Batch], Any] | Mapping[int, Any]) -> R
     return Ranges(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _episode(ds: Dataset, k: int) -> Batch:
+def _episode(ds: _Dataset, k: int) -> Batch:
     """Return an episode whose fields are read when they are used, with its columns."""
     start, length, observed = (int(ds.episodes[c][k]) for c in ("start", "length", "num_observed"))
     steps = start + np.arange(length)

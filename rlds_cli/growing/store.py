@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode, RldsError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import SegmentMap
-from rlds_cli.store import commits, digests, episode_table, files, manifest
+from rlds_cli.refs import Ref
+from rlds_cli.store import commits, digests, episode_table, files, manifest, versions
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
@@ -102,10 +102,9 @@ class GrowingStore(Store):
             return self
         return GrowingStore(self.path, check=self._checks, before=self)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Guard the opening of files: the rows of a version that is held stay as they are."""
-        yield
+    def _follow(self) -> Path:
+        """Return the path: the rows of a version that is held stay as they are."""
+        return self._path
 
     def _check_sizes(self) -> None:
         known = () if self._before is None else self._before[1]
@@ -282,23 +281,28 @@ def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
     return store
 
 
-def open_store(path: Path, *, version: int | None = None, check: bool = True) -> Store:
-    """Open a dataset, of either kind.
+def open_store(path: Path, ref: Ref | None = None, *, check: bool = True) -> Store:
+    """Open a dataset, of either kind, at the version that ``ref`` names, or the newest.
 
     Raises
     ------
     DatasetNotFound
-        There is no such version, or its rows were freed.
+        There is no such version or tag, or the version's rows were freed.
     """
-    if not is_growing(path):
-        if version is not None:
-            raise RldsError(f"{path} does not grow: it has no versions.", hint="leave version out")
-        return Store(path, check=check)
-    return GrowingStore(path, version, check=check)
+    number = None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
+    if is_growing(path):
+        return GrowingStore(path, number, check=check)
+    return Store(path if number is None else versions.at(path, number), check=check)
+
+
+def _fingerprint_of_version(path: Path, number: int) -> str:
+    if is_growing(path):
+        return GrowingStore(path, number, check=False).fingerprint()
+    return manifest.read(versions.at(path, number)).fingerprint
 
 
 def version_id_of(path: Path) -> str:
-    """Return the version of the dataset in a directory, of either kind, without opening it; see `Store.version_id`."""
+    """Return the newest version id of a dataset, of either kind, without opening it; see `Store.version_id`."""
     return commits.last(path).version_id if is_growing(path) else manifest.read_with_version_id(path)[1]
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rlds_cli import home, ids, registry, settings, subset
+from rlds_cli import home, ids, refs, registry, settings, subset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, UnknownDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
+from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import files, manifest
@@ -25,8 +26,11 @@ def locate(ref: str | os.PathLike[str], cache_dir: StrPath | None = None) -> Pat
         With the homes that were searched.
     InvalidId
         ``ref`` is neither an id nor an alias.
+    RldsError
+        It names a version.
     """
     where = settings.read(cache_dir)
+    ref = refs.whole(ref)
     address = ids.address_hint(str(ref))
     if address:
         raise DatasetNotFound(f'"{ref}" is not on this disk.', hint=address)
@@ -146,8 +150,10 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
         The dataset is not on this disk.
     UnknownDataset
         Neither the registry nor the disk knows the dataset; with a "did you mean".
+    RldsError
+        The reference names a version.
     """
-    where = settings.read(cache_dir)
+    ref, where = refs.whole(ref), settings.read(cache_dir)
     found = _by_id(str(ref), where)
     if found is not None:
         return found
@@ -158,7 +164,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
 
 
 def datasets(
-    refs: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
+    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
 ) -> tuple[Path, ...]:
     """Return the directories of several datasets, each once; a glob stands for the matching ones on this disk.
 
@@ -166,31 +172,56 @@ def datasets(
     ------
     DatasetNotFound, UnknownDataset
         As `dataset`; or a glob matches nothing.
+    RldsError
+        A reference names a version.
+    """
+    found = versions([str(refs.whole(ref)) for ref in given], everything=everything, cache_dir=cache_dir)
+    return tuple(Path(ref.place) for ref in found)
+
+
+def versions(
+    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
+) -> tuple[Ref, ...]:
+    """Return references to versions of datasets, as `version` does, each once; a glob stands for the matching datasets.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        As `dataset`; or a glob matches nothing.
     """
     where = settings.read(cache_dir)
-    found: dict[Path, None] = {}
+    found: dict[Ref, None] = {}
     if everything:
-        found.update(dict.fromkeys(path for _, path in _all(where)))
-    for ref in refs:
-        paths = _matching(ref, where) if registry.is_glob(ref) else [dataset(ref, cache_dir=cache_dir)]
-        found.update(dict.fromkeys(paths))
+        found.update(dict.fromkeys(Ref(path) for _, path in _all(where)))
+    for ref in given:
+        matches = [Ref(path) for path in _matching(ref, where)] if registry.is_glob(ref) else None
+        found.update(dict.fromkeys(matches or [version(ref, cache_dir=cache_dir)]))
     return tuple(found)
 
 
-def dataset_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Path, bool]:
-    """Return a path, and whether it is a dataset's; an id is preferred to a file of the same name.
+def version(ref: StrPath, *, cache_dir: StrPath | None = None) -> Ref:
+    """Return a reference to a version with the directory of its dataset as the place; raises as `dataset`."""
+    named = refs.parse(ref)
+    return named.at(dataset(named.place, cache_dir=cache_dir))
+
+
+def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Ref, bool]:
+    """Return `version`, or a path, and whether it is a dataset's; an id is preferred to a file of the same name.
 
     Raises
     ------
     DatasetNotFound, UnknownDataset
         ``ref`` is neither a dataset nor a file.
+    RldsError
+        It names a version of a file.
     """
-    path = settings.expanded(ref)
-    here = _by_id(str(ref), settings.read(cache_dir)) is not None
+    named = refs.parse(ref)
+    path = settings.expanded(named.place)
+    here = _by_id(str(named.place), settings.read(cache_dir)) is not None
     if not here and (registry.is_glob(str(ref)) or (path.exists() and not is_dataset(path))):
-        return path, False
+        return Ref(settings.expanded(refs.whole(ref))), False
     try:
-        return dataset(ref, cache_dir=cache_dir), True
+        return version(ref, cache_dir=cache_dir), True
     except (InvalidId, UnknownDataset) as e:
         raise UnknownDataset(f'"{ref}" is neither a file nor a known dataset.', hint=e.hint) from None
 

@@ -69,6 +69,12 @@ class Locked:
         """Whether the edits made a later version of the dataset that the rest of the entry describes."""
         return self.edits is not None and self.edits["from"] is None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of a lock file; a reproducible dataset has no mark."""
+        unmarked = {"reproducible", "why"} if self.reproducible else set()
+        unmarked |= {name for name in ("edits", "version", "address") if getattr(self, name) is None}
+        return {name: getattr(self, name) for name in Locked.__slots__ if name not in unmarked}
+
 
 class LaterVersion(ValueError):
     """The lock file has a later version."""

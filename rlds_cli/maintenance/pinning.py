@@ -27,27 +27,25 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.convert import merging
 from rlds_cli.dataset import editing
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
-from rlds_cli.growing.store import GrowingStore, is_growing, open_store
+from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import edits, lock_file
+from rlds_cli.maintenance.lock_entries import Entries, may_be_pulled, own_steps, versions_of
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
+from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry, File, facts
-from rlds_cli.remote import addresses, origins
-from rlds_cli.remote.origins import Origin
+from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest, versions
+from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
-
-_SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,179 +74,17 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     RldsError
         No other machine can make one of them again; the message says why.
     """
-    found: dict[str, tuple[int, Locked]] = {}
-    for path in locate.datasets(refs, everything=False, cache_dir=cache_dir):
-        _lock(path, found, cache_dir)
-    locked = [d for _, d in found.values()]
+    entries = Entries(cache_dir)
+    for ref in locate.versions(refs, cache_dir=cache_dir):
+        entries.add(ref)
+    locked = entries.datasets()
     lost = next((d for d in locked if not d.reproducible), None)
     if lost is not None and not allow_unreproducible:
         raise RldsError(
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
         )
-    return documents.dumps({"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in locked]}, "the lock")
-
-
-def _lock(
-    path: Path,
-    found: dict[str, tuple[int, Locked]],
-    cache_dir: StrPath | None,
-    *,
-    version: int | None = None,
-    within: tuple[str, ...] = (),
-) -> Store:
-    """Add a version of a dataset to ``found``, by id with its number, after those that it was made of.
-
-    ``within`` are the datasets that were made of it.
-    """
-    store = open_store(path, version=version) if is_growing(path) else Store(_at(path, version))
-    m = store.manifest
-    number = store.commit.number if isinstance(store, GrowingStore) else m.version
-    if m.id in within:
-        raise RldsError(f"{m.id} was replaced by a dataset that was made of it. Nothing was locked.")
-    if m.id not in found:
-        found[m.id] = number, _locked(path, store, found, cache_dir, (*within, m.id))
-    if found[m.id][0] != number:
-        why = f"{within[-1]} was made of v{number}" if within else f"v{number} is the newest"
-        raise RldsError(
-            f"A lock file has one version of {m.id}. It would need two: v{found[m.id][0]}, and {why}.",
-            hint=f"a lock file for each, or make {within[-1] if within else 'the other dataset'} again of the newest",
-        )
-    return store
-
-
-def _at(path: Path, version: int | None) -> Path:
-    return path if version is None else versions.at(path, version)
-
-
-def _locked(
-    path: Path, store: Store, found: dict[str, tuple[int, Locked]], cache_dir: StrPath | None, within: tuple[str, ...]
-) -> Locked:
-    """Describe a version of the dataset in ``path``."""
-    m, fingerprint = store.manifest, store.fingerprint()
-    if isinstance(store, GrowingStore):
-        address = _address(m.id, origins.of_dataset(path, store.commit))
-        why = "" if address else "it grows: its episodes were recorded or appended where it is"
-        return Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number, address)
-    described = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
-    edited, made_by = edits.steps_of(m), _own_steps(m)
-    in_place = bool(edited) and edited[0]["from"] == m.id
-    address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
-    if edited and not (address and in_place) and (result := _address(m.id, origins.of_content(path, fingerprint))):
-        return replace(described, address=result)
-    if edited and not in_place:
-        there = locate.locate(str(edited[0]["from"]), cache_dir)
-        of = _version_made_of(there, edited[0])
-        if of is None:
-            raise DatasetNotFound(
-                f"{m.id} was made of {edited[0]['from']} with the fingerprint {edited[0]['source']}, "
-                "which is that of no version here.",
-                hint=f"make {m.id} again",
-            )
-        source = _lock(there, found, cache_dir, version=of, within=within)
-        return replace(described, edits=edits.described(store, edited, source), version=m.version)
-    if edited:
-        described = replace(described, edits=edits.described(store, edited, None), version=m.version)
-    if address is not None and (made_by or m.reader in (merging.READER, "create")):
-        return replace(described, address=address)
-    whole = True
-    if made_by:
-        there = locate.locate(str(made_by[0]["from"]), cache_dir)
-        of = _version_made_of(there, made_by[0])
-        _lock(there, found, cache_dir, version=of, within=within)
-        whole = of is not None
-    why = _unreproducible(m, made_by, whole)
-    described = replace(described, reproducible=not why, why=why, made_by=made_by)
-    if m.reader == merging.READER:
-        return described
-    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
-    return replace(described, files=files, options=_options_for_others(m.options), address=address)
-
-
-def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
-    """Return the number of the version of the dataset in ``path`` that a step was made of as a whole; None for none."""
-    number, wanted = step.get("version"), step["source"]
-    if is_growing(path):
-        return number if open_store(path, version=number, check=False).fingerprint() == wanted else None
-    there = [m.version for m in map(manifest.read, _versions(path)) if m.fingerprint == wanted]
-    return number if number in there else next(iter(there), None)
-
-
-def _versions(path: Path) -> list[Path]:
-    """Return the directories of all versions of a dataset that are here, the newest first."""
-    return [path, *(versions.at(path, n) for n in reversed(versions.earlier(path)))]
-
-
-def _address(id: str, origin: Origin | None) -> str | None:
-    """Return the address of an origin, if a dataset may be fetched from there under its id."""
-    return origin.address if origin is not None and _may_be_pulled(id) else None
-
-
-def _may_be_pulled(id: str) -> bool:
-    """Return whether an address may say what a dataset is; of its own datasets, only the registry does."""
-    return ids.parse(id).variant is not None or registry.listed(id) is None
-
-
-def _written(d: Locked) -> dict[str, Any]:
-    """Return a dataset as JSON; reproducible ones have no mark."""
-    unmarked = {"reproducible", "why"} if d.reproducible else set()
-    unmarked |= {name for name in ("edits", "version", "address") if getattr(d, name) is None}
-    return {name: getattr(d, name) for name in Locked.__slots__ if name not in unmarked}
-
-
-def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file of an archive, without a local path: locks are shared."""
-    return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
-
-
-def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a conversion without addresses of this machine; without the line if it has no others."""
-    line = options.get("entry")
-    if not isinstance(line, Mapping):
-        return dict(options)
-    shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
-    files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
-    if not (all(shared.values()) and all(f["urls"] for f in files)):
-        return {k: v for k, v in options.items() if k != "entry"}
-    return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}
-
-
-def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool) -> str:
-    """Say why no other machine can make a dataset again; empty if one can. ``whole``: of all episodes of its source."""
-    from rlds_cli.preprocess import builtin
-
-    if m.reader == merging.READER:
-        return "it was merged of other datasets, which rlds merge does again"
-    if not steps and (before := _unedited_steps(m)):
-        return f"it is a copy of {before[-1]['id']}, which was made by {before[-1]['reference']}"
-    if not steps:
-        return "it was created from values in Python" if m.reader == "create" else ""
-    for step in steps:
-        reference = step["reference"]
-        named = ":" in reference or builtin.get(reference) is not None
-        if not named or step.get("held"):
-            return (
-                f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
-            )
-    if not whole and steps[0]["reference"].replace("-", "_") not in _SELECTING:
-        return (
-            f"it was made of a selection of the episodes of {steps[0]['from']}, or of other content of it "
-            "(ds.select(...).save(NAME) gives a selection a name)"
-        )
-    return ""
-
-
-def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps of preprocess that made the first version of this dataset: one, or those of a pipeline."""
-    steps = _unedited_steps(m)
-    if not steps or steps[-1]["unit"] == editing.UNIT:
-        return ()
-    pipeline = steps[-1].get("pipeline")
-    return steps[-(len(pipeline["functions"]) if pipeline else 1) :]
-
-
-def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    return m.provenance[: len(m.provenance) - len(edits.steps_of(m))]
+    return documents.dumps({"rlds_lock": lock_file.VERSION, "datasets": [d.to_json() for d in locked]}, "the lock")
 
 
 def read(file: StrPath) -> tuple[Locked, ...]:
@@ -296,7 +132,7 @@ def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
     """Return hosts with their ports; not buckets and the hub, which are services that the user has set up."""
     found: dict[str, None] = {}
     for d in datasets:
-        found |= dict.fromkeys(_servers([d.address] if d.address and _may_be_pulled(d.id) else []))
+        found |= dict.fromkeys(_servers([d.address] if d.address and may_be_pulled(d.id) else []))
         if d.source is None and d.reproducible:
             with suppress(RldsError):  # of a dataset that no registry describes, nor the lock, no file is fetched
                 entry = _entry(d)
@@ -433,7 +269,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
         return None
     if d.version is not None and d.grows:
         return path if _fingerprint_at(path, d.version) == d.fingerprint else None
-    return next((p for p in _versions(path) if _is_content(manifest.read(p), d)), None)
+    return next((p for p in versions_of(path) if _is_content(manifest.read(p), d)), None)
 
 
 def _is_content(m: Manifest, d: Locked) -> bool:
@@ -445,7 +281,7 @@ def _is_content(m: Manifest, d: Locked) -> bool:
 def _fingerprint_at(path: Path, version: int) -> str | None:
     """Return the fingerprint of a version that is there; None for another one."""
     try:
-        return open_store(path, version=version, check=False).fingerprint()
+        return open_store(path, Ref(path, version=version), check=False).fingerprint()
     except DatasetNotFound:
         return None
 
@@ -464,7 +300,7 @@ def _sync(
         source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
         path = _edited(d, d.edits, source.path, cache_dir)
         return Synced(d.id, d.fingerprint, "made", path)
-    if d.address is not None and _may_be_pulled(d.id):
+    if d.address is not None and may_be_pulled(d.id):
         try:
             path = _pulled(d, d.address, force, cache_dir, tell)
             return Synced(d.id, d.fingerprint, "downloaded", path)
@@ -667,7 +503,7 @@ def _differences(d: Locked, store: Store) -> Iterator[str]:
                 yield f"{name} is not of its archive"
             elif wanted and now[name] != wanted:
                 yield f"{name} of its archive has sha256 {now[name]}, not {wanted}"
-    for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
+    for step, was in zip(own_steps(store.manifest), d.made_by, strict=False):
         if step.get("code") != was.get("code"):
             yield f"{was.get('reference')} has another source"
     fields = {f.name: f.digest for f in store.manifest.fields if d.fields}

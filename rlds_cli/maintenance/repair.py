@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rlds_cli.convert import merging
 from rlds_cli.downloads import archive, download
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.errors import ArchiveError, RldsError, TransferError, WrongFingerprint
+from rlds_cli.errors import ArchiveError, DamagedDataset, RldsError, TransferError, WrongFingerprint
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
@@ -22,7 +23,7 @@ from rlds_cli.maintenance.verification import verify
 from rlds_cli.progress import Progress, shown
 from rlds_cli.registry import File
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest
+from rlds_cli.store import manifest, tags
 from rlds_cli.store.integrity import Verification, verify_directory
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
@@ -78,7 +79,7 @@ def repair(
     if id is None or why:
         return Repair(found, found, why=why)
     tell = shown(progress)
-    expected = _expected(found)
+    expected, kept = _expected(found), _tags(found.path)
     fetched: tuple[str, ...] = ()
     if id.family == "local" and origins.described(found.path) is None:
         _import(id, found.path, jobs, cache_dir, tell)
@@ -87,8 +88,19 @@ def repair(
         damaged = not verify_directory(found.path, progress=tell).ok
         request = _request(id, found.path, place, cache_dir)
         fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
-    now = verify(locate.dataset(str(id), cache_dir=cache_dir), expect=expected, cache_dir=cache_dir)
+    made = locate.dataset(str(id), cache_dir=cache_dir)
+    now = verify(made, expect=expected, cache_dir=cache_dir)
+    if now.ok:
+        for name, number in kept.items():
+            tags.add(made, name, number)
     return Repair(found, now, fetched, damaged)
+
+
+def _tags(path: Path) -> Mapping[str, int]:
+    """Return the tags of a damaged dataset, as far as they can be read."""
+    with suppress(DamagedDataset):
+        return tags.read(path)
+    return {}
 
 
 def _unpack(

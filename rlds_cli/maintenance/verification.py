@@ -20,7 +20,7 @@ from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import verification
-from rlds_cli.growing.store import is_growing, open_store
+from rlds_cli.growing.store import GrowingStore, is_growing, open_store
 from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress
@@ -61,9 +61,12 @@ def verify(
         ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
-    path = locate.dataset(ref, cache_dir=cache_dir)
+    named = locate.version(ref, cache_dir=cache_dir)
+    path = Path(named.place)
+    store = open_store(path, named, check=False) if named.selector else None
     if is_growing(path):
-        grown = verification.verify_directory(path, progress=progress)
+        number = store.commit.number if isinstance(store, GrowingStore) else None
+        grown = verification.verify_directory(path, version=number, progress=progress)
         problems = [*grown.problems, *_expected(grown, wanted)]
         hint = (origins.fetch_again(path) or _REST) if grown.problems else None
         return replace(grown, ok=not problems, problems=tuple(problems), hint=hint)
@@ -128,11 +131,11 @@ def verify_all(
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
     """Verify several datasets. Globs match datasets that are here; ``everything`` takes all of them."""
-    paths = locate.datasets(refs, everything=everything, cache_dir=cache_dir)
-    if expect is not None and len(paths) != 1:
-        raise RldsError(f"One fingerprint cannot match {len(paths)} datasets.", hint="--expect takes one ID")
+    found = locate.versions(refs, everything=everything, cache_dir=cache_dir)
+    if expect is not None and len(found) != 1:
+        raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")
     how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
-    return tuple(verify(path, **how) for path in paths)  # type: ignore[arg-type]
+    return tuple(verify(str(ref), **how) for ref in found)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,11 @@ class Trace:
         return not self.differences
 
 
+def _opened(ref: StrPath, cache_dir: StrPath | None) -> Dataset:
+    named = locate.version(ref, cache_dir=cache_dir)
+    return Dataset(open_store(Path(named.place), named))
+
+
 def trace(
     ref: StrPath | Dataset,
     steps: int = 100,
@@ -199,7 +207,7 @@ def trace(
     RldsError
         The archive is missing or has changed, its reader cannot look values up, or the steps of the dataset were moved.
     """
-    ds = ref if isinstance(ref, Dataset) else Dataset(open_store(locate.dataset(ref, cache_dir=cache_dir)))
+    ds = ref if isinstance(ref, Dataset) else _opened(ref, cache_dir)
     places = _places(ds, steps, seed)
     files = _files(ds, {_source_of(ds, p) for p in places}, archive)
     readers = _Readers(ds, files)

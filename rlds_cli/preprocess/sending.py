@@ -9,13 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.progress import Event, Progress
+from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.store import address_of
@@ -61,13 +62,13 @@ class Destination:
         return [f for f in job.schema if f.kind == "array" and not (copied and f.name in job.plan.repeated)]
 
     def _is_beside(self, other: Address) -> bool:
-        return self.address.sibling(other.name) == replace(other, pin=None)
+        return self.address.sibling(other.name) == other.unpinned
 
     def push(self, path: Path, progress: Progress) -> None:
         """Push the finished dataset; raises as `pushing.push` does."""
         m = manifest.read(path)
         cuts = ahead.cuts(m.fields, {f.name: f.path for f in m.fields}, m.counts.rows)
-        pushing.push_from(path, self.address, self.where, force=self.force, cuts=cuts, progress=progress)
+        pushing.push_from(Ref(path), self.address, self.where, force=self.force, cuts=cuts, progress=progress)
 
 
 def destination(push: StrPath, where: Settings, source: Dataset, id: str, *, force: bool) -> Destination:
@@ -76,7 +77,7 @@ def destination(push: StrPath, where: Settings, source: Dataset, id: str, *, for
     Raises
     ------
     InvalidArgument
-        The address is that of the source, or pins content.
+        The address is that of the source, or names a version.
     NameTaken
         It holds a dataset with another id, and ``force`` is not set.
     UploadFailed
@@ -84,10 +85,8 @@ def destination(push: StrPath, where: Settings, source: Dataset, id: str, *, for
     """
     address = addresses.parse(push)
     pushing.check_writable(address)
-    if address.pin is not None:
-        raise InvalidArgument(f"{address.pinned} names one content.", hint=f"push to {address}")
     there = address_of(source.store)
-    if there is not None and replace(there, pin=None) == address:
+    if there is not None and there.unpinned == address:
         raise InvalidArgument(f"The result would replace its own source, {address}.", hint="push to another address")
     if not force:
         pushing.check_address(address, where, id)

@@ -7,7 +7,7 @@
     https://HOST/PATH/                             a directory of any web server, read-only
     DIR   file:///DIR                              a directory of this machine
 
-``ADDRESS#rlds1:...`` pins the content: the fingerprint, or its short form or beginning of at least 12 digits.
+``ADDRESS#rlds1:...`` pins the content, ``ADDRESS#v3`` the version; see `refs`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from rlds_cli import settings, visible
+from rlds_cli import refs, settings, visible
 from rlds_cli.errors import InvalidId, RldsError
 from rlds_cli.files import names
+from rlds_cli.refs import Ref
 from rlds_cli.settings import StrPath
 
 FORMS = "hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/ or a directory"
@@ -31,8 +32,6 @@ _HINTS = {
     "hf": "hf://datasets/OWNER/NAME, hf://datasets/OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_PIN = re.compile(r"(rlds[12]):([0-9a-f-]{12,80})")
-_PIN_FORM = "#rlds1: and the fingerprint, or its first 12 digits or more: #rlds1:7c1f-09ab-55e2"
 _HUB = re.compile(
     r"(?:datasets/)(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<pin>refs/(?:pr|convert)/[\w.-]+|[^/@]+))?"
     r"(?:/(?P<path>[^@]*?))?/?(?:@(?P<rev>[^@]+))?"
@@ -45,7 +44,7 @@ _REVISION = re.compile(r"[\w.][\w./-]{0,200}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed address. ``str()`` gives it back without credentials and pin, and parses to the same place.
+    """A parsed address. ``str()`` gives it back without credentials and version, and parses to the same place.
 
     Attributes
     ----------
@@ -58,7 +57,9 @@ class Address:
     revision : str, optional
         Of a repository.
     pin : str, optional
-        The fingerprint, or the beginning of it, without dashes.
+        The fingerprint that the content must have, or the beginning of it, without dashes.
+    version : int, optional
+        The number of the version that it must be.
     url : str
         Of a web address, as it was given: user, password and query are sent to the server.
     """
@@ -68,6 +69,7 @@ class Address:
     path: str
     revision: str | None = None
     pin: str | None = None
+    version: int | None = None
     url: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -83,13 +85,21 @@ class Address:
 
     @property
     def pinned(self) -> str:
-        """The address with its pin, if it has one."""
-        return f"{self}#{self.pin}" if self.pin else str(self)
+        """The address with the version that it names, if it names one."""
+        return str(self._ref(str(self)))
 
     @property
     def given(self) -> str:
-        """The address without its pin, with the credentials that were given in it."""
-        return self.url or str(self)
+        """The address as `pinned` has it, with the credentials that were given in it."""
+        return str(self._ref(self.url or str(self)))
+
+    @property
+    def unpinned(self) -> Address:
+        """The address without a version."""
+        return replace(self, pin=None, version=None)
+
+    def _ref(self, place: str) -> Ref:
+        return Ref(place, version=self.version, fingerprint=self.pin)
 
     @property
     def name(self) -> str:
@@ -110,7 +120,7 @@ class Address:
         above, slash, _ = self.path.rpartition("/")
         if not self.path or (self.scheme == "file" and not slash):
             return None
-        return replace(self, path=f"{above}/{name}" if slash else name, pin=None)
+        return replace(self, path=f"{above}/{name}" if slash else name, pin=None, version=None)
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file below a web address, with the credentials and the query that were given."""
@@ -132,37 +142,35 @@ def parse(text: StrPath) -> Address:
     Raises
     ------
     InvalidId
-        It is no address of a form above, or its pin is none.
+        It is not an address of a form above, or what stands after the ``#`` is not a version, or is a tag.
     """
-    given = os.fspath(text).removesuffix(f"/{_INDEX}")
-    place, mark, rest = given.rpartition("#rlds")
-    place, digits = (place, _pin(f"rlds{rest}")) if mark else (given, None)
-    found = _SCHEME.match(place)
+    ref = refs.parse(text)
+    if ref.tag is not None:
+        raise InvalidId(
+            f"{visible.shown(str(ref))} names a version by a tag, and addresses do not have tags yet.",
+            hint="#v3 names a version by its number, #rlds1:7c1f-09ab-55e2 by its fingerprint",
+        )
+    return replace(_place(os.fspath(ref.place).removesuffix(f"/{_INDEX}")), pin=ref.fingerprint, version=ref.version)
+
+
+def _place(text: str) -> Address:
+    found = _SCHEME.match(text)
     if found is None:
-        return Address("file", "", _directory(place), pin=digits)
-    scheme, rest = found[1].lower(), place[found.end() :]
+        return Address("file", "", _directory(text))
+    scheme, rest = found[1].lower(), text[found.end() :]
     try:
         match scheme:
             case "hf":
-                return _hub(rest, digits)
+                return _hub(rest)
             case "s3" | "gs":
-                return _bucket(scheme, rest, digits)
+                return _bucket(scheme, rest)
             case "http" | "https":
-                return _web(place, digits)
+                return _web(text)
             case "file":
-                return Address("file", "", _directory("/" + unquote(rest.partition("/")[2])), pin=digits)
+                return Address("file", "", _directory("/" + unquote(rest.partition("/")[2])))
     except (ValueError, RldsError):
         pass
-    raise InvalidId(f'"{visible.shown(given)}" is not an address of a dataset.', hint=_HINTS.get(scheme, FORMS))
-
-
-def _pin(text: str) -> str:
-    """Return a pin without dashes; one that is mistyped must not be overlooked."""
-    found = _PIN.fullmatch(text)
-    digits = found[2].replace("-", "") if found else ""
-    if found is None or not 12 <= len(digits) <= 64:
-        raise InvalidId(f'"#{visible.shown(text)}" pins no content.', hint=_PIN_FORM)
-    return f"{found[1]}:{digits}"
+    raise InvalidId(f'"{visible.shown(text)}" is not an address of a dataset.', hint=_HINTS.get(scheme, FORMS))
 
 
 def _directory(text: str) -> str:
@@ -171,25 +179,25 @@ def _directory(text: str) -> str:
     return os.path.normpath(settings.expanded(text).absolute())
 
 
-def _hub(rest: str, pin: str | None) -> Address:
+def _hub(rest: str) -> Address:
     match = _HUB.fullmatch(rest)
     if match is None or {".", ".."} & set(match["repo"].split("/")):
         raise ValueError
     path, revision = (match["path"] or "").strip("/"), match["pin"] or match["rev"]
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise ValueError
-    return Address("hf", match["repo"], names.safe(path) if path else "", revision, pin)
+    return Address("hf", match["repo"], names.safe(path) if path else "", revision)
 
 
-def _bucket(scheme: str, rest: str, pin: str | None) -> Address:
+def _bucket(scheme: str, rest: str) -> Address:
     match = _BUCKET.fullmatch(rest)
     if match is None:
         raise ValueError
     path = (match["path"] or "").strip("/")
-    return Address(scheme, match["bucket"], names.safe(path) if path else "", pin=pin)
+    return Address(scheme, match["bucket"], names.safe(path) if path else "")
 
 
-def _web(url: str, pin: str | None) -> Address:
+def _web(url: str) -> Address:
     parts = urlsplit(url)
     _ = parts.port  # ValueError
     path = unquote(parts.path).strip("/")
@@ -197,5 +205,5 @@ def _web(url: str, pin: str | None) -> Address:
         raise ValueError
     host = parts.netloc.rpartition("@")[2]
     if host in _SITES and path.count("/") == 2 and path.startswith("datasets/"):
-        return _hub(path, pin)
-    return Address(parts.scheme.lower(), host, names.safe(path) if path else "", pin=pin, url=url.partition("#")[0])
+        return _hub(path)
+    return Address(parts.scheme.lower(), host, names.safe(path) if path else "", url=url)

@@ -91,8 +91,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def open_access(address: Address, where: Settings) -> Access:
     """Open a remote dataset in the home, without a limit of its own."""
-    pin = f"#{address.pin}" if address.pin else ""
-    store = open_remote(f"{address.given}{pin}", where)
+    store = open_remote(address.given, where)
     assert isinstance(store, RemoteStore | RemoteGrowingStore)
     return store.access
 

@@ -20,7 +20,7 @@ from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
-from rlds_cli.remote.reading import expected, read_hashes, read_index
+from rlds_cli.remote.reading import check_version, expected, read_hashes, read_index
 from rlds_cli.settings import Settings
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
@@ -45,6 +45,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
             with suppress(OSError, RldsError):
                 found = load(root)
                 if address.matches(found.index.fingerprint):
+                    check_version(address, found.index.version)
                     return found
     if offline:
         raise Offline(

@@ -28,6 +28,7 @@ from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote.index import is_path
 from rlds_cli.remote.objects import Chunk, Objects
+from rlds_cli.remote.reading import check_version
 from rlds_cli.store import arrays, commits, manifest, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
@@ -79,6 +80,8 @@ def read_plain(objects: Objects) -> Plain | None:
     ------
     DamagedDataset
         Its manifest is damaged, or its logs are shorter than its newest version.
+    DatasetNotFound
+        The address names another version.
     WrongFingerprint
         The address pins other content.
     NewerFormat, DownloadFailed
@@ -87,6 +90,7 @@ def read_plain(objects: Objects) -> Plain | None:
     if found is None or b'"rlds"' not in found.data:
         return None
     where, newest = objects.address, _newest(objects)
+    check_version(where, None if newest is None else newest.commit.number)
     log = b"" if newest is None else newest.log
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)

@@ -8,6 +8,7 @@ from rlds_cli import ids
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Document, Objects
@@ -44,12 +45,12 @@ def expect_index(objects: Objects) -> tuple[Index, Document]:
 
 
 def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[Index, Document]:
-    """Return the index that was found at an address, which must have the content that the address pins.
+    """Return the index that was found at an address, which must be of the version that the address names.
 
     Raises
     ------
     DatasetNotFound
-        There is none.
+        There is none, or it is of another version.
     WrongFingerprint
         It has other content.
     """
@@ -59,6 +60,7 @@ def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[In
             "no dataset was pushed there.",
             hint=_instead(str(objects.address)),
         )
+    check_version(objects.address, found[0].version)
     if not objects.address.matches(found[0].fingerprint):
         raise WrongFingerprint(
             f"{objects.address} has {short(found[0].fingerprint)}, and {objects.address.pin} was asked for. "
@@ -66,6 +68,16 @@ def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[In
             hint="without #rlds... the dataset that is there now is taken",
         )
     return found
+
+
+def check_version(address: Address, number: int | None) -> None:
+    """Raise DatasetNotFound if an address names another version than the one there; None is an ordinary dataset's."""
+    there = 1 if number is None else number
+    if address.version not in (None, there):
+        raise DatasetNotFound(
+            f"{address} has version {there:,}; version {address.version:,} was asked for. Nothing was written.",
+            hint=f"{address.unpinned}#v{there} names the version that is there",
+        )
 
 
 def _instead(address: str) -> str:

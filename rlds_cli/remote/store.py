@@ -6,14 +6,13 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.errors import DamagedDataset, InvalidArgument
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, segments
@@ -45,7 +44,6 @@ def open_remote(
     where: Settings,
     *,
     cache: CacheSize = None,
-    version: int | None = None,
     timeout: float | None = None,
 ) -> Store:
     """Open the dataset at an address.
@@ -57,15 +55,13 @@ def open_remote(
     cache : int or str, optional
         Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
         memory, and little more of them than is in use.
-    version : int, optional
-        Of a dataset that grows: the one that it must have.
     timeout : float, optional
         Seconds to wait for a block.
 
     Raises
     ------
     DatasetNotFound
-        No dataset is there.
+        No dataset is there, or another version.
     WrongFingerprint
         It has other content than the address pins.
     DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
@@ -77,12 +73,8 @@ def open_remote(
     stats = Stats()
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
-    growing = pinned.index.version is not None
-    if version is not None and version != pinned.index.version:
-        there = f"version {pinned.index.version:,}" if growing else "a dataset that does not grow"
-        raise DatasetNotFound(f"{address} holds {there}; version {version:,} was asked for.")
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
-    found = RemoteGrowingStore(access) if growing else RemoteStore(access)
+    found = RemoteStore(access) if pinned.index.version is None else RemoteGrowingStore(access)
     connection.wait_longer()
     return found
 
@@ -197,7 +189,7 @@ class Access:
 
     def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same version in another process."""
-        pinned = f"{self.address.given}#{self.pinned.index.fingerprint}"
+        pinned = f"{self.address.unpinned.given}#{self.pinned.index.fingerprint}"
         return _reopened, (pinned, self.where.home, self.cache, self.timeout, version_id)
 
 
@@ -246,10 +238,9 @@ class _Remote(Store):
         self.access.content.need(name, f"{name}/")
         return self.path.joinpath(*parts)
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Nothing here is replaced: another content has another directory."""
-        yield
+    def _follow(self) -> Path:
+        """Return the path: nothing there is replaced, since another content has another directory."""
+        return self._path
 
     def size_of(self, *parts: str) -> int:
         """Return the bytes of all files below a directory of the dataset, at the address; of all without parts."""
@@ -576,7 +567,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         """Return what is at the address now, which may be this version."""
         access = self.access
         stats = Stats()
-        unpinned = replace(access.address, pin=None)
+        unpinned = access.address.unpinned
         connection = Connection(unpinned, access.where, access.timeout)
         pinned = finding.find(unpinned, access.where, connection, stats)
         known = access.pinned.index

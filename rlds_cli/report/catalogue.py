@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, registry, settings
+from rlds_cli import home, refs, registry, settings
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
-from rlds_cli.growing.store import fingerprint_of
+from rlds_cli.growing.store import fingerprint_of, open_store
 from rlds_cli.home import locate
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
@@ -168,8 +168,10 @@ def card(ref: str, cache_dir: StrPath | None = None) -> Card:
         The id is neither in the registry nor on this disk; the hint names similar ids.
     DatasetNotFound
         The variant or the directory does not exist.
+    RldsError
+        The reference names a version.
     """
-    where = settings.read(cache_dir)
+    ref, where = os.fspath(refs.whole(ref)), settings.read(cache_dir)
     if ref.startswith(("/", ".", "~")):
         copy = _copy(None, locate.locate(ref, cache_dir))
         return Card(copy.id, None, copy)
@@ -188,18 +190,19 @@ def card_of(ds: Dataset) -> Card:
 
 
 def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
-    """The fingerprint of a dataset on this disk.
+    """The fingerprint of a version of a dataset on this disk.
 
     Raises
     ------
     DatasetNotFound
-        The dataset is not on this disk.
+        The dataset is not on this disk, or has no such version.
     DamagedDataset
         Its manifest cannot be read.
     """
-    found = card(ref, cache_dir)
+    named = refs.parse(ref)
+    found = card(os.fspath(named.place), cache_dir)
     path = found.here.path if found.here else locate.locate(found.id, cache_dir)
-    return fingerprint_of(path)
+    return open_store(path, named).fingerprint() if named.selector else fingerprint_of(path)
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:

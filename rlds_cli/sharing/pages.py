@@ -54,7 +54,7 @@ def pages(
     """
     size = sum(o.size for o in index.objects)
     some = not always and sent is not None and sent < size
-    ds = open_dataset(path, version=index.version)
+    ds = open_dataset(path if index.version is None else f"{path}#v{index.version}")
     shown = None if objects.address.scheme == "file" else str(objects.address)
     made = {}
     summary = None

@@ -18,6 +18,7 @@ from rlds_cli.files.hashing import short
 from rlds_cli.home import Home, locate
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event, Progress, Stage, shown
+from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
@@ -84,7 +85,7 @@ def push(
     Parameters
     ----------
     ref : str or path
-        A dataset that is here; one that grows is pushed at its newest version, while a writer may be at work.
+        A dataset that is here, at its newest version, while a writer may be at work; ``ID#v3`` is another one.
     to : str or path
         ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
     dry_run : bool
@@ -126,14 +127,14 @@ def push(
             "push takes the id or the directory of a dataset, not the dataset itself.",
             hint=f"rlds_cli.push({str(ref.id)!r}, ...) pushes all of its episodes; rlds_cli.create(ID, ...) keeps some",
         )
-    path = locate.dataset(ref, cache_dir=cache_dir)
+    named = locate.version(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
     how: dict[str, Any] = {"dry_run": dry_run, "prune": prune, "pages": pages, "force": force}
-    return push_from(path, address, where, **how, progress=shown(progress))
+    return push_from(named, address, where, **how, progress=shown(progress))
 
 
 def push_from(
-    path: Path,
+    ref: Ref,
     address: Address,
     where: Settings,
     *,
@@ -144,8 +145,8 @@ def push_from(
     cuts: Mapping[str, Cuts] = {},
     progress: Progress,
 ) -> Pushed:
-    """Push the dataset in a directory; see `push`, and `packing.plan` for ``cuts``."""
-    taken = snapshot.take(path)
+    """Push a version of the dataset in a directory; see `push`, and `packing.plan` for ``cuts``."""
+    path, taken = Path(ref.place), snapshot.take(ref)
 
     def beside(plan: Plan, objects: Objects) -> Mapping[str, bytes]:
         if pages is False:
@@ -251,7 +252,9 @@ def check_address(address: Address, where: Settings, id: str) -> None:
 
 
 def check_writable(address: Address) -> None:
-    """Raise UploadFailed if nothing can be pushed to an address."""
+    """Raise UploadFailed if nothing can be pushed to an address, and InvalidArgument if it names a version."""
+    if address != address.unpinned:
+        raise InvalidArgument(f"{address.pinned} names a version that is there already.", hint=f"push to {address}")
     if address.scheme in ("http", "https"):
         raise UploadFailed(
             f"{address} can only be read. Nothing was sent.",

@@ -23,8 +23,9 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.store import GrowingStore, open_store
+from rlds_cli.refs import Ref
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store import arrays, commits, manifest, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field
@@ -101,15 +102,16 @@ class Snapshot:
         return sum(b - a for f in self.files for a, b in f.extents)
 
 
-def take(path: Path) -> Snapshot:
-    """Return the snapshot of the dataset in a directory.
+def take(ref: Ref) -> Snapshot:
+    """Return the snapshot of a version of the dataset in a directory.
 
     Raises
     ------
     DamagedDataset
         It is damaged, or holds files that no dataset has.
     """
-    store = open_store(path)
+    path = Path(ref.place)
+    store = open_store(path, ref)
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
     version = store.commit.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
@@ -126,7 +128,7 @@ def _ordinary(path: Path) -> Iterator[LocalFile]:
     store_files.check_tree(path)
     for file in sorted(trees.files(path)):
         name = file.relative_to(path).as_posix()
-        if "/." in f"/{name}":  # of a file system or a desktop
+        if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
             continue
         status = file.lstat()
         extents = ((0, status.st_size),) if status.st_size else ()

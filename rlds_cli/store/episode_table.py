@@ -183,6 +183,8 @@ class StoredColumn:
 def check_names(names: Iterable[str], where: str) -> None:
     """Refuse names of TED's own columns, names that no directory can have, and names that differ only in case.
 
+    Names with ``@`` are reserved for the places of fields with a clock of their own (docs/format.md).
+
     Raises
     ------
     InvalidEpisode
@@ -194,6 +196,11 @@ def check_names(names: Iterable[str], where: str) -> None:
         if name.lower() in EPISODE_COLUMNS or name.lower().startswith("split/"):
             raise InvalidEpisode(
                 f'{where}: "{name}" is an episode column of TED itself.', hint=f'another name, such as "my_{name}"'
+            )
+        if "@" in name:
+            raise InvalidEpisode(
+                f'{where}: an episode column cannot be called "{name}": names with @ are reserved.',
+                hint=f'another name, such as "{name.replace("@", "_")}"',
             )
         if name.lower() in seen:
             raise InvalidEpisode(f'{where}: episode columns "{seen[name.lower()]}" and "{name}" differ in case only.')

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
+
+T = TypeVar("T")
 
 
 class Store:
@@ -49,10 +51,10 @@ class Store:
     grows = False
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
-        self.path = path
+        self._path = path
         self._checks = check
         # before the manifest is read: one that replaces it meanwhile is noticed at the next use
-        self._identity = self._identify() if (path / "zarr.json").exists() else (0, 0)
+        self._identity = self._identify(path) if (path / "zarr.json").exists() else (0, 0)
         self.manifest: Manifest
         self.version_id: str
         self.manifest, self.version_id = manifest.read_with_version_id(path)
@@ -91,7 +93,7 @@ class Store:
             raise self._replaced(since)
 
     def _replaced(self, since: str) -> DamagedDataset:
-        text = f"{self.manifest.id} was replaced since it was {since}, in {self.path}."
+        text = f"{self.manifest.id} was replaced since it was {since}, in {self._path}."
         return DamagedDataset(text, hint="open it again")
 
     def beside(self, *parts: str) -> Path:
@@ -110,44 +112,60 @@ class Store:
         """Return the directory of a field."""
         return self.path / self._stored[name].path
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Guard the opening of files, which happens on first use: the path must still hold this version.
+    @property
+    def path(self) -> Path:
+        """The directory in which this version is now: another one since its dataset has a newer version."""
+        with suppress(DamagedDataset):
+            self._follow()
+        return self._path
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self._path = path
+
+    def guarded(self, read: Callable[[], T]) -> T:
+        """Return what ``read`` reads of files below `path`, which are opened on first use: those of this version.
 
         Raises
         ------
         DamagedDataset
             The dataset was removed or replaced since it was opened. Arrays that are mapped already stay valid.
         """
-        try:
-            yield
-        except Exception:
-            self._check_unchanged()
-            raise
-        self._check_unchanged()
+        while True:
+            place = self._follow()
+            try:
+                found = read()
+            except Exception:
+                if self._follow() == place:
+                    raise
+            else:
+                if self._follow() == place:
+                    return found
 
-    def _check_unchanged(self) -> None:
+    def _follow(self) -> Path:
+        """Return where this version is now; raises as `guarded`."""
         try:
-            now = self._identify()
+            now = self._identify(self._path)
             if now == self._identity:
-                return
-            _, version_id = manifest.read_with_version_id(self.path)
+                return self._path
+            place, (_, version_id) = self._path, manifest.read_with_version_id(self._path)
             if version_id != self.version_id:
-                self.path, now, version_id = self._moved()
+                place, now, version_id = self._moved()
         except (OSError, DamagedDataset):
-            text = f"{self.manifest.id} was removed since it was opened: {self.path}."
+            text = f"{self.manifest.id} was removed since it was opened: {self._path}."
             raise DamagedDataset(text, hint="download or import it, and open it again") from None
         if version_id != self.version_id:
             raise self._replaced("opened")
+        self._path, self._identity = place, now
         self._check_sizes()
-        self._identity = now
+        return place
 
     def _moved(self) -> tuple[Path, tuple[int, int], str]:
         """Return where this version is now that its dataset has a newer one: path, identity and version id."""
         try:
-            path = versions.at(self.path, self.manifest.version)
+            path = versions.at(self._path, self.manifest.version)
         except DatasetNotFound:
-            return self.path, self._identity, ""
+            return self._path, self._identity, ""
         return path, self._identify(path), manifest.read_with_version_id(path)[1]
 
     def _check_sizes(self) -> None:
@@ -193,7 +211,21 @@ class Store:
 
         Rows are mapped, or decoded once and kept.
         """
-        return self._open(name, self.directory(name), name)
+        return self._open(name)
+
+    def rows_id(self, name: str) -> str:
+        """Return what identifies the file of a field's plain rows, by whichever name; empty for other fields.
+
+        It is taken from the file, and not from the manifest, which could claim anything.
+        """
+        f = self.fields[name]
+        if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
+            return ""
+        try:
+            status = arrays.data_file(self.directory(name), 1 + len(f.shape)).stat()
+        except FileNotFoundError:  # of no bytes
+            return ""
+        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
     @property
     def slices(self) -> bool:
@@ -206,25 +238,28 @@ class Store:
             return self.rows(name)[start:stop]
         return compression.read_range(self.directory(name), start, stop)
 
-    def _identify(self, path: Path | None = None) -> tuple[int, int]:
-        status = ((path or self.path) / "zarr.json").stat()
+    @staticmethod
+    def _identify(path: Path) -> tuple[int, int]:
+        status = (path / "zarr.json").stat()
         return status.st_ino, status.st_mtime_ns
 
-    def _open(self, key: str, directory: Path, name: str) -> Array:
+    def _open(self, name: str, part: str = "") -> Array:
+        key = f"{name}\0{part}"
         if key not in self._columns:
-            with self.unchanged():
-                for array, shape, dtype in self._arrays(self.fields[name]):
-                    if array == directory:
-                        self._check_layout(directory, shape, dtype)
-                column = compression.open_column(directory)
-            self._columns[key] = column
+            self._columns[key] = self.guarded(lambda: self._read_column(name, part))
         return self._columns[key]
+
+    def _read_column(self, name: str, part: str) -> Array:
+        directory = self.directory(name) / part
+        for array, shape, dtype in self._arrays(self.fields[name]):
+            if array == directory:
+                self._check_layout(directory, shape, dtype)
+        return compression.open_column(directory)
 
     def strings(self, name: str) -> Array:
         """Return the string table of a text field: an object array whose last element is None (code -1)."""
         if name not in self._strings:
-            with self.unchanged():
-                texts = arrays.read_strings(self.path / "text" / self._stored[name].path)
+            texts = self.guarded(lambda: arrays.read_strings(self.path / "text" / self._stored[name].path))
             self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
 
@@ -244,24 +279,21 @@ class Store:
 
     def frame_offsets(self, name: str) -> IntArray:
         """Return the first byte of each row's encoded frame [rows + 1]."""
-        return self._open(f"{name}\0offsets", self.directory(name) / "offsets", name)
+        return self._open(name, "offsets")
 
     def frame_bytes(self, name: str) -> Array:
         """Return the encoded frames, end to end."""
-        return self._open(f"{name}\0bytes", self.directory(name) / "bytes", name)
+        return self._open(name, "bytes")
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""
         if name not in self._videos:
-            with self.unchanged():
-                found = Videos(self.path / DIRECTORY / self._stored[name].path)
-            self._videos[name] = found
+            self._videos[name] = self.guarded(lambda: Videos(self.path / DIRECTORY / self._stored[name].path))
         return self._videos[name]
 
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
-        with self.unchanged():
-            return arrays.read(self.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
+        return self.guarded(lambda: arrays.read(self.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256")))
 
     def frame(self, name: str, row: int) -> bytes:
         """Return the encoded frame of a row; empty for a row without a frame."""
@@ -318,30 +350,30 @@ class Store:
     @cached_property
     def sources(self) -> tuple[dict[str, Any], ...]:
         """Files of the archive: ``file size sha256``, and ``url revision`` of downloaded ones."""
-        path = self.path / "sources"
-        with self.unchanged():
+
+        def read() -> tuple[dict[str, Any], ...]:
+            path = self.path / "sources"
             return episode_table.read_sources(path) if path.exists() else ()
+
+        return self.guarded(read)
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
         """Columns of the episode table, without texts and without the user's own, see `own_column`."""
-        with self.unchanged():
-            columns = episode_table.read_columns(self.path / "episodes", self.manifest)
-            if self._checks:
-                episode_table.check_places(columns, self.manifest)
-            return columns
+        columns = self.guarded(lambda: episode_table.read_columns(self.path / "episodes", self.manifest))
+        if self._checks:
+            episode_table.check_places(columns, self.manifest)
+        return columns
 
     def episode_strings(self, column: str) -> list[str]:
         """Return a text column of the episode table (``group``, ``options``); empty strings if it is not stored."""
         if column not in self._episode_strings:
-            path, count = self.path / "episodes" / component(column), self.manifest.counts.episodes
-            with self.unchanged():
-                if len(self.episodes["start"]) and path.exists():
-                    found = episode_table.read_texts(path, count)
-                else:
-                    found = [""] * count
-            self._episode_strings[column] = found
+            self._episode_strings[column] = self.guarded(lambda: self._read_episode_strings(column))
         return self._episode_strings[column]
+
+    def _read_episode_strings(self, column: str) -> list[str]:
+        path, count = self.path / "episodes" / component(column), self.manifest.counts.episodes
+        return episode_table.read_texts(path, count) if count and path.exists() else [""] * count
 
     @property
     def own_columns(self) -> tuple[str, ...]:
@@ -356,8 +388,8 @@ class Store:
 
     def _read_own_column(self, name: str) -> StoredColumn:
         dtype = self.manifest.episode_columns[name]["dtype"]
-        with self.unchanged():
-            missing = episode_table.read_missing(self.path / "episodes" / "missing" / component(name), self.episodes)
+        masks = ("episodes", "missing", component(name))
+        missing = self.guarded(lambda: episode_table.read_missing(self.path.joinpath(*masks), self.episodes))
         if dtype != episode_table.TEXT:
             if name not in self.episodes or self.episodes[name].dtype != dtype:
                 raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
@@ -393,8 +425,7 @@ class Store:
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
-        with self.unchanged():
-            found = arrays.read(self.beside("digests", *self.path_of(name).split("/")))
+        found = self.guarded(lambda: arrays.read(self.beside("digests", *self.path_of(name).split("/"))))
         if found.shape != (len(self.episodes["start"]), 32) or found.dtype != np.uint8:
             raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
         return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Set
 from rlds_cli.errors import RldsError
 
 # Names beside the fields in a dataset's directory.
-RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources"})
+RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", "tags.json", "versions"})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's

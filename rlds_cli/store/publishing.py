@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +174,8 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     return order[how]
 
 
-def link_tree(source: Path, target: Path) -> None:
-    """Give all files below ``source`` second names below ``target``, which does not exist.
+def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> None:
+    """Give all files below ``source`` but those ``apart`` second names below ``target``, which does not exist.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def link_tree(source: Path, target: Path) -> None:
         A file cannot have one: ``target`` is on another disk, or the file belongs to another user. No row was copied.
     """
     files.check_tree(source)
-    for file in sorted(trees.files(source)):
+    for file in sorted(f for f in trees.files(source) if f.name not in apart):
         place = target / file.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         if not disk.link(file, place):

@@ -1,9 +1,9 @@
 """Digests of a dataset's files, which cover all bytes that the digests of fields do not.
 
-``digests/zarr.json`` lists the sha256 of every file but two kinds: plain rows, which the digests of their field cover,
-and the manifest, which holds the sha256 of that list. The manifest holds a hash of itself, too, taken with zeros in its
-place. These digests find damage. They do not find a deliberate change, after which all files can be hashed anew: that
-takes a fingerprint, a lock file or a sha256 from elsewhere.
+``digests/zarr.json`` lists the sha256 of every file but three kinds: plain rows, which the digests of their field
+cover; the manifest, which holds the sha256 of that list; and tags, which change. The manifest holds a hash of itself,
+too, taken with zeros in its place. These digests find damage. They do not find a deliberate change, after which all
+files can be hashed anew: that takes a fingerprint, a lock file or a sha256 from elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.store import arrays, rows, videos
+from rlds_cli.store import arrays, rows, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -52,7 +52,7 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
-    files = sorted(_files(directory) - {MANIFEST, LISTING} - _rows(m))
+    files = sorted(_files(directory) - {MANIFEST, LISTING, tags.FILE} - _rows(m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         hashes = pool.map(lambda name: known.get(name) or sha256_of(directory / name), files)
         listed = dict(zip(files, hashes, strict=True))

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from rlds_cli import ids
-from rlds_cli.errors import InvalidId
+from rlds_cli.errors import InvalidId, NewerFormat
 from rlds_cli.store.paths import is_field_path
 
 MAX_WIDTH = 4096  # elements of a row: wider rows have statistics over all their elements
@@ -48,6 +48,8 @@ def check(manifest: Any) -> None:
     ------
     ValueError
         With the wrong value and its name.
+    NewerFormat
+        A later version wrote it: a field has a clock of its own.
     """
     _check_depth(manifest)
     _MANIFEST(manifest, "the manifest")
@@ -184,6 +186,14 @@ def _id(value: Any, where: str) -> None:
         raise _wrong(value, where, "the id of a dataset") from None
 
 
+def _clock(value: Any, where: str) -> None:
+    """Refuse fields with a clock of their own, which are reserved in the format and not written yet."""
+    raise NewerFormat(
+        f"{where}: only a later version of rlds reads fields with a clock of their own.",
+        hint="pip install --upgrade rlds-cli",
+    )
+
+
 def _column_name(value: str, where: str) -> None:
     if not value or len(value.encode("utf-8", "surrogatepass")) > _LONGEST_COLUMN:
         raise _wrong(value, where, f"1 to {_LONGEST_COLUMN} bytes")
@@ -255,6 +265,7 @@ _FIELD = _record(
         "codec": _one_of(None, "jpeg", "png", "mp4"),
         "digest": _like(_DIGEST, "64 hexadecimal digits"),
     },
+    {"clock": _clock},
     closed=True,
 )
 _COUNTS = _record(

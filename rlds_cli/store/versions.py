@@ -7,15 +7,22 @@ A version is a whole dataset of its own, whose files of rows are shared with the
 
 So whatever opens, checks or copies a dataset does the same with a version. A change is published as any dataset is: the
 new directory takes the place of the newest one in one step, after that one has got a place among the earlier ones.
+
+A growing dataset keeps all versions in its own directory: one for each record of its log of commits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from rlds_cli.errors import DatasetNotFound
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
+from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.store import manifest, publishing
+from rlds_cli.files.hashing import short
+from rlds_cli.refs import Ref
+from rlds_cli.store import commits, manifest, publishing, tags
 
 TOP = "versions"
 
@@ -26,29 +33,89 @@ def directory(path: Path) -> Path:
     return path.parents[2] / TOP / path.parent.name / path.name
 
 
+def newest_of(path: Path) -> Path:
+    """Return the directory of the newest version, given that of any version."""
+    path = path.absolute()
+    if len(path.parents) > 3 and path.parents[2].name == TOP and path.name.isdecimal():
+        found = path.parents[3] / "datasets" / path.parents[1].name / path.parent.name
+        return found if found.is_dir() else path
+    return path
+
+
 def earlier(path: Path) -> list[int]:
-    """Return the numbers of the earlier versions that are here, in order."""
+    """Return the numbers of the earlier versions that are here, in order. Higher ones are of a dataset before it."""
     try:
-        return sorted(int(p.name) for p in directory(path).iterdir() if p.name.isdecimal())
-    except (OSError, IndexError):
+        numbers = sorted(int(p.name) for p in directory(path).iterdir() if p.name.isdecimal())
+        return [n for n in numbers if n < manifest.read(path).version]
+    except (OSError, IndexError, DamagedDataset):
         return []
 
 
+def newest(path: Path) -> int:
+    """Return the number of the newest version."""
+    return commits.last(path).number if (path / commits.FILE).exists() else manifest.read(path).version
+
+
 def at(path: Path, number: int) -> Path:
-    """Return the directory of a version of the dataset in ``path``.
+    """Return the directory of a version of the dataset in ``path``, which does not grow.
 
     Raises
     ------
     DatasetNotFound
         It is not here; the message names those that are.
     """
-    newest = manifest.read(path)
-    if number == newest.version:
+    if number == manifest.read(path).version:
         return path
     if number in earlier(path):
         return directory(path) / str(number)
-    there = ", ".join(f"v{n}" for n in (*earlier(path), newest.version))
-    raise DatasetNotFound(f"{newest.id} has no version {number:,} here: {there}.", hint=f"rlds log {newest.id}")
+    raise _missing(path, number)
+
+
+def resolve(path: Path, ref: Ref, fingerprint: Callable[[Path, int], str]) -> int:
+    """Return the number of the version that a reference means; the newest one if it names none.
+
+    Parameters
+    ----------
+    path : Path
+        The directory of the dataset.
+    ref : Ref
+        Its place is not used.
+    fingerprint : callable
+        Returns the fingerprint of a version; raises DatasetNotFound for one that was freed.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is no such version or tag.
+    """
+    if ref.selector is None:
+        return newest(path)
+    if ref.tag is not None or ref.version is not None:
+        number = tags.number(path, ref.tag) if ref.tag is not None else ref.version
+        if number is not None and number in _numbers(path):
+            return number
+        raise _missing(path, number or 0)
+    for number in _numbers(path):
+        with suppress(DatasetNotFound):
+            if fingerprint(path, number).startswith(ref.fingerprint or ""):
+                return number
+    raise DatasetNotFound(
+        f"No version of {path} has the fingerprint {short(ref.fingerprint or '')}.",
+        hint="rlds inspect shows the fingerprint of the newest one",
+    )
+
+
+def _missing(path: Path, number: int) -> DatasetNotFound:
+    found = _numbers(path)
+    there = f"version {found[0]:,}" if len(found) == 1 else f"the newest is {found[0]:,}"
+    return DatasetNotFound(f"{path} has no version {number:,}; {there}.", hint=f"#v{found[0]}")
+
+
+def _numbers(path: Path) -> range | list[int]:
+    """Return the numbers of all versions, the newest first."""
+    if (path / commits.FILE).exists():
+        return range(commits.last(path).number, -1, -1)
+    return [manifest.read(path).version, *reversed(earlier(path))]
 
 
 def publish(built: Path, path: Path) -> None:
@@ -56,13 +123,26 @@ def publish(built: Path, path: Path) -> None:
 
     The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest.
     """
-    place = directory(path) / str(manifest.read(path).version)
-    if not place.exists():
+    newest, version_id = manifest.read_with_version_id(path)
+    place = directory(path) / str(newest.version)
+    if not _holds(place, version_id):
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
-        publishing.link_tree(path, aside)
+        publishing.link_tree(path, aside, apart=(tags.FILE,))
+        if place.is_dir():  # of a dataset that this one has replaced
+            publishing.remove(place)
         aside.rename(place)
+    if (path / tags.FILE).exists():
+        safe_files.write_bytes(built / tags.FILE, (path / tags.FILE).read_bytes())
     publishing.publish(built, path)
+
+
+def _holds(place: Path, version_id: str) -> bool:
+    """Return whether a version is stored in ``place``."""
+    try:
+        return manifest.read_with_version_id(place)[1] == version_id
+    except (RldsError, OSError):
+        return False
 
 
 def remove(path: Path) -> None:

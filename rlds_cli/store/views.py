@@ -38,7 +38,8 @@ class Change:
     Attributes
     ----------
     index : int array [episodes], optional
-        Numbers of the source's episodes, in the order of the result. All of them without it. A number may occur again.
+        Numbers of the source's episodes, in the order of the result. All of them without it. A number may occur again
+        where ``columns`` say which steps each of them has.
     columns : mapping
         Columns of the episode table by their path below ``episodes``, for the episodes of the result: arrays, or texts
         as lists.
@@ -74,6 +75,8 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
     ------
     NoPermission
         A file of the source cannot get a second name here: it is on another disk, or belongs to another user.
+    DamagedDataset
+        The source is damaged.
     """
     sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
     known: dict[str, str] = {}
@@ -123,21 +126,32 @@ def taken(column: Column, index: IntArray) -> Column:
     return [column[k] for k in index.tolist()] if isinstance(column, list) else np.asarray(column[index])
 
 
+def _narrowed(values: Column) -> Column:
+    """Return a user's column as `episode_table.typed` stores its values: as int64 unless one needs uint64."""
+    if isinstance(values, list) or values.dtype != np.uint64 or (values > np.uint64(np.iinfo(np.int64).max)).any():
+        return values
+    return values.astype(np.int64)
+
+
 def _write_table(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
     known: dict[str, str] = {}
     columns = dict(change.columns)
     if change.index is None:
         known = _link(source.path, directory, EPISODES, listed)
     else:
-        columns = {n: taken(c, change.index) for n, c in read_table(source.path).items()} | columns
-    gone = [*columns]
+        own = {component(name) for name in source.own_columns}
+        there = {n: taken(c, change.index) for n, c in read_table(source.path).items()}
+        columns = {n: _narrowed(c) if n in own else c for n, c in there.items()} | columns
+    gone = [*columns, "missing/zarr.json"]  # a link cannot be written
     for name in change.own:
         gone += [component(name), f"missing/{component(name)}"]
         columns.pop(component(name), None)
         columns.pop(f"missing/{component(name)}", None)
     for name in gone:
-        trees.discard(directory / EPISODES / name)
-        known = {n: d for n, d in known.items() if not n.startswith(f"{EPISODES}/{name}/")}
+        place = f"{EPISODES}/{name}"
+        trees.discard(directory / place)
+        (directory / place).unlink(missing_ok=True)
+        known = {n: d for n, d in known.items() if n != place and not n.startswith(f"{place}/")}
     for name, values in columns.items():
         _write_column(directory / EPISODES / name, values)
     episode_table.write_own(directory / EPISODES, {n: c for n, c in change.own.items() if c is not None})
@@ -205,7 +219,8 @@ def _own_columns(m: Manifest, columns: Mapping[str, Column], change: Change) -> 
             values: Any = columns[component(name)]
             if isinstance(values, list):
                 values = [None if m else v for v, m in zip(values, missing.tolist(), strict=True)]
-            found[name] = StoredColumn(about["dtype"], values, missing)
+            dtype = about["dtype"] if isinstance(values, list) else values.dtype.name
+            found[name] = StoredColumn(dtype, values, missing)
     return found | {n: c for n, c in change.own.items() if c is not None}
 
 

@@ -162,7 +162,13 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
     if layout.row_bytes > MOST_ROW_BYTES:
         return {}, f"no packed rows: {layout.row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
     held = packed.open_or_build(
-        dataset, layout.key(), rows * layout.row_bytes, lambda: layout.tiles(rows), kind="rows", budget=budget
+        dataset,
+        layout.key(),
+        rows * layout.row_bytes,
+        lambda: layout.tiles(rows),
+        kind="rows",
+        budget=budget,
+        fields=dtypes,
     )
     if held.array is None:
         return {}, f"no packed rows: {held.reason}"

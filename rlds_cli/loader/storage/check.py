@@ -46,8 +46,8 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
         if known is None:
             return "does not match its name"
         key, nbytes, hashes = known
-        if key.get("version") != packed.version_of(dataset):
-            return ""  # of another dataset whose version begins alike, or of an address
+        if not _is_of(key, dataset):
+            return ""  # of another dataset whose name begins alike, or of an address
         expected = _parts(dataset, key) if intact else None
         differ = None if expected is None else _difference(f.fileno(), *expected, nbytes)
         if differ is not None:
@@ -55,6 +55,15 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
         sound = (packed.block_is_sound(f.fileno(), hashes, nbytes, k) for k in range(-(-nbytes // packed.BLOCK)))
         bad = next((k for k, good in enumerate(sound) if not good), None)
     return "" if bad is None else f"bytes from {bad * packed.BLOCK:,} on are not what they were when they were written"
+
+
+def _is_of(key: dict[str, Any], dataset: Dataset) -> bool:
+    """Return whether a file with this key was made of the rows, or of the version, of a dataset."""
+    fields = key.get("rows")
+    if fields is not None and not set(fields) <= set(dataset.schema):
+        return False
+    made_of = packed.content_of(dataset, fields)
+    return all(key.get(name) == value for name, value in made_of.items())
 
 
 def _difference(fd: int, kind: np.dtype[Any] | None, parts: Iterator[Array], nbytes: int) -> tuple[int, int] | None:

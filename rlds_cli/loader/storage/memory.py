@@ -38,8 +38,7 @@ def check_decoded(dataset: Dataset, fields: Iterable[str], memory: str | int | N
     allowed, origin = budget(memory)
     if dataset.encoding != "zarr" or blocks_of(dataset) is not None:
         return
-    with dataset.store.unchanged():
-        needed = sum(_decoded_bytes(dataset, name) for name in fields)
+    needed = dataset.store.guarded(lambda: sum(_decoded_bytes(dataset, name) for name in fields))
     if needed > allowed:
         raise NeedsMemory(
             f"{dataset.id} is compressed (zarr) and takes {needed / 2**20:,.1f} MiB decoded;"
@@ -165,12 +164,15 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
         mine = os.geteuid() in (0, dataset.path.stat().st_uid)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
-    path = arrays.data_file(dataset.store.directory(name), stored.ndim)
-    with dataset.store.unchanged():
+
+    def opened() -> RandomMap:
+        path = arrays.data_file(dataset.store.directory(name), stored.ndim)
         try:
-            file = RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
+            return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was opened a moment ago
             raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
+
+    file = dataset.store.guarded(opened)
     return ColumnRows(np.ndarray(stored.shape, stored.dtype, file.content), file)
 
 

@@ -82,7 +82,14 @@ class PackedContent:
 
 
 def open_or_build(
-    dataset: Dataset, key: Mapping[str, Any], nbytes: int, parts: Parts, *, kind: str, budget: int
+    dataset: Dataset,
+    key: Mapping[str, Any],
+    nbytes: int,
+    parts: Parts,
+    *,
+    kind: str,
+    budget: int,
+    fields: Iterable[str] | None = None,
 ) -> PackedContent:
     """Map the file of this key, after building it if need be.
 
@@ -92,7 +99,7 @@ def open_or_build(
     Parameters
     ----------
     dataset : Dataset
-        The store's version is part of the key; a content that depends on the selection needs that in ``key``.
+        What the content is made of is part of the key; a content that depends on the selection needs that in ``key``.
     key : mapping
         Everything else that the content depends on, as JSON.
     nbytes : int
@@ -103,10 +110,12 @@ def open_or_build(
         Ending of the file's name.
     budget : int
         Bytes of private memory that may be taken where no file can be written.
+    fields : iterable of str, optional
+        Fields whose rows the content follows from, wherever episodes lie. The whole dataset without it.
     """
     if nbytes == 0:
         return PackedContent(np.empty(0, np.uint8), "private memory")
-    about = json.dumps({"format": FORMAT, "version": version_of(dataset), **key}, sort_keys=True).encode()
+    about = json.dumps({"format": FORMAT, **content_of(dataset, fields), **key}, sort_keys=True).encode()
     name = f"{_short(dataset)}-{_hash(about)}.{kind}"
     files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
     damaged = ""
@@ -134,6 +143,17 @@ def version_of(dataset: Dataset) -> str:
     """Return the version of a dataset's store; at an address, with what was seen there."""
     seen = dataset.store.unproved
     return f"{dataset.store.version_id}@{seen}" if seen else dataset.store.version_id
+
+
+def content_of(dataset: Dataset, fields: Iterable[str] | None) -> dict[str, Any]:
+    """Return the part of a key that says what a content is made of: the files of fields, or the version of a dataset.
+
+    Versions, selections and trims share files of rows, and so what is packed from them.
+    """
+    found = None if fields is None else {name: dataset.store.rows_id(name) for name in sorted(fields)}
+    if found is None or not all(found.values()):
+        return {"version": version_of(dataset)}
+    return {"rows": found}
 
 
 def files(dataset: Dataset, home: Path) -> list[Path]:
@@ -165,8 +185,9 @@ def _hash(about: bytes) -> str:
 
 
 def _short(dataset: Dataset) -> str:
-    """Return the prefix of the names of all files of a dataset."""
-    return dataset.store.version_id[:12]
+    """Return the prefix of the names of all files of a dataset: of its first file of rows, which others may share."""
+    found = next(filter(None, (dataset.store.rows_id(name) for name in sorted(dataset.schema))), version_of(dataset))
+    return hashlib.sha256(found.encode()).hexdigest()[:12]
 
 
 def homes(dataset: Dataset) -> list[Home]:

@@ -1,0 +1,237 @@
+"""Any order of selecting, trimming, labelling, dropping, merging: every version is what a list of episodes says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from versions_model import Episode, build, check, check_batches, draw
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.store import versions
+
+SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
+STEPS = 10
+LABELS: dict[str, tuple[Any, ...]] = {
+    "quality": ("good", "bad", "", None),
+    "score": (0.5, 3, -1.25, None),
+    "count": (0, 7, (1 << 63) + 1, None),
+    "success": (True, False, None),
+}
+
+
+def double(episode: Any) -> Any:
+    """Twice the reward, and no episodes of one step."""
+    episode["next"]["reward"] *= 2
+    return episode if len(episode["action"]) > 1 else None
+
+
+@dataclass
+class History:
+    """Datasets by id, each with the list of its episodes at every version."""
+
+    rng: np.random.Generator
+    resets: bool
+    store: str
+    known: dict[str, list[list[Episode]]] = field(default_factory=dict)
+    opened: list[tuple[Dataset, list[Episode]]] = field(default_factory=list)
+    count: int = 0
+    done: list[str] = field(default_factory=list)
+
+    def step(self) -> None:
+        change = ("label", "label", "drop", "select", "trim", "trim", "merge", "preprocess")[self.rng.integers(8)]
+        id = sorted(self.known)[self.rng.integers(len(self.known))]
+        episodes = self.known[id][-1]
+        self.done.append(f"{change} {id} {len(episodes)}")
+        ds = rlds_cli.open_dataset(id)
+        self.opened.append((ds, episodes))
+        if change == "merge" or episodes:
+            getattr(self, change)(ds, episodes)
+
+    def name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def chosen(self, episodes: list[Episode]) -> list[int]:
+        """Some episodes, in any order."""
+        order = self.rng.permutation(len(episodes))
+        return order[: self.rng.integers(1, len(episodes) + 1)].tolist()
+
+    def create(self, id: str) -> None:
+        episodes = [draw(self.rng, int(n), resets=self.resets) for n in self.rng.choice([1, 2, 3, 5, 9], 6)]
+        self.made(build(id, episodes, self.store), episodes)
+
+    def made(self, ds: Dataset, episodes: list[Episode]) -> None:
+        """Check what a change returned, and remember it."""
+        check(ds, episodes)
+        assert ds.version == len(self.known.setdefault(ds.id, [])) + 1
+        self.known[ds.id].append(episodes)
+
+    def label(self, ds: Dataset, episodes: list[Episode]) -> None:
+        some, name = self.chosen(episodes), sorted(LABELS)[self.rng.integers(len(LABELS))]
+        values = [LABELS[name][k] for k in self.rng.integers(0, len(LABELS[name]), len(some))]
+        new = list(episodes)
+        for k, v in zip(some, values, strict=True):
+            new[k] = new[k].labelled(**{name: v})
+        if any(isinstance(e.about.get(name), float) for e in new):
+            new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
+        self.made(ds.select(episodes=some).label({name: values}), new)
+
+    def drop(self, ds: Dataset, episodes: list[Episode]) -> None:
+        gone = self.chosen(episodes)
+        self.made(ds.select(episodes=gone).drop(), [e for k, e in enumerate(episodes) if k not in gone])
+
+    def select(self, ds: Dataset, episodes: list[Episode]) -> None:
+        some = self.chosen(episodes)
+        selected = ds.select(episodes=some)
+        check(selected, [episodes[k] for k in some])
+        self.made(selected.save(self.name("s")), [episodes[k] for k in some])
+
+    def trim(self, ds: Dataset, episodes: list[Episode]) -> None:
+        """Up to three ranges of each episode, which may adjoin; some episodes stay whole, some go."""
+        ranges = {}
+        for k, e in enumerate(episodes):
+            if self.rng.random() < 0.8:
+                edges = np.sort(self.rng.integers(0, e.length + 1, 4)).tolist()
+                pairs = [(edges[0], edges[1]), (edges[1], edges[2]), (edges[2], edges[3])]
+                keep = self.rng.random(3) < 0.7
+                ranges[k] = [p for p, yes in zip(pairs, keep, strict=True) if yes and p[0] < p[1]]
+        new = [e.part(a, b) for k, e in enumerate(episodes) for a, b in ranges.get(k, [(0, e.length)])]
+        self.made(ds.trim(ranges, self.name("t")), new)
+
+    def merge(self, ds: Dataset, episodes: list[Episode]) -> None:
+        others = [i for i in sorted(self.known) if not _common(self.known[i][-1], episodes)]
+        if not others:
+            return
+        other = others[self.rng.integers(len(others))]
+        column, store = self.name("from"), ("memmap", "zarr")[self.rng.integers(2)]
+        members = {ds.id: episodes, other: self.known[other][-1]}
+        new = [e.labelled(**{column: id}) for id, of in members.items() for e in of]
+        for name in ("score", "count"):
+            if any(isinstance(e.about.get(name), float) for e in new):
+                new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
+        self.made(rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store), new)
+
+    def preprocess(self, ds: Dataset, episodes: list[Episode]) -> None:
+        new = []
+        for e in episodes:
+            if e.length > 1:
+                rows = e.rows | {"next/reward": e.rows["next/reward"] * 2}
+                new.append(replace(e, rows=rows, id=None))
+        if new:
+            self.made(preprocess.run(ds, double, self.name("p"), jobs=0), new)
+
+    def look(self) -> None:
+        """Every version of every dataset, opened now, and those that were opened before."""
+        for id, every in self.known.items():
+            newest = rlds_cli.open_dataset(id)
+            assert [v.number for v in newest.versions] == list(range(1, len(every) + 1))
+            for number, episodes in enumerate(every, 1):
+                ds = rlds_cli.open_dataset(versions.at(newest.path, number))
+                check(ds, episodes)
+                check_batches(ds, episodes, number)
+        for ds, episodes in self.opened:
+            check(ds, episodes)
+        if not self.resets:
+            self._make_again()
+
+    def _make_again(self) -> None:
+        """The newest version of each dataset has the fingerprint of a dataset that is made of its episodes."""
+        for id, every in self.known.items():
+            if every[-1]:
+                again = rlds_cli.create("local/again", [e.item() for e in every[-1]], force=True)
+                assert again.fingerprint == rlds_cli.open_dataset(id).fingerprint
+
+
+def _common(a: list[Episode], b: list[Episode]) -> bool:
+    return bool({e.id for e in a} & {e.id for e in b})
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_version_is_what_the_list_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    history = History(rng, resets=seed % 2 == 0, store=("memmap", "zarr")[seed // 2 % 2])
+    history.create("local/a")
+    history.create("local/b")
+    for _ in range(STEPS):
+        history.step()
+    history.look()
+
+
+# -- cases by themselves
+
+
+@pytest.fixture
+def five() -> list[Episode]:
+    """Five episodes of three steps, without columns."""
+    rng = np.random.default_rng(0)
+    return [replace(draw(rng, 3), about={}) for _ in range(5)]
+
+
+def test_an_open_version_reads_its_own_table_after_the_next_one_was_made(five: list[Episode]) -> None:
+    first = build("local/a", five).label(quality="good")
+    second = first.label(quality="bad")
+    check(first, [e.labelled(quality="good") for e in five])  # reads its columns only now
+    check(second, [e.labelled(quality="bad") for e in five])
+    assert first.path == versions.at(second.path, 2)
+
+
+def test_changes_of_an_open_version_are_made_of_it(five: list[Episode]) -> None:
+    first = build("local/a", five)
+    first.label(quality="good")
+    check(first.select(episodes=[3, 1]).save("few"), [five[3], five[1]])
+    check(first.trim({0: (1, 2)}, "short"), [five[0].part(1, 2), *five[1:]])
+    check(rlds_cli.open_dataset(versions.at(first.path, 1)).select(episodes=[0]).save("one"), five[:1])
+
+
+def test_only_the_newest_version_is_changed_in_its_place(five: list[Episode]) -> None:
+    first = build("local/a", five)
+    first.label(quality="good")
+    for ds in (first, rlds_cli.open_dataset(versions.at(first.path, 1))):
+        with pytest.raises(InvalidArgument, match="newer version, 2"):
+            ds.label(quality="bad")
+    check(first.label(quality="bad", name="other"), [e.labelled(quality="bad") for e in five])
+
+
+def test_a_second_label_with_missing_values(five: list[Episode]) -> None:
+    ds = build("local/a", five).label(a=[1, None, 2, None, 3]).label(b=["x", None, "", None, "y"])
+    new = [
+        e.labelled(a=a, b=b) for e, a, b in zip(five, [1, None, 2, None, 3], ["x", None, "", None, "y"], strict=True)
+    ]
+    check(ds, new)
+    check(ds.label(a=None), [e.labelled(a=None) for e in new])
+
+
+def test_large_numbers_that_leave_take_their_type_along(five: list[Episode]) -> None:
+    new = [e.labelled(count=n) for e, n in zip(five, [1, 2, (1 << 63) + 1, 4, 5], strict=True)]
+    ds = build("local/a", five).label(count=[e.about["count"] for e in new])
+    check(ds.select(episodes=[0, 1]).save("few"), new[:2])
+    check(ds.select(episodes=[2]).drop(), [*new[:2], *new[3:]])
+
+
+def test_an_episode_is_not_saved_twice(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    with pytest.raises(InvalidArgument, match="selected twice"):
+        ds.select(episodes=[0, 1, 0]).save("twice")
+    assert not rlds_cli.find("local/a@twice")
+
+
+def test_versions_of_a_dataset_that_was_replaced_are_not_those_of_the_new_one(five: list[Episode]) -> None:
+    build("local/a", five).label(quality="good").label(quality="bad")
+    ds = rlds_cli.create("local/a", [e.item() for e in five[:2]], force=True)
+    assert [v.number for v in ds.versions] == [1]
+    ds = ds.label(quality="good")
+    assert [v.episodes for v in ds.versions] == [2, 2]
+    check(rlds_cli.open_dataset(versions.at(ds.path, 1)), five[:2])
+
+
+def test_no_episode_is_left(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    check(ds.drop().label(facts={"fps": 10.0}), [])
+    check(ds.select(episodes=[]).save("none"), [])
