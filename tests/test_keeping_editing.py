@@ -144,6 +144,13 @@ def test_sources_are_locked_at_the_version_that_was_used(tmp_path: Path, elsewhe
         pinning.lock([view.id, n.id])
 
 
+def test_a_version_that_is_named_is_locked(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
+    view = sample.select(episodes=[4, 1]).save("v").label(quality="bad")
+    view.select(episodes=[0]).drop()
+    pinning.sync(locked(tmp_path, f"{view.id}#v2"), cache_dir=elsewhere)
+    is_again(view, elsewhere)
+
+
 def test_views_of_a_source_whose_content_is_gone(sample: Dataset) -> None:
     n = preprocess.run(sample, "scale_reward", "n", args={"scale": 2})
     view = n.select(episodes=[1, 2]).save("v")
