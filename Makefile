@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -22,12 +22,13 @@ help:
 	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make bench-grow  figures of datasets that grow"
+	@echo "make bench-versions  time and bytes of selections, trims and labels"
 	@echo "make bench-share  figures of export and push, beside copies and other uploads"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about seven minutes"
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
-	@echo "make fuzz      damaged files to every parser of our own, for five minutes; MINUTES=60 for more"
+	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
 	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times"
 
@@ -99,6 +100,9 @@ bench-share: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/sharing.py
 
+bench-versions: $(READY)
+	$(BIN)/python benchmarks/versions.py
+
 bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py
 
@@ -141,6 +145,7 @@ soak: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)
+	RLDS_HISTORIES=$$(($(or $(MINUTES),5) * 20)) RLDS_KILLS_EVERY=20 $(BIN)/python -m pytest -q tests/test_versions_model.py
 
 attack: $(READY)
 	$(BIN)/python scripts/attack $(ATTACK)

@@ -27,7 +27,7 @@ from rlds_cli.growing.appender import Appender
 from rlds_cli.store import commits
 from rlds_cli.ted import EpisodeData, lay_out
 
-FILES = (commits.FILE, logs.EPISODES, logs.DEPARTED, logs.ABOUT, logs.STRINGS, logs.SOURCES, logs.FREED, "sums")
+FILES = (commits.FILE, *logs.ALL, logs.FREED)
 Targets = dict[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]]
 
 

@@ -232,12 +232,12 @@ def test_verify(rlds: Rlds) -> None:
         f.write(b"\xff")
     code, text, _ = rlds("verify", "local/*", "-q")
     assert code == 1
-    assert text == "local/x   BAD   action: bytes 0-3,279 differ\nlocal/yy  ok    8 arrays\n1 ok, 1 bad\n"
+    assert text == "local/x   BAD   action: episode 0 differs\nlocal/yy  ok    8 arrays\n1 ok, 1 bad\n"
     code, text, _ = rlds("verify", "local/x", "--json", "-q")
     (found,) = json.loads(text)
     assert code == 1
     assert found["ok"] is False
-    assert found["problems"][0] == {"where": "action", "what": "differ", "rows": [0, 205], "bytes": [0, 3280]}
+    assert found["problems"][0] == {"where": "action", "what": "differs", "episodes": [0, 1], "bytes": None}
 
 
 def test_verify_usage(rlds: Rlds) -> None:

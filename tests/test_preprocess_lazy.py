@@ -12,6 +12,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.preprocess import reading
+from rlds_cli.store import opening
 
 LENGTHS = [3, 5, 4, 2]
 FLAGS = ("next/terminated", "next/truncated")
@@ -26,13 +27,13 @@ def ds() -> Dataset:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The row of every frame that is decoded."""
     rows: list[int] = []
-    decode = reading.decode_frame
+    decode = opening.decode_frames
 
-    def counted(data, f, row):
-        rows.append(row)
-        return decode(data, f, row)
+    def counted(data, offsets, wanted, *about):
+        rows.extend(wanted.tolist())
+        return decode(data, offsets, wanted, *about)
 
-    monkeypatch.setattr(reading, "decode_frame", counted)
+    monkeypatch.setattr(opening, "decode_frames", counted)
     return rows
 
 

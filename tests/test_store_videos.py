@@ -341,6 +341,19 @@ def test_videos_of_the_episodes_that_stay(archive: Path, ds: Dataset) -> None:
     assert verify(made.path).ok
 
 
+def test_versions_keep_videos_and_their_digests(archive: Path, ds: Dataset) -> None:
+    expected = np.split(seen(archive), np.cumsum(CONTENT.lengths)[:-1])
+    chosen = ds.select(episodes=[3, 0]).save("chosen")
+    trimmed = ds.trim({0: [(0, 2), (2, 6)], 1: None, 2: (3, 5)}, "trimmed")
+    labelled = trimmed.select(episodes=[1, 2]).label(quality="good").select(episodes=[0]).drop()
+    parts = [expected[0][2:], expected[2][3:5], expected[3]]
+    for made, frames in ((chosen, [expected[3], expected[0]]), (trimmed, [expected[0][:2], *parts]), (labelled, parts)):
+        np.testing.assert_array_equal(made.gather(TOP, rows(made)), np.concatenate(frames))
+        copy = rlds_cli.merge([made], "local/copy", force=True)
+        assert {f.name: f.digest for f in copy.manifest.fields} == {f.name: f.digest for f in made.manifest.fields}
+        assert verify(made.path).ok
+
+
 def test_frames_that_a_function_changes_become_arrays(archive: Path, ds: Dataset) -> None:
     made = rlds_cli.preprocess.run(ds, invert, name="invert")
     np.testing.assert_array_equal(made.column(TOP)[rows(made)], 255 - seen(archive))

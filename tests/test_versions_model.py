@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.loader import Loader, Sequential
+from rlds_cli.loader.storage import blocks
 from rlds_cli.store import versions
 
+ROOT = Path(__file__).parents[1]
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
 STEPS = 10
 LABELS: dict[str, tuple[Any, ...]] = {
@@ -116,7 +126,11 @@ class History:
         for name in ("score", "count"):
             if any(isinstance(e.about.get(name), float) for e in new):
                 new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
-        self.made(rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store), new)
+        try:
+            made = rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store)
+        except InvalidArgument:  # it is known that they have episodes in common
+            return
+        self.made(made, new)
 
     def preprocess(self, ds: Dataset, episodes: list[Episode]) -> None:
         new = []
@@ -231,7 +245,103 @@ def test_versions_of_a_dataset_that_was_replaced_are_not_those_of_the_new_one(fi
     check(rlds_cli.open_dataset(versions.at(ds.path, 1)), five[:2])
 
 
+def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    part = five[0].part(0, 2)
+    ds.trim({0: (0, 2), 1: None, 2: None, 3: None, 4: None}, "part")
+    merged = rlds_cli.merge(["local/a@part", "local/a"], "local/b", column="source_of")
+    check(
+        merged,
+        [e.labelled(source_of=id) for id, e in zip(["local/a@part"] + 5 * ["local/a"], [part, *five], strict=True)],
+    )
+    check(
+        merged.trim({1: (0, 2)}, "parts"),
+        [
+            e.labelled(source_of=id)
+            for id, e in zip(["local/a@part"] + 5 * ["local/a"], [part, part, *five[1:]], strict=True)
+        ],
+    )
+
+
+def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
+    """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
+    every = os.environ.get("RLDS_KILLS_EVERY", "250")
+    run = subprocess.run(
+        [sys.executable, ROOT / "tests" / "versions_kills.py", every],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ended") == 4
+
+
+def test_episodes_that_are_made_again_keep_their_ids(five: list[Episode]) -> None:
+    new = [five[0].part(0, 2), *five[1:]]
+    ds = build("local/a", five).trim({0: (0, 2)}, "short")
+    check(ds, new)
+    check(rlds_cli.create("local/b", [ds.episode(k) for k in range(5)]), new)
+    check(rlds_cli.merge([ds], "local/c", column="from"), [e.labelled(**{"from": ds.id}) for e in new])
+
+
+def test_a_column_that_lost_its_values_merges_with_any(five: list[Episode]) -> None:
+    build("local/a", five).select(episodes=[0]).label(task="press")
+    rest = rlds_cli.open_dataset("local/a").select(episodes=[1, 2]).save("rest")
+    copy = preprocess.run(rest, double, "doubled", jobs=0)
+    other = build("local/b", [five[3].labelled(task="lift")])
+    merged = rlds_cli.merge([copy, other], "local/c")
+    assert merged.episodes["task"].tolist() == [None, None, "lift"]
+
+
 def test_no_episode_is_left(five: list[Episode]) -> None:
     ds = build("local/a", five)
     check(ds.drop().label(facts={"fps": 10.0}), [])
     check(ds.select(episodes=[]).save("none"), [])
+
+
+def test_two_layouts_of_one_content_are_packed_apart(five: list[Episode], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    whole = build("local/a", five)
+    trimmed = whole.trim(dict.fromkeys(range(5), (1, 3)), "ends")
+    new = [e.part(1, 3) for e in five]
+    again = build("local/b", new)
+    assert again.fingerprint == trimmed.fingerprint and again.num_rows != trimmed.num_rows
+    for ds, episodes in ((again, new), (trimmed, new), (whole, five)):
+        check_batches(ds, episodes, 0)
+
+
+def test_a_label_does_not_change_what_a_loader_and_its_workers_read(five: list[Episode]) -> None:
+    ds = build("local/a", five).label(score=[0.0, 1.0, 2.0, 3.0, 4.0])
+    loader = Loader(ds, 2, sampler=Sequential(), fields="all", extra=("episode/score", "episode/number"), seed=3)
+    wanted = [batch["observation/state"].numpy().tobytes() for batch in loader]
+    batches = iter(DataLoader(loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="spawn"))
+    rlds_cli.open_dataset("local/a").label(score=5.0)
+    found = list(batches)
+    assert [batch["observation/state"].numpy().tobytes() for batch in found] == wanted
+    assert all(batch["episode/score"].ravel().tolist() == batch["episode/number"].ravel().tolist() for batch in found)
+
+
+def test_pickles_and_other_processes_open_their_version(five: list[Episode]) -> None:
+    first = build("local/a", five).label(quality="good")
+    pickled = pickle.dumps(first)
+    second = first.select(episodes=[0]).drop()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        for ds in (pickle.loads(pickled), other.submit(_again, first).result(), pickle.loads(pickle.dumps(first))):
+            check(ds, [e.labelled(quality="good") for e in five])
+        gone = pickle.dumps(rlds_cli.open_dataset(versions.at(second.path, 2)))
+        versions.remove(second.path)
+        for data in (pickled, gone):
+            with pytest.raises(DatasetNotFound, match=r"no version 2 here|Version 2 was removed"):
+                pickle.loads(data)
+            with pytest.raises(DatasetNotFound):
+                other.submit(pickle.loads, data).result()
+        with pytest.raises(DamagedDataset, match="was removed since it was opened"):
+            first.store.digests("action")
+    check(pickle.loads(pickle.dumps(second)), [e.labelled(quality="good") for e in five[1:]])
+
+
+def _again(ds: Dataset) -> Dataset:
+    """Send a dataset back from another process, which opened it."""
+    assert ds.num_episodes
+    return ds

@@ -50,7 +50,7 @@ COMMANDS = {
     "sync": "Make the datasets of a lock file again.",
     "mirror": "Copy the archives of datasets to a store of your own, for RLDS_MIRROR.",
     "registry": "List, add, remove, refresh or check registries of your own.",
-    "compact": "Rewrite a dataset that grows end to end, without the rows of episodes that left.",
+    "compact": "Rewrite a dataset end to end, without the rows of episodes that left.",
     "clear": "Let all episodes of a dataset that grows leave; its id and its fields stay.",
     "du": "Show the disk usage of your home by dataset.",
     "rm": "Remove datasets; archives and derived datasets stay.",

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 @app.command("compact")
 def compact(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset that grows.", autocompletion=options.complete_here)
+        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
     ],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Rewrite a dataset that grows end to end, without the rows of episodes that left.
+    """Rewrite a dataset end to end, without the rows of episodes that left.
 
-    Contents and fingerprint stay. Readers go on with the version that they hold.
+    Contents and fingerprint stay. Earlier versions are removed, but for those that have a tag: rlds drop hides
+    episodes, and this removes them. Of a dataset that grows, readers go on with the version that they hold.
 
     Example: rlds compact local/run7
     """

@@ -45,10 +45,14 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A dataset of a merge: its id, version, and numbers of episodes and steps that it gives."""
+    """A dataset of a merge: its id, version, and numbers of episodes and steps that it gives.
+
+    ``fingerprint`` is that of the episodes, ``of`` that of the dataset of which they are all or a selection.
+    """
 
     id: str
     fingerprint: str
+    of: str
     version: int
     episodes: int
     steps: int
@@ -280,7 +284,10 @@ class _Merge:
         kinds: dict[str, tuple[str, str]] = {}
         for ds in self._members:
             for name in ds.store.own_columns:
-                dtype = ds.store.own_column(name).dtype
+                column = ds.store.own_column(name)
+                if column.missing[ds.episodes.index].all():
+                    continue  # of no value, and of any type
+                dtype = column.dtype
                 before, of = kinds.setdefault(name, (dtype, ds.id))
                 if dtype != before and {dtype, before} & {"str", "bool"}:
                     raise InvalidEpisode(
@@ -309,7 +316,8 @@ class _Merge:
         return MergePlan(
             id=self.id,
             members=tuple(
-                Member(ds.id, ds.fingerprint, ds.version, ds.num_episodes, ds.num_steps) for ds in self._members
+                Member(ds.id, ds.fingerprint, ds.store.fingerprint(), ds.version, ds.num_episodes, ds.num_steps)
+                for ds in self._members
             ),
             fields=self._fields,
             left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self._fields})),
@@ -356,8 +364,7 @@ def _in_common(a: Dataset, b: Dataset) -> int:
     if key == other:
         return len(np.intersect1d(mine, theirs))
     for whole, part in ((a, b), (b, a)):
-        source = _selected_from(part.manifest)
-        if source is not None and source in (whole.fingerprint, f"{whole.fingerprint}+{source.partition('+')[2]}"):
+        if whole.fingerprint in _selected_from(part.manifest):
             return part.num_episodes
         merged = {m["fingerprint"] for m in part.manifest.options.get("merged", ())}
         if not part.is_selection and whole.fingerprint in merged:
@@ -373,10 +380,11 @@ def _numbered(ds: Dataset) -> tuple[str, IntArray]:
     return ds.manifest.fingerprint, ds.episodes.index
 
 
-def _selected_from(m: Manifest) -> str | None:
-    """Return the fingerprint of the selection that a dataset is a copy of; None if it is not a copy of one."""
-    steps = list(m.provenance)
-    return str(steps[-1]["source"]) if steps and steps[-1].get("function") in _SELECTING else None
+def _selected_from(m: Manifest) -> set[str]:
+    """Return the fingerprints of the selection that a dataset is a copy of, and of the whole; empty if it is not."""
+    step = m.provenance[-1] if m.provenance else {}
+    names = ("source", "of") if step.get("function") in _SELECTING else ()
+    return {str(step[name]) for name in names if name in step}
 
 
 def _common(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -18,15 +18,15 @@ from rlds_cli.dataset import trimming
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, manifest, publishing, versions, views
+from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
@@ -34,7 +34,7 @@ from rlds_cli.ted import Field, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-_SELECT, _TRIM, _LABEL, _DROP, _SYNC = "select", "trim", "label", "drop", "sync"
+_SELECT, _TRIM, _LABEL, _DROP, _COMPACT, _SYNC = "select", "trim", "label", "drop", "compact", "sync"
 
 
 class _Dataset(Protocol):
@@ -111,6 +111,20 @@ def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool,
     return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
 
 
+def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
+    """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed."""
+    id = ids.parse(ds.id)
+    place = _home_of(ds.path, id)
+    disk.check_space(needed, place.root)
+    path = _publish(ds, change, _step(ds, _COMPACT, {}))
+    with exclusive(place, id, shown(None)):
+        kept = set(tags.read(path).values())
+        for number in versions.earlier(path):
+            if number not in kept:
+                publishing.remove(versions.at(path, number))
+    return path
+
+
 def again(
     ds: _Dataset,
     id: DatasetId,
@@ -182,11 +196,11 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     known = name in ds.store.own_columns
     all_values: list[Scalar] = ds.store.own_column(name).scalars() if known else [None] * count
     one = values is None or isinstance(values, bool | int | float | str | np.generic)
-    given = [values] * len(index) if one else list(values)
+    given = [values] * len(index) if one else values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != len(index):
         raise InvalidArgument(f"{name}: {len(given):,} values for {len(index):,} episodes of {ds.id}.")
-    for k, value in zip(index.tolist(), given, strict=True):
-        all_values[k] = episode_table.scalar(value, name, ds.id)
+    for k, value in zip(index.tolist(), episode_table.scalars(given, name, ds.id), strict=True):
+        all_values[k] = value
     if all(v is None for v in all_values):
         return None
     return episode_table.typed(all_values, name)
@@ -237,6 +251,12 @@ def _apply(
             f"{ds.id} is a dataset of the registry, which is not changed in its place.",
             hint=f"--name NAME (name=) makes {id.base}@NAME",
         )
+    return _publish(ds, change, step)
+
+
+def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
+    """Make the next version of a dataset."""
+    id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     with exclusive(place, id, shown(None)):
         newest = manifest.read(place.dataset(id))

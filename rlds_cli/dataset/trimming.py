@@ -36,6 +36,7 @@ from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, VIDEO, Array, BoolArray
 _TERMINATED, _TRUNCATED = FLAGS
 _ROWS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 16 << 20
+_BLOCK = 65_536  # rows of a sparse file that are written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +180,18 @@ def _at(store: Store, name: str, rows: IntArray) -> Array:
 
 
 def _ids(of: Array, ranges: Ranges, whole: BoolArray) -> Digests:
-    """Return the ids of ranges: a part of an episode gets the hash of the episode's id, of its first step and stop."""
+    """Return the ids of ranges: a part of an episode gets the hash of the episode's id, of its first step and stop.
+
+    One that exists already, of the same part that was made before and merged with the episode, is hashed again.
+    """
     found = np.array(of)
+    taken = {row.tobytes() for row in found[whole]}
     for k in np.flatnonzero(~whole).tolist():
-        place = np.array([ranges.first[k], ranges.stop[k]], "<i8").tobytes()
-        found[k] = np.frombuffer(hashlib.sha256(of[k].tobytes() + place).digest()[:16], np.uint8)
+        id, place = of[k].tobytes(), np.array([ranges.first[k], ranges.stop[k]], "<i8").tobytes()
+        while (id := hashlib.sha256(id + place).digest()[:16]) in taken:
+            pass
+        taken.add(id)
+        found[k] = np.frombuffer(id, np.uint8)
     return found
 
 
@@ -257,17 +265,17 @@ def _writer(store: Store, start: IntArray, length: IntArray, truncated: IntArray
     """Return the function that writes ``next/truncated``: the flags of the episodes, and True in rows ``truncated``."""
     rows = store.manifest.counts.rows
 
-    def write(directory: Path) -> None:
+    def write(dataset: Path) -> None:
+        directory = dataset / store.path_of(_TRUNCATED)
         file = arrays.data_file(directory, 1)
         file.parent.mkdir(parents=True, exist_ok=True)
+        flagged = np.sort(np.concatenate([truncated, *_flagged(store, start, length)]))
         with file.open("wb") as sparse:
             sparse.truncate(rows)
-        if rows:
-            written = np.memmap(file, np.uint8, "r+", shape=(rows,))
-            for at in _flagged(store, start, length):
-                written[at] = 1
-            written[truncated] = 1
-            written.flush()
+            for at in np.split(flagged, np.flatnonzero(np.diff(flagged // _BLOCK)) + 1) if len(flagged) else ():
+                block = np.zeros(int(at[-1] - at[0]) + 1, np.uint8)
+                block[at - at[0]] = 1
+                arrays.write_at(sparse.fileno(), int(at[0]), block)
         arrays.finish(directory, (rows,), "bool")
         if store.manifest.encoding == "zarr":
             compression.compress(directory, store.fields[_TRUNCATED])

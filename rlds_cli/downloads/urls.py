@@ -23,6 +23,7 @@ from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"#(v\d+$|rlds)")  # see `refs`; a mistyped fingerprint is an error, not an archive
 _SITES = ("huggingface.co", "hf.co")
 _PAGE = re.compile(
     r"/datasets/(?P<repo>[^/]+/[^/]+)/(?P<kind>blob|tree|viewer|raw)"
@@ -88,8 +89,8 @@ def check_same(request: DownloadRequest, here: Path) -> None:
 
 
 def _may_be_archive(url: str) -> bool:
-    """Return whether a URL may name a file: it is remote, and neither pinned nor a directory nor an index."""
-    if "://" not in url or url.startswith("file:") or "#rlds" in url:
+    """Return whether a URL may name a file: it is remote, and neither a version nor a directory nor an index."""
+    if "://" not in url or url.startswith("file:") or _VERSION.search(url):
         return False
     path = url.partition("#")[0].partition("?")[0]
     return not path.endswith(("/", "/rlds.json")) and bool(file_name(url))

@@ -431,7 +431,7 @@ class Content:
 
     def column_digests(self) -> dict[str, str]:
         """Compute the digest of each column of the episode table, as importing the exported files would."""
-        return digests.of_table(replace(self.table, extra=dict(self.own_columns)))
+        return digests.of_table(self.table)
 
     def _as_stored(self, name: str) -> bool:
         """Return whether the rows of a field that count are those that are stored, whatever its name is."""

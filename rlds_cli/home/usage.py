@@ -16,6 +16,7 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
+from rlds_cli.store import versions
 
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
@@ -73,7 +74,7 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     packed, remote = size_on_disk(root / "packed", seen), size_on_disk(root / "remote", seen)
     partial = sum(
-        size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets")
+        size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets", "versions")
     )  # with what is left over
     archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial + remote
@@ -128,8 +129,10 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 
 
 def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
-    whole = size_on_disk(path)
-    new = size_on_disk(path, seen)
+    parts = [path, versions.directory(path)]
+    once: set[Inode] = set()
+    whole = sum(size_on_disk(part, once) for part in parts)
+    new = sum(size_on_disk(part, seen) for part in parts)
     status = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
     return DatasetUsage(str(id), archive, whole, whole - new, opened, True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_cli.dataset import Dataset, compaction, editing
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk
 from rlds_cli.growing import logs
@@ -17,9 +19,9 @@ from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.home import locate, usage
 from rlds_cli.settings import StrPath
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import commits, manifest, versions
 from rlds_cli.store.arrays import row_bytes
-from rlds_cli.store.opening import field_of
+from rlds_cli.store.opening import Store, field_of
 from rlds_cli.ted import lay_out
 
 
@@ -42,15 +44,13 @@ class Compacted:
 
 
 def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
-    """Rewrite a dataset that grows, so that its episodes lie end to end and the others take no space.
+    """Rewrite a dataset, so that its episodes lie end to end and the rows of others take no space.
 
     Contents, order and fingerprint stay. Readers go on with the version that they hold. The episodes are written
-    once more before the old rows are freed.
+    once more before the old rows are freed. Earlier versions are removed, but for those that have a tag.
 
     Raises
     ------
-    RldsError
-        The dataset does not grow.
     NameTaken
         A writer is at work.
     NoSpace
@@ -58,8 +58,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """
     path = locate.dataset(ref, cache_dir=cache_dir)
     if not is_growing(path):
-        id = manifest.read(path).id
-        raise RldsError(f"{id} does not grow: its episodes lie end to end.", hint="rlds convert changes its encoding")
+        return _compact_files(path)
     before = usage.size_on_disk(path)
     with _writing(path, shared=False) as opened:
         old = opened.newest
@@ -72,6 +71,16 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     return Compacted(
         manifest.read(path).id, path, g.number, fingerprint_of(path), g.number != old.number, waiting, before, after
     )
+
+
+def _compact_files(path: Path) -> Compacted:
+    ds = Dataset(Store(path))
+    before = usage.size_on_disk(path)
+    changed = not Rows(ds).is_dense or bool(versions.earlier(path))
+    if changed:
+        ds = Dataset(Store(editing.compact(ds, compaction.change(ds), needed=compaction.size(ds))))
+    after = usage.size_on_disk(path)
+    return Compacted(ds.id, path, ds.version, ds.fingerprint, changed, 0, before, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from rlds_cli.home.usage import freed_by
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import commits, publishing
+from rlds_cli.store import commits, publishing, versions
 
 Kind = Literal["packed", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -36,7 +36,7 @@ _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")
 _WORK = re.compile(
-    r"staging|pull|copy|mirror|blocks|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
+    r"staging|pull|copy|version|mirror|blocks|encoding-(?:memmap|zarr)|(?:create|writer|append)-[0-9a-f]+|[0-9a-f]+(?:-again|-shards)?"
 )
 _CHECK = re.compile(r"check-\w+")
 _GOING = re.compile(r"\.(?P<name>.+?)(?:\.[0-9a-f]{16})?\.(?:removed|old)", re.DOTALL)
@@ -132,7 +132,7 @@ def _sized(found: Sequence[Garbage]) -> tuple[Garbage, ...]:
 
 def _links(home: Home) -> Iterator[Garbage]:
     """Yield links in place of the home's own directories; they are not followed."""
-    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial", "remote"))
+    tops = (home.root / name for name in ("archives", "datasets", "locks", "packed", "partial", "remote", "versions"))
     families = (f for top in ("archives", "datasets") for f in _children(home.root / top))
     yield from (Garbage("partial", path, 0, why=_LINK) for path in (*tops, *families) if path.is_symlink())
 
@@ -176,6 +176,12 @@ def _aside(home: Home) -> Iterator[Garbage]:
                 if going := _GOING.fullmatch(path.name):
                     id = _id(family.name, going["name"])
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
+    for family in _children(home.root / versions.TOP):  # what a removal or a change that was killed has left
+        for path in _children(family):
+            id = _id(family.name, path.name)
+            gone = id is None or not home.dataset(ids.parse(id)).exists()
+            for left in [path] if gone else [p for p in _children(path) if p.name.startswith(".")]:
+                yield Garbage("partial", left, 0, id, _foreign(left, stat.S_ISDIR))
 
 
 def _versions(home: Home) -> Iterator[Garbage]:

@@ -115,12 +115,12 @@ class Entries:
         path = locate.locate(str(step["from"]), self._cache_dir)
         number = _version_made_of(path, step)
         self.add(Ref(path, version=number), within)
-        return number is not None
+        return number is not None and "of" not in step
 
 
 def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
-    """Return the number of the version of the dataset in ``path`` that a step was made of as a whole; None for none."""
-    number, wanted = step.get("version"), step["source"]
+    """Return the number of the version of the dataset in ``path`` that a step was made of; None for none."""
+    number, wanted = step.get("version"), step.get("of", step["source"])
     if is_growing(path):
         return number if open_store(path, Ref(path, version=number), check=False).fingerprint() == wanted else None
     there = [m.version for m in map(manifest.read, versions_of(path)) if m.fingerprint == wanted]

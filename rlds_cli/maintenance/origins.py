@@ -117,7 +117,7 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
     step = next((s for s in reversed(m.provenance) if s["from"] != m.id), None)  # others made versions of it
     if step is None:
         return []
-    source, wanted = step["from"], step["source"].partition("+")[0]
+    source, wanted = step["from"], step.get("of", step["source"])
     try:
         there = home.find(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:

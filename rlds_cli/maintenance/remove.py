@@ -129,7 +129,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
 def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
         there = home.find(ids.parse(str(member["id"])), settings.read(cache_dir))
-        if there is None or there in gone or fingerprint_of(there) != member["fingerprint"]:
+        if there is None or there in gone or fingerprint_of(there) != member["of"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
 

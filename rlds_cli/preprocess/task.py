@@ -145,6 +145,7 @@ class Task:
             "id": str(self.id),
             "from": self.dataset.id,
             **({} if not self.dataset.store.grows else {"version": self.dataset.version}),
+            **({} if self.whole else {"of": self.dataset.store.fingerprint()}),  # a selection of its episodes
             "reference": self.function.reference,
             "files": [list(f) for f in self.function.files],
             **self.parts_of_key,
@@ -227,13 +228,12 @@ def differences(made: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
 
 
 def _said(part: str, value: Any) -> str:
-    """Format a part of a key for messages; a selection with a hash of its episodes."""
+    """Format a part of a key for messages."""
     if part == "keep_going":
         return "true" if value else "false"
     if part == "depends":
         return ", ".join(f"{name} ({sha[:8]})" for name, sha in (value or {}).items()) or "none"
-    whole, _, episodes = value.partition("+") if part == "source" and value else (value, "", "")
-    return _short(whole) + (f" (a selection of episodes, {episodes[:8]})" if episodes else "")
+    return _short(value)
 
 
 @contextmanager

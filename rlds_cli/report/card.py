@@ -268,7 +268,7 @@ def _provenance(steps: tuple[Mapping[str, Any], ...]) -> str | None:
 
 def _made(step: Mapping[str, Any]) -> str:
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
-    source = short(step["source"].partition("+")[0])
+    source = short(step.get("of", step["source"]))
     call, origin = code(visible.within(f"{step['reference']}({args})")), code(step["from"])
     return f"{call}, unit {plain(step['unit'])}, from {origin} ({plain(source)})"
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import home, refs, registry, settings
 from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDataset
-from rlds_cli.growing.store import fingerprint_of, open_store
 from rlds_cli.home import locate
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
@@ -202,7 +201,11 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     named = refs.parse(ref)
     found = card(os.fspath(named.place), cache_dir)
     path = found.here.path if found.here else locate.locate(found.id, cache_dir)
-    return open_store(path, named).fingerprint() if named.selector else fingerprint_of(path)
+    if named.selector:
+        from rlds_cli.growing.store import open_store  # and with it NumPy
+
+        return open_store(path, named).fingerprint()
+    return _fingerprint_of(path, manifest.read(path))
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
@@ -280,10 +283,19 @@ def _copy(id: str | None, path: Path) -> Copy:
     size = size_on_disk(path)
     try:
         m = manifest.read(path)
-        m = replace(m, fingerprint=fingerprint_of(path)) if m.growing else m
+        m = replace(m, fingerprint=_fingerprint_of(path, m))
     except (DamagedDataset, NewerFormat) as e:
         return Copy(id or str(path), path, size, None, e.message)
     return Copy(id or m.id, path, size, m)
+
+
+def _fingerprint_of(path: Path, m: Manifest) -> str:
+    """Return the fingerprint of the dataset in a directory; that of a growing one is computed, with NumPy."""
+    if not m.growing:
+        return m.fingerprint
+    from rlds_cli.growing.store import fingerprint_of
+
+    return fingerprint_of(path)
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:

@@ -439,9 +439,19 @@ class Store:
 
 
 def _reopened(path: Path, version_id: str, number: int) -> Store:
-    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile. A newer version of it does not."""
+    """Unpickle; refuse a dataset that has replaced the pickled one meanwhile. A newer version of it does not.
+
+    Raises
+    ------
+    DatasetNotFound
+        The version was removed.
+    DamagedDataset
+        The dataset was replaced.
+    """
+    if not (path / "zarr.json").exists():
+        raise DatasetNotFound(f"Version {number:,} was removed since it was pickled: {path}.", hint="open it again")
     store = Store(path)
-    if store.version_id != version_id and number in versions.earlier(path):
+    if store.version_id != version_id and number < store.manifest.version:
         store = Store(versions.at(path, number))
     store.expect(version_id, "pickled")
     return store

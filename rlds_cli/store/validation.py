@@ -339,6 +339,7 @@ _STEP = _record(
         "fields": _or_none(_list(_text)),
     },
     {
+        "of": _text,
         "state": _record({"metadata": _text}, {"sha256": _text}),
         "pipeline": _record({"functions": _list(_mapping(), least=1)}),
     },

@@ -26,7 +26,8 @@ from rlds_cli.store.paths import component
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Array, IntArray
 
 EPISODES, DIGESTS = "episodes", "digests"
-_OF_FIELDS = ("", f"{digests.ROWS}/", "text/", f"{videos.DIRECTORY}/")  # directories with a part of each field
+_ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
+_TABLES = ("text/", f"{videos.DIRECTORY}/")
 _SHARED = ("metadata", "sources")
 Column = Array | list[str]
 
@@ -48,7 +49,9 @@ class Change:
     digests : mapping
         Digests of the episodes of a field [episodes, 32], where they are not those of the source's episodes.
     rows : mapping
-        Functions that write all rows of a field into a directory, where they are not the source's.
+        Functions that write all rows of a field below the directory of the result, where they are not the source's.
+    total : int, optional
+        The number of rows, where it is not the source's.
     facts : mapping
         Members of the manifest that change.
     """
@@ -58,6 +61,7 @@ class Change:
     own: Mapping[str, StoredColumn | None] = field(default_factory=dict)
     digests: Mapping[str, Digests] = field(default_factory=dict)
     rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    total: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,9 +87,8 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
     listed = sealing.listed(source.path)
     for f in source.manifest.fields:
         if f.name in change.rows:
-            change.rows[f.name](directory / f.path)
-            continue
-        for root in _OF_FIELDS:
+            change.rows[f.name](directory)
+        for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
             known |= _link(source.path, directory, root + f.path, listed)
     for name in _SHARED:
         known |= _link(source.path, directory, name, listed)
@@ -191,7 +194,7 @@ def _described(
         id=id,
         version=version,
         fields=fields,
-        counts=_counts(m.counts, columns),
+        counts=_counts(m.counts, change.total, columns),
         fingerprint=digests.fingerprint({f.name: f.digest for f in fields}, of_columns),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
@@ -224,11 +227,11 @@ def _own_columns(m: Manifest, columns: Mapping[str, Column], change: Change) -> 
     return found | {n: c for n, c in change.own.items() if c is not None}
 
 
-def _counts(before: Counts, columns: Mapping[str, Any]) -> Counts:
+def _counts(before: Counts, total: int | None, columns: Mapping[str, Any]) -> Counts:
     length, end = columns["length"], columns["end"]
     terminated, ended = columns.get("num_terminated"), int((end == TERMINATED).sum())
     return Counts(
-        rows=before.rows,
+        rows=before.rows if total is None else total,
         episodes=len(length),
         steps=int(length.sum()),
         transitions=int(columns["num_transitions"].sum()),

@@ -543,7 +543,14 @@ def _table(done: Sequence[EpisodeData], both: str | None) -> EpisodeTable:
         options=[e.options for e in done],
         splits={s: np.array([s in e.splits for e in done], bool) for s in splits},
         extra={n: [_python(e.extra.get(n)) for e in done] for n in own},
+        id=_ids(done),
     )
+
+
+def _ids(done: Sequence[EpisodeData]) -> npt.NDArray[np.uint8] | None:
+    """Return the ids of episodes [episodes, 16]; None if some have none."""
+    known = [e.id for e in done if e.id is not None]
+    return np.frombuffer(b"".join(known), np.uint8).reshape(-1, 16) if len(known) == len(done) else None
 
 
 def _python(value: Scalar) -> Scalar:

@@ -196,7 +196,7 @@ def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     function = f"{step['reference']}{f' ({args})' if args else ''}"
-    source = short(step["source"].partition("+")[0])
+    source = short(step.get("of", step["source"]))
     reads = ", ".join(f"{name} (sha256 {sha[:12]})" for name, sha in (step.get("depends") or {}).items())
     reads = f", which reads {reads}" if reads else ""
     return f"made by  {function}{reads}, unit {step['unit']}, from {step['from']} ({source})"

@@ -163,7 +163,7 @@ def _chain(steps: tuple[Mapping[str, Any], ...]) -> Markup | None:
 
 def _made(step: Mapping[str, Any]) -> Markup:
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
-    source = short(step["source"].partition("+")[0])
+    source = short(step.get("of", step["source"]))
     return join(
         tag("code", f"{step['reference']}({args})"), f", unit {step['unit']}, from ", tag("code", step["from"]),
         f" ({source})",

@@ -1,0 +1,70 @@
+"""Episodes end to end: the rows of a dataset without those of no episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlds_cli.dataset.rows import Rows
+from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store.rows import stored_row
+from rlds_cli.store.views import Change
+from rlds_cli.ted import VIDEO, Field
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
+
+_FRAMES = 4096  # that are copied at once
+
+
+def change(ds: Dataset) -> Change:
+    """Return the change that writes the rows of a dataset's episodes end to end."""
+    rows = Rows(ds)
+    write: Mapping[str, Callable[[Path], None]] = {name: partial(_write, rows, f) for name, f in ds.schema.items()}
+    return Change(columns={"start": rows.start}, rows=write, total=len(rows))
+
+
+def size(ds: Dataset) -> int:
+    """Estimate the bytes that `change` writes."""
+    share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
+    widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, ds.schema.values())]
+    frames = [len(ds.store.frame_bytes(n)) for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
+    return int(share * (sum(frames) + ds.num_rows * sum(widths)))
+
+
+def _write(rows: Rows, f: Field, dataset: Path) -> None:
+    directory = dataset / rows.store.path_of(f.name)
+    if f.kind == "frames" and f.codec != VIDEO:
+        _write_frames(rows, f, directory)
+    else:
+        dtype, shape = stored_row(f)
+        file = arrays.data_file(directory, 1 + len(shape))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as written:
+            for _, values in rows.blocks(f.name):
+                written.write(arrays.raw(arrays.little_endian(values)))
+        arrays.finish(directory, (len(rows), *shape), dtype)
+    if rows.store.manifest.encoding == "zarr":
+        compression.compress(directory, f)
+    if digests.has_row_digests(f):
+        place = rows.store.path_of(f.name).split("/")
+        of_rows = arrays.read(rows.store.beside(digests.ROWS, *place))
+        arrays.write(dataset.joinpath(digests.ROWS, *place), np.asarray(of_rows[rows.stored(np.arange(len(rows)))]))
+
+
+def _write_frames(rows: Rows, f: Field, directory: Path) -> None:
+    offsets, file = np.zeros(len(rows) + 1, np.int64), arrays.data_file(directory / "bytes", 1)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as written:
+        for a in range(0, len(rows), _FRAMES):
+            found = rows.encoded(f.name, np.arange(a, min(a + _FRAMES, len(rows))))
+            written.write(arrays.raw(found.data))
+            offsets[a + 1 : a + 1 + len(found.lengths)] = found.lengths
+    np.cumsum(offsets, out=offsets)
+    arrays.finish(directory / "bytes", (int(offsets[-1]),), "uint8")
+    arrays.write(directory / "offsets", offsets)
+    arrays.write_group(directory)
