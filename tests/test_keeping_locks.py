@@ -30,6 +30,18 @@ STEP = {
     "arrays": "numpy",
     "fields": ["observation"],
 }
+EDITS = {
+    "from": "local/x",
+    "base": F,
+    "episodes": [[0, 90], [95, 3, 10], [95, 10, 12], [91, 92]],
+    "columns": {
+        "quality": {"dtype": "str", "values": ["bad", None], "counts": [3, 90]},
+        "score": {"dtype": "float64", "values": [0.5], "counts": [93]},
+        "count": {"dtype": "uint64", "values": [(1 << 64) - 1, 3], "counts": [1, 92]},
+        "gone": None,
+    },
+    "facts": {"fps": 50.0, "license": None},
+}
 LOCK: dict[str, Any] = {
     "rlds_lock": 1,
     "datasets": [
@@ -45,6 +57,16 @@ LOCK: dict[str, Any] = {
             "made_by": [],
         },
         {"id": "local/x@norm", "fingerprint": F, "fields": {}, "files": [], "options": {}, "made_by": [STEP]},
+        {
+            "id": "local/x@short",
+            "fingerprint": F,
+            "fields": {},
+            "files": [],
+            "options": {},
+            "made_by": [],
+            "edits": EDITS,
+            "version": 3,
+        },
     ],
 }
 
@@ -59,6 +81,7 @@ def put(*path: Any, value: Any) -> Callable[[Any], None]:
 
 
 FIRST, FILE, MADE = ("datasets", 0), ("datasets", 0, "files", 0), ("datasets", 1, "made_by", 0)
+VIEW, EDITED = ("datasets", 2), ("datasets", 2, "edits")
 WRONG: dict[str, Callable[[Any], Any]] = {
     r"rlds_lock is \"1\", not a whole number": put("rlds_lock", value="1"),
     r"rlds_lock is true": put("rlds_lock", value=True),
@@ -107,6 +130,41 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"made_by\[0\]\.args is null": put(*MADE, "args", value=None),
     r"made_by\[0\]\.window\[0\] is 1099511627776": put(*MADE, "window", value=[1 << 40, 0]),
     r"datasets\[1\] is nested more than 32 levels": put(*MADE, "args", "eps", value=lock_mutations.deep(100)),
+    r"datasets\[2\] has no \"version\"": lambda lock: lock["datasets"][2].pop("version"),
+    r"datasets\[2\]\.version is 0": put(*VIEW, "version", value=0),
+    r"datasets\[2\]\.made_by is a list, not empty": put(*VIEW, "made_by", value=[STEP]),
+    r"datasets\[2\]\.address is .*, not missing": put(*VIEW, "address", value="s3://bucket/x"),
+    r"edits has no \"base\"": lambda lock: lock["datasets"][2]["edits"].pop("base"),
+    r"edits has \"code\", which is not a member": put(*EDITED, "code", value="x"),
+    r"edits\.base is .*, not the fingerprint of local/x": put(*EDITED, "base", value="rlds1:" + "c" * 64),
+    r"edits\.from is \"local/y\", not an earlier dataset": put(*EDITED, "from", value="local/y"),
+    r"edits\.from is \"local/x\", not a dataset that local/y": put("datasets", 2, "id", value="local/y@short"),
+    r"edits\.episodes is 3, not a list": put(*EDITED, "episodes", value=3),
+    r"episodes\[1\] is a list, not whole episodes": put(*EDITED, "episodes", 1, value=[95, 10, 10]),
+    r"episodes\[2\] is a list, not whole episodes": put(*EDITED, "episodes", 2, value=[95, -1, 2]),
+    r"episodes\[3\] is 7, not whole episodes": put(*EDITED, "episodes", 3, value=7),
+    r"episodes\[0\] is a list, not whole": put(*EDITED, "episodes", 0, value=[0, True]),
+    r"episodes\[0\] is a list, not whole .*": put(*EDITED, "episodes", 0, value=[0, 1 << 60]),
+    r"episodes\[2\] is a list, not apart from .*\[1\]: a step is in both": put(
+        *EDITED, "episodes", 2, value=[95, 9, 12]
+    ),
+    r"episodes\[3\] is a list, not apart from .*\[0\]": put(*EDITED, "episodes", 3, value=[89, 92]),
+    r"episodes\[1\] is a list, not apart from .*\[0\]": put(*EDITED, "episodes", 1, value=[4, 0, 1]),
+    r"columns is .*, not names of episode columns: .* of TED itself": put(*EDITED, "columns", value={"length": None}),
+    r"columns\.quality\.dtype is \"object\"": put(*EDITED, "columns", "quality", "dtype", value="object"),
+    r"quality\.values\[0\] is 3, not a value of the type str": put(*EDITED, "columns", "quality", "values", 0, value=3),
+    r"quality\.values\[1\] is .*, not a value": put(*EDITED, "columns", "quality", "values", 1, value="a" * 70_000),
+    r"quality\.values\[1\] is .*, not a value .*": put(*EDITED, "columns", "quality", "values", 1, value="\ud800"),
+    r"score\.values\[0\] is 1, not a value of the type float64": put(*EDITED, "columns", "score", "values", 0, value=1),
+    r"count\.values\[1\] is -1, not a value": put(*EDITED, "columns", "count", "values", 1, value=-1),
+    r"score\.counts is a list, not one of numbers whose sum is 93": put(
+        *EDITED, "columns", "score", "counts", value=[3]
+    ),
+    r"score\.counts is a list, not one of 1 numbers": put(*EDITED, "columns", "score", "counts", value=[90, 3]),
+    r"score\.counts\[0\] is 0, not a number of episodes": put(*EDITED, "columns", "score", "counts", value=[0]),
+    r"facts has \"owner\"": put(*EDITED, "facts", "owner", value="me"),
+    r"facts\.fps is NaN": put(*EDITED, "facts", "fps", value=float("nan")),
+    r"facts\.license is 3, not a text": put(*EDITED, "facts", "license", value=3),
     r"made_by\[0\]\.reference is .*, not a text that can be printed": put(*MADE, "reference", value="a:\x1b[2J"),
 }
 
@@ -118,9 +176,10 @@ def read(tmp_path: Path, content: Any) -> tuple[lock_file.Locked, ...]:
 
 
 def test_a_sound_lock(tmp_path: Path) -> None:
-    source, made = read(tmp_path, LOCK)
+    source, made, view = read(tmp_path, LOCK)
     assert [f["url"] for f in source.files] == ["https://host/a/b.hdf5", None]  # local files are somebody else's
     assert made.made_by == (STEP,) and made.reproducible
+    assert view.edits == EDITS and view.source == "local/x" and not view.grows
 
 
 @pytest.mark.parametrize("place", WRONG)

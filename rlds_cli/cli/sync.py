@@ -54,8 +54,9 @@ def sync(
 ) -> None:
     """Make the datasets of a lock file again. Exit 1 and name the differences if fingerprints differ.
 
-    Built-in functions run without asking; your own functions need --allow-code, and web servers that
-    the registry does not name --allow-address, or your consent on a terminal.
+    Selections, trims and labels are data of the lock and run no code. Built-in functions run without
+    asking; your own functions need --allow-code, and web servers that the registry does not name
+    --allow-address, or your consent on a terminal.
 
     Example: rlds sync rlds.lock
     """

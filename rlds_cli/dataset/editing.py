@@ -6,7 +6,8 @@ A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +17,10 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
+from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -32,7 +34,7 @@ from rlds_cli.ted import Field, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-_SELECT, _TRIM, _LABEL, _DROP, _COMPACT = "select", "trim", "label", "drop", "compact"
+_SELECT, _TRIM, _LABEL, _DROP, _COMPACT, _SYNC = "select", "trim", "label", "drop", "compact", "sync"
 
 
 class _Dataset(Protocol):
@@ -57,8 +59,7 @@ def save(ds: _Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    columns: dict[str, views.Column] = {"source_episode": index, "source_step": np.zeros(len(index), np.int64)}
-    return _derive(ds, name, Change(index, columns), _step(ds, _SELECT, how), force, cache_dir)
+    return _derive(ds, name, trimming.whole(index), _step(ds, _SELECT, how), force, cache_dir)
 
 
 def trim(
@@ -66,8 +67,8 @@ def trim(
 ) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
-    step = {**_step(ds, _TRIM, how), "changed": ["next/truncated"] if "next/truncated" in ds.schema else []}
-    return _derive(ds, name, trimming.change(ds.store, ranges), step, force, cache_dir)
+    change = trimming.change(ds.store, ranges)
+    return _derive(ds, name, change, {**_step(ds, _TRIM, how), "changed": sorted(change.rows)}, force, cache_dir)
 
 
 def label(
@@ -88,14 +89,7 @@ def label(
     unknown = sorted(set(facts) - set(FACTS))
     if unknown:
         raise InvalidArgument(f"{unknown[0]} is no fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
-    m = ds.manifest
-    described: dict[str, Any] = {}
-    if "fps" in facts:
-        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
-    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
-    if texts:
-        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
-    change = Change(own=own, facts=described)
+    change = Change(own=own, facts=described_facts(ds.manifest, facts))
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
     how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
     step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
@@ -129,6 +123,62 @@ def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
             if number not in kept:
                 publishing.remove(versions.at(path, number))
     return path
+
+
+def again(
+    ds: _Dataset,
+    id: DatasetId,
+    version: int,
+    change: Change,
+    about: Mapping[str, Any],
+    *,
+    verify: Callable[[Path], None],
+    cache_dir: StrPath | None,
+) -> Path:
+    """Make a version that a lock file describes; what is in its place becomes an earlier version if it is one.
+
+    Parameters
+    ----------
+    ds : Dataset
+        What is changed.
+    about : mapping
+        Names of the ``columns`` and ``facts`` that the change sets, for the provenance.
+    verify : callable
+        Called with the result before it is published; it raises what is wrong with it.
+    """
+    _check_kind(ds)
+    place = Home(settings.read(cache_dir).home)
+    target = place.dataset(id)
+    with exclusive(place, id, shown(None)):
+        step = {**_step(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
+        built = _write(ds, place, id, version, change, step)
+        try:
+            verify(built)
+        except RldsError:
+            trees.discard(built)
+            raise
+        if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
+            versions.publish(built, target)
+        else:
+            publishing.publish(built, target)
+            versions.remove(target)
+    return target
+
+
+def facts_of(m: Manifest) -> dict[str, Any]:
+    """Return the facts of a dataset that a user may set."""
+    return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
+
+
+def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a manifest that say these facts; one that is None is taken away."""
+    described: dict[str, Any] = {}
+    if "fps" in facts:
+        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
+    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
+    if texts:
+        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
+    return described
 
 
 # -- values of columns
@@ -192,7 +242,9 @@ def _apply(
 ) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if name is not None:
-        return _derive(ds, name, change, step, force, cache_dir)
+        index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
+        of_source = {**change.columns, **trimming.whole(index).columns}
+        return _derive(ds, name, replace(change, columns=of_source), step, force, cache_dir)
     id = ids.parse(ds.id)
     if is_published(id, ds.manifest):
         raise InvalidArgument(
@@ -222,6 +274,8 @@ def _derive(
     ds: _Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
 ) -> Path:
     id = ids.parse(ds.id).with_variant(name)
+    if str(id) == ds.id:
+        raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")
     where = settings.read(cache_dir)
     place = Home(where.home)
     with exclusive(place, id, shown(None)):

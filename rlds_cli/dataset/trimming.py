@@ -106,11 +106,18 @@ def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairs if a < b]
 
 
+def whole(index: IntArray) -> Change:
+    """Return the change that selects whole episodes."""
+    return Change(index, {"source_episode": index, "source_step": np.zeros(len(index), np.int64)})
+
+
 def change(store: Store, ranges: Ranges) -> Change:
     """Return the change that makes episodes of ranges."""
     e, texts = store.episodes, views.read_table(store.path)
     of, length = ranges.number, ranges.stop - ranges.first
     at_start, at_end = ranges.first == 0, ranges.stop == e["length"][of]
+    if (at_start & at_end).all():
+        return whole(of)
     start = e["start"][of] + ranges.first
     cut = ~at_end
     observed = np.where(at_end, e["num_observed"][of] > e["length"][of], True)

@@ -6,7 +6,6 @@ others only if the user allows them.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlds_cli import ids
-from rlds_cli.downloads import names
 from rlds_cli.downloads.sources import network_schemes
 from rlds_cli.errors import RldsError
+from rlds_cli.maintenance import edits
+from rlds_cli.maintenance.lock_values import InvalidLock, Value
 from rlds_cli.registry import check
 from rlds_cli.remote import addresses
 
@@ -30,20 +30,15 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _UNITS = ("episode", "batch", "step", "window")
 _ARRAYS = ("numpy", "torch", "tensordict")
-_LONGEST_TEXT = 4096
-_DEEPEST = 32  # levels of lists and objects
-_LARGEST = 1 << 63  # an integer of 64 bits
+_MOST_VERSIONS = 1 << 53  # as in manifests
 _WIDEST = 1 << 20  # steps before and after, in a window
-_SHOWN = 60  # characters of a wrong value
-_PLAIN_NAME = re.compile(r"\w{1,60}", re.ASCII)  # a member that a place shows without quotes
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One dataset of a lock file."""
+    """One dataset of a lock file. With edits, ``files``, ``options``, ``made_by`` and ``address`` are of its base."""
 
     id: str
     fingerprint: str
@@ -53,12 +48,32 @@ class Locked:
     made_by: Sequence[Mapping[str, Any]] = ()
     reproducible: bool = True
     why: str = ""  # why it is not reproducible
-    version: int | None = None  # of a dataset that grows
+    edits: Mapping[str, Any] | None = None  # what changed the dataset that it was made of; see `maintenance.edits`
+    version: int | None = None  # of a dataset that grows, or has edits
     address: str | None = None  # where it was pushed to, or came from
 
+    @property
+    def grows(self) -> bool:
+        """Whether this is a version of a dataset that grows."""
+        return self.version is not None and self.edits is None
 
-class InvalidLock(ValueError):
-    """A value is not valid in a lock file; the message names its place."""
+    @property
+    def source(self) -> str | None:
+        """The other dataset of the lock that this one, or its base, is made of; None for one of an archive."""
+        if self.edits and self.edits["from"]:
+            return str(self.edits["from"])
+        return str(self.made_by[0]["from"]) if self.made_by else None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the edits made a later version of the dataset that the rest of the entry describes."""
+        return self.edits is not None and self.edits["from"] is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of a lock file; a reproducible dataset has no mark."""
+        unmarked = {"reproducible", "why"} if self.reproducible else set()
+        unmarked |= {name for name in ("edits", "version", "address") if getattr(self, name) is None}
+        return {name: getattr(self, name) for name in Locked.__slots__ if name not in unmarked}
 
 
 class LaterVersion(ValueError):
@@ -75,7 +90,7 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     LaterVersion
         The file has a later version.
     """
-    top = _Value(content, "")
+    top = Value(content, "")
     number = top.member("rlds_lock").integer()
     if number > VERSION:
         raise LaterVersion
@@ -93,110 +108,7 @@ def datasets(content: Any) -> tuple[Locked, ...]:
     return tuple(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value and its place, such as ``datasets[3].files[0].size``."""
-
-    value: Any
-    place: str
-
-    def wrong(self, wanted: str) -> InvalidLock:
-        kind = "an object" if isinstance(self.value, dict) else "a list" if isinstance(self.value, list) else None
-        text = kind or json.dumps(self.value)
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        return InvalidLock(f"{self.place or 'it'} is {shown}, not {wanted}")
-
-    def member(self, name: str) -> _Value:
-        here = self.mapping()
-        if name not in here:
-            raise InvalidLock(f'{self.place or "it"} has no "{name}"')
-        return self._below(name)
-
-    def optional(self, name: str) -> _Value | None:
-        """Return a member; None if it is missing or null."""
-        return self._below(name) if self.mapping().get(name) is not None else None
-
-    def _below(self, name: str) -> _Value:
-        key = name if _PLAIN_NAME.fullmatch(name) else f"[{json.dumps(name[:_SHOWN])}]"
-        dot = "." if self.place and not key.startswith("[") else ""
-        return _Value(self.value[name], f"{self.place}{dot}{key}")
-
-    def mapping(self) -> Mapping[str, Any]:
-        if not isinstance(self.value, dict):
-            raise self.wrong("an object")
-        return self.value
-
-    def members(self) -> list[tuple[str, _Value]]:
-        found = []
-        for name in self.mapping():
-            _Value(name, f"a name in {self.place}").text()
-            found.append((name, self._below(name)))
-        return found
-
-    def only(self, known: Sequence[str]) -> None:
-        unknown = next((name for name in self.mapping() if name not in known), None)
-        if unknown is not None:
-            raise InvalidLock(
-                f"{self.place or 'it'} has {json.dumps(unknown[:_SHOWN])}, which is not a member of lock files"
-            )
-
-    def items(self) -> list[_Value]:
-        if not isinstance(self.value, list):
-            raise self.wrong("a list")
-        return [_Value(v, f"{self.place}[{k}]") for k, v in enumerate(self.value)]
-
-    def text(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.wrong("a text")
-        if len(self.value) > _LONGEST_TEXT:
-            raise self.wrong(f"a text of at most {_LONGEST_TEXT:,} characters")
-        if not self.value.isprintable():
-            raise self.wrong("a text that can be printed")
-        return self.value
-
-    def matching(self, pattern: re.Pattern[str], wanted: str) -> str:
-        if not isinstance(self.value, str) or not pattern.fullmatch(self.value):
-            raise self.wrong(wanted)
-        return self.value
-
-    def one_of(self, known: Sequence[str]) -> str:
-        if self.value not in known:
-            raise self.wrong(f"one of {', '.join(known)}")
-        return str(self.value)
-
-    def integer(self, largest: int = _LARGEST) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or not 0 <= self.value < largest:
-            raise self.wrong("a whole number")
-        return self.value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong("true or false")
-        return self.value
-
-    def path(self) -> str:
-        """Return a relative path that stays below its directory."""
-        name = self.text()
-        try:
-            return names.safe(name)
-        except RldsError:
-            raise self.wrong("a relative path without `..`") from None
-
-    def check_size(self) -> None:
-        """Refuse values that are nested too deeply, and integers of more than 64 bits."""
-        waiting = [(self.value, 0)]
-        while waiting:
-            value, depth = waiting.pop()
-            if isinstance(value, dict | list):
-                if depth == _DEEPEST:
-                    raise InvalidLock(f"{self.place} is nested more than {_DEEPEST} levels deep")
-                inner = value.values() if isinstance(value, dict) else value
-                waiting += [(v, depth + 1) for v in inner if isinstance(v, dict | list | int)]
-            elif isinstance(value, int) and abs(value) >= _LARGEST:
-                raise InvalidLock(f"{self.place} holds an integer of {len(str(abs(value)))} digits, not of 64 bits")
-
-
-def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
+def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
     value.only(tuple(Locked.__slots__))
     id = _id(value.member("id"))
     for _, digest in value.member("fields").members():
@@ -208,29 +120,32 @@ def _dataset(value: _Value, before: Mapping[str, Locked]) -> Locked:
         _check_chain(steps, id, before)
     _check_options(value.member("options"), str(id.base))
     reproducible, why, version = (value.optional(name) for name in ("reproducible", "why", "version"))
-    address = value.optional("address")
+    address, edited = value.optional("address"), value.optional("edits")
+    if edited:
+        _check_edits(edited, value, id, before)
     return Locked(
         id=str(id),
-        fingerprint=value.member("fingerprint").matching(_FINGERPRINT, "a fingerprint, rlds1: and 64 digits"),
+        fingerprint=value.member("fingerprint").fingerprint(),
         fields=value.member("fields").value,
         files=_files(value.member("files")),
         options=value.member("options").value,
         made_by=tuple(step.value for step in steps),
         reproducible=reproducible is None or reproducible.flag(),
         why=why.text() if why else "",
+        edits=edited.mapping() if edited else None,
         version=version.integer() if version else None,
         address=_store_address(address) if address else None,
     )
 
 
-def _id(value: _Value) -> ids.DatasetId:
+def _id(value: Value) -> ids.DatasetId:
     try:
         return ids.parse(value.text())
     except RldsError:
         raise value.wrong("a dataset id") from None
 
 
-def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
+def _files(value: Value) -> tuple[Mapping[str, Any], ...]:
     found: dict[str, Mapping[str, Any]] = {}
     for file in value.items():
         file.only(("file", "size", "sha256", "url", "revision"))
@@ -248,7 +163,7 @@ def _files(value: _Value) -> tuple[Mapping[str, Any], ...]:
     return tuple(found.values())
 
 
-def _address(value: _Value) -> str:
+def _address(value: Value) -> str:
     """Return an address of the network or the package: other machines do not have a local file."""
     url = value.text()
     try:
@@ -258,7 +173,7 @@ def _address(value: _Value) -> str:
         raise value.wrong("an address") from None
     scheme = url.partition(":")[0]
     if scheme == "package":
-        _Value(url.removeprefix("package:"), value.place).path()
+        Value(url.removeprefix("package:"), value.place).path()
         return url
     remote = scheme in network_schemes() and url.startswith(f"{scheme}://") and bool(parts.netloc)
     if not remote or "@" in parts.netloc:
@@ -266,7 +181,7 @@ def _address(value: _Value) -> str:
     return url
 
 
-def _store_address(value: _Value) -> str:
+def _store_address(value: Value) -> str:
     """Return the address of a pushed dataset; one with credentials is refused, since `str` of it has none."""
     text = value.text()
     try:
@@ -277,7 +192,7 @@ def _store_address(value: _Value) -> str:
     raise value.wrong("the address of a pushed dataset")
 
 
-def _check_options(options: _Value, id: str) -> None:
+def _check_options(options: Value, id: str) -> None:
     """Check the options that `sync` uses: frames, skip_bad, portion and entry."""
     options.members()
     if entry := options.optional("entry"):
@@ -294,7 +209,7 @@ def _check_options(options: _Value, id: str) -> None:
         _check_portion(portion)
 
 
-def _check_entry(entry: _Value, id: str) -> None:
+def _check_entry(entry: Value, id: str) -> None:
     """Check the line of a registry that describes the dataset ``id``."""
     line = dict(entry.mapping())
     problem = next(chain(check.types(line), check.rules(line, None)), None)
@@ -312,7 +227,7 @@ def _check_entry(entry: _Value, id: str) -> None:
         file.member("path").path()
 
 
-def _check_portion(portion: _Value) -> None:
+def _check_portion(portion: Value) -> None:
     for name in ("include", "exclude"):
         patterns = portion.optional(name)
         for pattern in patterns.items() if patterns else ():
@@ -331,7 +246,7 @@ def _check_portion(portion: _Value) -> None:
         raise episodes.wrong("a range of episodes")
 
 
-def _check_step(step: _Value) -> None:
+def _check_step(step: Value) -> None:
     """Check the members of a step of `rlds preprocess` that `sync` uses."""
     for name in ("from", "reference"):
         if not step.member(name).text():
@@ -358,13 +273,32 @@ def _check_step(step: _Value) -> None:
         raise window.wrong("steps before and steps after")
 
 
-def _check_chain(steps: Sequence[_Value], id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+def _check_chain(steps: Sequence[Value], id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
     """Check that a dataset is made of an earlier one in the file, and is a variant of the same archive."""
-    source = steps[0].member("from")
+    _check_source(steps[0].member("from"), id, before)
+
+
+def _check_source(source: Value, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
     if source.value not in before:
         raise source.wrong("an earlier dataset of the lock file")
     if id.variant is None or ids.parse(source.value).base != id.base:
         raise source.wrong(f"a dataset that {id} can be made of")
+
+
+def _check_edits(edited: Value, dataset: Value, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+    """Check the edits of a dataset, and that they say of which dataset it was made."""
+    edits.check(edited)
+    if dataset.member("version").integer(_MOST_VERSIONS) == 0:
+        raise dataset.member("version").wrong("the number of a version")
+    if source := edited.optional("from"):
+        _check_source(source, id, before)
+        if edited.member("base").value != before[source.value].fingerprint:
+            raise edited.member("base").wrong(f"the fingerprint of {source.value}")
+        for name in ("made_by", "files"):
+            if dataset.member(name).items():
+                raise dataset.member(name).wrong(f"empty: the dataset is made of {source.value}")
+        if address := dataset.optional("address"):
+            raise address.wrong(f"missing: the dataset is made of {source.value}")
 
 
 # Functions need NumPy: they are imported only to make a dataset.

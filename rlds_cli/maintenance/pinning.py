@@ -7,8 +7,9 @@ A lock file is JSON::
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
         "options": {...},                                               options of the conversion
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
+        "edits": {...},                                                 of a selection, trim, label or drop: see `edits`
         "reproducible": false, "why": ...,                              if no other machine can make it again
-        "version": ..., "address": ...}]}                            of one that grows; of one at an address
+        "version": ..., "address": ...}]}                               if it grows or has edits; if it is at an address
 
 Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
 would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
@@ -20,33 +21,31 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.convert import merging
+from rlds_cli.dataset import editing
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
-from rlds_cli.growing.store import GrowingStore, is_growing, open_store
+from rlds_cli.growing.store import is_growing, open_store
 from rlds_cli.home import locate
-from rlds_cli.maintenance import lock_file
+from rlds_cli.maintenance import edits, lock_file
+from rlds_cli.maintenance.lock_entries import Entries, may_be_pulled, own_steps, versions_of
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry, File, facts
-from rlds_cli.remote import addresses, origins
+from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
-
-_SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,108 +74,17 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     RldsError
         No other machine can make one of them again; the message says why.
     """
-    found: dict[str, Locked] = {}
+    entries = Entries(cache_dir)
     for ref in locate.versions(refs, cache_dir=cache_dir):
-        _lock(Path(ref.place), found, cache_dir, ref)
-    lost = next((d for d in found.values() if not d.reproducible), None)
+        entries.add(ref)
+    locked = entries.datasets()
+    lost = next((d for d in locked if not d.reproducible), None)
     if lost is not None and not allow_unreproducible:
         raise RldsError(
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
             hint="--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
         )
-    return documents.dumps(
-        {"rlds_lock": lock_file.VERSION, "datasets": [_written(d) for d in found.values()]}, "the lock"
-    )
-
-
-def _lock(path: Path, found: dict[str, Locked], cache_dir: StrPath | None, ref: Ref) -> None:
-    store = open_store(path, ref)
-    m = store.manifest
-    if m.id in found:
-        return
-    address = _address(path, m, store.commit if isinstance(store, GrowingStore) else None)
-    if isinstance(store, GrowingStore):
-        why = "" if address else "it grows: its episodes were recorded or appended where it is"
-        held = store.commit.number
-        found[m.id] = Locked(m.id, store.fingerprint(), {}, (), {}, (), not why, why, held, address)
-        return
-    made_by = _own_steps(m)
-    if address is not None and (made_by or m.reader in (merging.READER, "create")):
-        found[m.id] = Locked(m.id, m.fingerprint, {f.name: f.digest for f in m.fields}, (), {}, address=address)
-        return
-    if made_by:
-        source, number = locate.locate(str(made_by[0]["from"]), cache_dir), made_by[0].get("version")
-        _lock(source, found, cache_dir, Ref(source, version=number))
-    digests = {f.name: f.digest for f in m.fields}
-    if m.reader == merging.READER:
-        why = "it was merged of other datasets, which rlds merge does again"
-        found[m.id] = Locked(m.id, m.fingerprint, digests, (), {}, reproducible=False, why=why)
-        return
-    files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
-    why = _unreproducible(m, made_by)
-    options = _options_for_others(m.options)
-    found[m.id] = Locked(m.id, m.fingerprint, digests, files, options, made_by, not why, why, None, address)
-
-
-def _address(path: Path, m: Manifest, commit: Commit | None) -> str | None:
-    """Return the address that a dataset is at with this content, if it may be fetched from there under its id."""
-    origin = origins.of_dataset(path, commit)
-    return origin.address if origin is not None and _may_be_pulled(m.id) else None
-
-
-def _may_be_pulled(id: str) -> bool:
-    """Return whether an address may say what a dataset is; of its own datasets, only the registry does."""
-    return ids.parse(id).variant is not None or registry.listed(id) is None
-
-
-def _written(d: Locked) -> dict[str, Any]:
-    """Return a dataset as JSON; reproducible ones have no mark."""
-    unmarked = {"reproducible", "why"} if d.reproducible else set()
-    unmarked |= {name for name in ("version", "address") if getattr(d, name) is None}
-    return {name: value for name, value in asdict(d).items() if name not in unmarked}
-
-
-def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file of an archive, without a local path: locks are shared."""
-    return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
-
-
-def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a conversion without addresses of this machine; without the line if it has no others."""
-    line = options.get("entry")
-    if not isinstance(line, Mapping):
-        return dict(options)
-    shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
-    files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
-    if not (all(shared.values()) and all(f["urls"] for f in files)):
-        return {k: v for k, v in options.items() if k != "entry"}
-    return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}
-
-
-def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]]) -> str:
-    """Say why no other machine can make a dataset again; empty if one can."""
-    from rlds_cli.preprocess import builtin
-
-    if not steps:
-        return "it was created from values in Python" if m.reader == "create" else ""
-    for step in steps:
-        reference = step["reference"]
-        named = ":" in reference or builtin.get(reference) is not None
-        if not named or step.get("held"):
-            return (
-                f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
-            )
-    if "of" in steps[0] and steps[0]["reference"].replace("-", "_") not in _SELECTING:
-        return f"it was made of a selection of the episodes of {steps[0]['from']}"
-    return ""
-
-
-def _own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps that made this dataset of another: one, or those of a pipeline."""
-    if not m.provenance:
-        return ()
-    pipeline = m.provenance[-1].get("pipeline")
-    return m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
+    return documents.dumps({"rlds_lock": lock_file.VERSION, "datasets": [d.to_json() for d in locked]}, "the lock")
 
 
 def read(file: StrPath) -> tuple[Locked, ...]:
@@ -224,8 +132,8 @@ def _hosts(datasets: Sequence[Locked], where: Settings) -> tuple[str, ...]:
     """Return hosts with their ports; not buckets and the hub, which are services that the user has set up."""
     found: dict[str, None] = {}
     for d in datasets:
-        found |= dict.fromkeys(_servers([d.address] if d.address and _may_be_pulled(d.id) else []))
-        if not d.made_by and d.reproducible:
+        found |= dict.fromkeys(_servers([d.address] if d.address and may_be_pulled(d.id) else []))
+        if d.source is None and d.reproducible:
             with suppress(RldsError):  # of a dataset that no registry describes, nor the lock, no file is fetched
                 entry = _entry(d)
                 urls = [str(f["url"]) for f in d.files if f.get("url") and _is_elsewhere(f, entry, where)]
@@ -281,9 +189,10 @@ def sync(
 ) -> tuple[Synced, ...]:
     """Obtain all datasets of a lock file, with equal fingerprints.
 
-    Missing datasets are downloaded from exactly the files in the lock, or made by the functions in it. Built-in
-    functions need no permission. A user function runs only if it is allowed, and if its source file and all files that
-    it imports have the content in the lock. The whole lock is checked before anything is done.
+    Missing datasets are downloaded from exactly the files in the lock, or made by the functions and edits in it.
+    Selections, trims, labels and drops are data there, and run nothing. Built-in functions need no permission. A user
+    function runs only if it is allowed, and if its source file and all files that it imports have the content in the
+    lock. The whole lock is checked before anything is done.
 
     Parameters
     ----------
@@ -312,7 +221,10 @@ def sync(
     missing = _missing(locked, cache_dir)
     _check_hosts(missing, allow_address, file, settings.read(cache_dir))
     with lock_file.granted(missing, allow_code, depends_on, file):
-        return tuple(_sync(d, jobs, force, cache_dir, shown(progress)) for d in locked)
+        done: dict[str, Synced] = {}
+        for d in locked:
+            done[d.id] = _sync(d, done, jobs, force, cache_dir, shown(progress))
+    return tuple(done.values())
 
 
 def _checked(file: StrPath) -> tuple[Locked, ...]:
@@ -328,7 +240,9 @@ def _check_registry(d: Locked, file: StrPath) -> None:
     base = str(ids.parse(d.id).base)
     if known is not None and known.id != base:
         raise RldsError(f"{file} names the dataset {base}, which the registry calls {known.id}.")
-    wrong = None if d.made_by else next(registry.contradictions(base, d.files), None)
+    if d.in_place and d.source is None and known is not None:
+        raise RldsError(f"{file} changes {d.id} in its place, which is a dataset of the registry. Nothing was done.")
+    wrong = None if d.source else next(registry.contradictions(base, d.files), None)
     if wrong is not None:
         raise WrongHash(
             f"{file} does not match {base} in the registry: {wrong}. Nothing was done.",
@@ -337,17 +251,31 @@ def _check_registry(d: Locked, file: StrPath) -> None:
 
 
 def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
-    return tuple(d for d in locked if _here(d, cache_dir) is None)
+    return tuple(
+        d for d in locked if _here(d, cache_dir) is None and (not d.in_place or _here(_unedited(d), cache_dir) is None)
+    )
+
+
+def _unedited(d: Locked) -> Locked:
+    """Return the version before the edits of a dataset that was changed in its place."""
+    assert d.edits is not None
+    return replace(d, fingerprint=d.edits["base"], fields={}, edits=None, version=None)
 
 
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
-    """Return the directory of the dataset if it is here with the content of the lock."""
+    """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if path is None or is_growing(path) != (d.version is not None):
+    if path is None or is_growing(path) != d.grows:
         return None
-    if d.version is not None:
+    if d.version is not None and d.grows:
         return path if _fingerprint_at(path, d.version) == d.fingerprint else None
-    return path if manifest.read(path).fingerprint == d.fingerprint else None
+    return next((p for p in versions_of(path) if _is_content(manifest.read(p), d)), None)
+
+
+def _is_content(m: Manifest, d: Locked) -> bool:
+    """Return whether a dataset has the content of the lock, and the facts that were set."""
+    facts = d.edits["facts"] if d.edits else {}
+    return m.fingerprint == d.fingerprint and all(editing.facts_of(m)[name] == v for name, v in facts.items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:
@@ -358,15 +286,21 @@ def _fingerprint_at(path: Path, version: int) -> str | None:
         return None
 
 
-def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Synced:
+def _sync(
+    d: Locked, done: Mapping[str, Synced], jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress
+) -> Synced:
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if d.version is not None and other is not None and d.address is None:
+    if d.grows and other is not None and d.address is None:
         raise _other_version(d, other)
-    if d.version is None and other is not None and not force:
+    if not d.grows and other is not None and not force and not _precedes(other, d):
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
-    if d.address is not None and _may_be_pulled(d.id):
+    if d.edits is not None:
+        source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
+        path = _edited(d, d.edits, source.path, cache_dir)
+        return Synced(d.id, d.fingerprint, "made", path)
+    if d.address is not None and may_be_pulled(d.id):
         try:
             path = _pulled(d, d.address, force, cache_dir, tell)
             return Synced(d.id, d.fingerprint, "downloaded", path)
@@ -379,11 +313,25 @@ def _sync(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
             f"{d.id} is not here, and the lock says that it cannot be made again: {d.why}.",
             hint="copy its directory from where the lock was written: rlds path " + d.id,
         )
-    make = _made if d.made_by else _downloaded
-    path = make(d, jobs, force, cache_dir, tell)
+    if d.source:
+        path = _made(d, done[d.source].path, jobs, force, cache_dir, tell)
+    else:
+        path = _downloaded(d, jobs, force, cache_dir, tell)
     if manifest.read(path).fingerprint != d.fingerprint:
         raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
+
+
+def _precedes(path: Path, d: Locked) -> bool:
+    """Return whether the dataset in ``path`` is the one that the edits of the lock make a later version of."""
+    if not d.in_place or is_growing(path):
+        return False
+    m = manifest.read(path)
+    return m.version < (d.version or 0) and _is_content(m, _unedited(d))
+
+
+def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:
+    return edits.make(d.id, d.version or 1, change, source, verify=lambda made: _check(d, made), cache_dir=cache_dir)
 
 
 def _other_version(d: Locked, path: Path) -> WrongFingerprint:
@@ -462,7 +410,9 @@ def _check(d: Locked, made: Path) -> None:
     if manifest.read(made).fingerprint != d.fingerprint:
         as_is = "makes the current one"
         how = (
-            f"Its functions give another result here: rlds preprocess {as_is}"
+            f"The lock does not fit {d.id}"
+            if d.edits
+            else f"Its functions give another result here: rlds preprocess {as_is}"
             if d.made_by
             else f"rlds download {d.id} {as_is}"
         )
@@ -492,7 +442,7 @@ def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
     return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
 
 
-def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.preprocess import running
 
     steps = d.made_by
@@ -501,7 +451,7 @@ def _made(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Pr
     spans = [s["window"] for s in steps if s.get("window")]
     ds = running.run_checked(
         lambda made: _check(d, made.path),
-        str(steps[0]["from"]),
+        source,
         found if len(found) > 1 else found[0],
         ids.parse(d.id).variant,
         unit=_of_steps(steps, "unit"),
@@ -553,10 +503,10 @@ def _differences(d: Locked, store: Store) -> Iterator[str]:
                 yield f"{name} is not of its archive"
             elif wanted and now[name] != wanted:
                 yield f"{name} of its archive has sha256 {now[name]}, not {wanted}"
-    for step, was in zip(_own_steps(store.manifest), d.made_by, strict=False):
+    for step, was in zip(own_steps(store.manifest), d.made_by, strict=False):
         if step.get("code") != was.get("code"):
             yield f"{was.get('reference')} has another source"
-    fields = {f.name: f.digest for f in store.manifest.fields}
+    fields = {f.name: f.digest for f in store.manifest.fields if d.fields}
     for what, names in (
         ("without", d.fields.keys() - fields.keys()),
         ("with also", fields.keys() - d.fields.keys()),

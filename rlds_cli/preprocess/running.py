@@ -134,7 +134,7 @@ def run(
 
 def run_checked(
     check: Callable[[Dataset], None],
-    source: str,
+    source: str | os.PathLike[str],
     fn: Any,
     name: str | None,
     *,

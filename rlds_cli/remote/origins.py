@@ -74,11 +74,21 @@ def of_dataset(path: Path, commit: Commit | None = None) -> Origin | None:
     commit : Commit, optional
         Of a growing dataset: the one that it must be about; by default the newest.
     """
+    found = _recorded(path)
+    return found if found is not None and _is_about(found, path, commit) else None
+
+
+def of_content(path: Path, fingerprint: str) -> Origin | None:
+    """Return the record of the dataset in a directory of a home, if it is about this content: that of any version."""
+    found = _recorded(path)
+    return found if found is not None and found.fingerprint == fingerprint else None
+
+
+def _recorded(path: Path) -> Origin | None:
     try:
-        found = of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
+        return of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
     except (InvalidId, IndexError):
         return None
-    return found if found is not None and _is_about(found, path, commit) else None
 
 
 def _is_about(origin: Origin, path: Path, commit: Commit | None = None) -> bool:

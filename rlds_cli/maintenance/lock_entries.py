@@ -1,0 +1,197 @@
+"""Entries of a lock file, for datasets that are on this disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlds_cli import ids, registry
+from rlds_cli.convert import merging
+from rlds_cli.dataset import editing
+from rlds_cli.downloads.sources import local_path
+from rlds_cli.errors import DatasetNotFound, RldsError
+from rlds_cli.growing.store import GrowingStore, is_growing, open_store
+from rlds_cli.home import locate
+from rlds_cli.maintenance import edits
+from rlds_cli.maintenance.lock_file import Locked
+from rlds_cli.refs import Ref
+from rlds_cli.remote import origins
+from rlds_cli.remote.origins import Origin
+from rlds_cli.settings import StrPath
+from rlds_cli.store import manifest, versions
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+
+_SELECTING = ("select_episodes", "top_episodes")  # their selection is reproducible
+
+
+class Entries:
+    """The datasets of a lock file, each after those that it was made of, and with one version."""
+
+    def __init__(self, cache_dir: StrPath | None) -> None:
+        self._cache_dir = cache_dir
+        self._found: dict[str, tuple[int, Locked]] = {}  # number of the version, and the entry, by id
+
+    def datasets(self) -> list[Locked]:
+        """Return the entries."""
+        return [d for _, d in self._found.values()]
+
+    def add(self, ref: Ref, within: tuple[str, ...] = ()) -> Store:
+        """Add a version of a dataset, and what it was made of.
+
+        Parameters
+        ----------
+        ref : Ref
+            With the directory of the dataset as its place.
+        within : tuple of str
+            Ids of the datasets that were made of it, the nearest last.
+
+        Raises
+        ------
+        RldsError
+            The lock would hold two versions of a dataset.
+        DatasetNotFound
+            What it was made of is not here.
+        """
+        path = Path(ref.place)
+        store = open_store(path, ref)
+        m = store.manifest
+        number = store.commit.number if isinstance(store, GrowingStore) else m.version
+        if m.id in within:
+            raise RldsError(f"{m.id} was replaced by a dataset that was made of it. Nothing was locked.")
+        if m.id not in self._found:
+            self._found[m.id] = number, self._entry(path, store, (*within, m.id))
+        if self._found[m.id][0] != number:
+            why = f"{within[-1]} was made of v{number}" if within else f"v{number} was named"
+            raise RldsError(
+                f"A lock file has one version of {m.id}. It would need two: v{self._found[m.id][0]}, and {why}.",
+                hint="a lock file for each",
+            )
+        return store
+
+    def _entry(self, path: Path, store: Store, within: tuple[str, ...]) -> Locked:
+        m, fingerprint = store.manifest, store.fingerprint()
+        if isinstance(store, GrowingStore):
+            address = _address(m.id, origins.of_dataset(path, store.commit))
+            why = "" if address else "it grows: its episodes were recorded or appended where it is"
+            return Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number, address)
+        entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
+        edited, made_by = edits.steps_of(m), own_steps(m)
+        in_place = bool(edited) and edited[0]["from"] == m.id
+        address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
+        if edited and not (address and in_place) and (result := _address(m.id, origins.of_content(path, fingerprint))):
+            return replace(entry, address=result)
+        if edited:
+            source = None if in_place else self._add_source(edited[0], within)
+            entry = replace(entry, edits=edits.described(store, edited, source), version=m.version)
+        if edited and not in_place:
+            return entry
+        if address is not None and (made_by or m.reader in (merging.READER, "create")):
+            return replace(entry, address=address)
+        whole = not made_by or self._add_source_of_function(made_by[0], within)
+        why = _unreproducible(m, made_by, whole)
+        entry = replace(entry, reproducible=not why, why=why, made_by=made_by)
+        if m.reader == merging.READER:
+            return entry
+        files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
+        return replace(entry, files=files, options=_options_for_others(m.options), address=address)
+
+    def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
+        """Add the version that a step changed."""
+        path = locate.locate(str(step["from"]), self._cache_dir)
+        number = _version_made_of(path, step)
+        if number is None:
+            raise DatasetNotFound(
+                f"{within[-1]} was made of {step['from']} with the fingerprint {step['source']}, "
+                "which is that of no version here.",
+                hint=f"make {within[-1]} again",
+            )
+        return self.add(Ref(path, version=number), within)
+
+    def _add_source_of_function(self, step: Mapping[str, Any], within: tuple[str, ...]) -> bool:
+        """Add the version that a function read, or the newest; return whether it read all episodes of that version."""
+        path = locate.locate(str(step["from"]), self._cache_dir)
+        number = _version_made_of(path, step)
+        self.add(Ref(path, version=number), within)
+        return number is not None and "of" not in step
+
+
+def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
+    """Return the number of the version of the dataset in ``path`` that a step was made of; None for none."""
+    number, wanted = step.get("version"), step.get("of", step["source"])
+    if is_growing(path):
+        return number if open_store(path, Ref(path, version=number), check=False).fingerprint() == wanted else None
+    there = [m.version for m in map(manifest.read, versions_of(path)) if m.fingerprint == wanted]
+    return number if number in there else next(iter(there), None)
+
+
+def versions_of(path: Path) -> list[Path]:
+    """Return the directories of all versions of a dataset that are here, the newest first."""
+    return [path, *(versions.at(path, n) for n in reversed(versions.earlier(path)))]
+
+
+def _address(id: str, origin: Origin | None) -> str | None:
+    """Return the address of an origin, if a dataset may be fetched from there under its id."""
+    return origin.address if origin is not None and may_be_pulled(id) else None
+
+
+def may_be_pulled(id: str) -> bool:
+    """Return whether an address may say what a dataset is; of its own datasets, only the registry does."""
+    return ids.parse(id).variant is not None or registry.listed(id) is None
+
+
+def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file of an archive, without a local path: locks are shared."""
+    return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
+
+
+def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a conversion without addresses of this machine; without the line if it has no others."""
+    line = options.get("entry")
+    if not isinstance(line, Mapping):
+        return dict(options)
+    shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
+    files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
+    if not (all(shared.values()) and all(f["urls"] for f in files)):
+        return {k: v for k, v in options.items() if k != "entry"}
+    return {**options, "entry": {**line, **shared, **({"files": files} if files else {})}}
+
+
+def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool) -> str:
+    """Say why no other machine can make a dataset again; empty if one can. ``whole``: of all episodes of its source."""
+    from rlds_cli.preprocess import builtin
+
+    if m.reader == merging.READER:
+        return "it was merged of other datasets, which rlds merge does again"
+    if not steps and (before := _unedited_steps(m)):
+        return f"it is a copy of {before[-1]['id']}, which was made by {before[-1]['reference']}"
+    if not steps:
+        return "it was created from values in Python" if m.reader == "create" else ""
+    for step in steps:
+        reference = step["reference"]
+        named = ":" in reference or builtin.get(reference) is not None
+        if not named or step.get("held"):
+            return (
+                f"its function {reference} is in no module (a lambda, defined in a notebook, or with bound arguments)"
+            )
+    if not whole and steps[0]["reference"].replace("-", "_") not in _SELECTING:
+        return (
+            f"it was made of a selection of the episodes of {steps[0]['from']}, or of other content of it "
+            "(ds.select(...).save(NAME) gives a selection a name)"
+        )
+    return ""
+
+
+def own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
+    """Return the steps of preprocess that made the first version of this dataset: one, or those of a pipeline."""
+    steps = _unedited_steps(m)
+    if not steps or steps[-1]["unit"] == editing.UNIT:
+        return ()
+    pipeline = steps[-1].get("pipeline")
+    return steps[-(len(pipeline["functions"]) if pipeline else 1) :]
+
+
+def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
+    return m.provenance[: len(m.provenance) - len(edits.steps_of(m))]
