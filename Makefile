@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 KERNEL := rlds_cli/loader/_kernel.so
 READY  := $(VENV)/.ready $(KERNEL)
 
-.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-remote test-export learn soak fuzz attack screenshots clean
+.PHONY: help demo test test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-preprocess bench-grow bench-share bench-versions bench-remote test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from archive to training, without a network"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-convert   readers of archives: rates against peers, memory"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make bench-grow  figures of datasets that grow"
+	@echo "make bench-versions  time and bytes of selections, trims and labels"
 	@echo "make bench-share  figures of export and push, beside copies and other uploads"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
@@ -98,6 +99,9 @@ bench-grow: $(READY) .bench-data/peers/.ready
 bench-share: $(READY) .bench-data/peers/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/sharing.py
+
+bench-versions: $(READY)
+	$(BIN)/python benchmarks/versions.py
 
 bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py

@@ -107,12 +107,12 @@ def test_large_rows_have_digests_of_their_own() -> None:
 
 def test_several_writers_give_the_order_of_commits() -> None:
     episodes = some(6)
-    with rlds_cli.writer("local/run", fields=FIELDS, shared=True, durable=False) as a:
-        with rlds_cli.writer("local/run", fields=FIELDS, shared=True, durable=False) as b:
-            for k in (0, 1, 2):
-                for w, e in ((a, episodes[2 * k]), (b, episodes[2 * k + 1])):
-                    w.add_episodes([e.item()])
-                    w.commit()
+    how: dict[str, Any] = {"fields": FIELDS, "shared": True, "durable": False}
+    with rlds_cli.writer("local/run", **how) as a, rlds_cli.writer("local/run", **how) as b:
+        for k in (0, 1, 2):
+            for w, e in ((a, episodes[2 * k]), (b, episodes[2 * k + 1])):
+                w.add_episodes([e.item()])
+                w.commit()
     assert rlds_cli.open_dataset("local/run").fingerprint == slow_fingerprint(episodes)
 
 

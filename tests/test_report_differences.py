@@ -47,7 +47,7 @@ def test_one_changed_value() -> None:
     d = compare(a, create("local/b", other))
     assert not d.same and set(changed(d)) == {"action"}
     f = changed(d)["action"]
-    assert (f.change, f.blocks, f.differing, f.first_row) == ("content", 1, 1, 0)
+    assert (f.change, f.differing, f.first) == ("content", 1, 2)
     assert f.digest_a != f.digest_b and f.drift is not None
     values = np.concatenate([e["action"] for e in walks()])
     assert f.drift.element == "[0]"
@@ -65,7 +65,7 @@ def test_the_greatest_difference_of_a_field() -> None:
     found = changed(compare(a, create("local/b", other)))
     d = found["action"].deviation
     assert d is not None and d.greatest == pytest.approx(2)
-    assert (d.at, d.beyond, d.values) == (Place(3, 6), 2, 2 * a.num_rows)
+    assert (d.at, d.beyond, d.values) == (Place(3, 6), 2, 2 * (7 + 8))  # of the two episodes
     d = found["next/reward"].deviation
     assert d is not None and (d.greatest, d.at, d.beyond) == (np.inf, Place(4, 0), 1)
 
@@ -105,13 +105,14 @@ def test_other_types_of_equal_numbers() -> None:
     assert not compare(a, b).close and compare(a, b, atol=1e-9).close
 
 
-def test_which_block_of_rows_differs() -> None:
-    n = 150_000
-    o = np.zeros((n + 1, 1), np.float32)
-    a = create("local/a", [{"observation": o, "action": np.zeros((n, 1))}])
-    o[140_000] = 1
-    f = changed(compare(a, create("local/b", [{"observation": o, "action": np.zeros((n, 1))}])))["observation"]
-    assert (f.blocks, f.differing, f.first_row) == (3, 1, 131_072)
+def test_which_episodes_differ() -> None:
+    o = np.zeros((5, 31, 1), np.float32)
+    a = create("local/a", [{"observation": rows, "action": np.zeros((30, 1))} for rows in o])
+    o[1, 7] = o[4, 30] = 1
+    f = changed(compare(a, create("local/b", [{"observation": x, "action": np.zeros((30, 1))} for x in o])))[
+        "observation"
+    ]
+    assert (f.differing, f.first) == (2, 1)
     assert f.drift is not None and f.drift.shift == np.inf  # it did not move at all before
 
 
@@ -137,7 +138,7 @@ def test_episodes_that_come_and_go() -> None:
     assert (e.num_removed, e.num_added, e.reordered) == (3, 2, True)
     steps = next(c for c in d.counts if c.name == "steps")
     assert (steps.a, steps.b) == (sum(range(4, 10)), 11 + 4 + 9 + 7 + 7)
-    assert d.fields[0].blocks is None  # rows are not as many
+    assert d.fields[0].differing is None  # episodes are not as many
 
 
 def keep_long(batch: Any) -> Any:
@@ -183,7 +184,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     other[0]["action"][1, 0] += 1e-4
     create("local/c", other)
     assert rlds("local/a", "local/c") == 1
-    assert "by at most 0.0001 at episode 0 step 1, 1 of 90 values" in capsys.readouterr().out
+    assert "by at most 0.0001 at episode 0 step 1, 1 of 10 values" in capsys.readouterr().out
     assert rlds("local/a", "local/c", "--tolerance", "1e-3") == 0
     assert "equal within the tolerance: rtol 0.001, atol 0.001" in capsys.readouterr().out
     assert rlds("local/a", "local/none") == 2

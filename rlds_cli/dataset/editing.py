@@ -146,11 +146,11 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     known = name in ds.store.own_columns
     all_values: list[Scalar] = ds.store.own_column(name).scalars() if known else [None] * count
     one = values is None or isinstance(values, bool | int | float | str | np.generic)
-    given = [values] * len(index) if one else list(values)
+    given = [values] * len(index) if one else values.tolist() if isinstance(values, np.ndarray) else list(values)
     if len(given) != len(index):
         raise InvalidArgument(f"{name}: {len(given):,} values for {len(index):,} episodes of {ds.id}.")
-    for k, value in zip(index.tolist(), given, strict=True):
-        all_values[k] = episode_table.scalar(value, name, ds.id)
+    for k, value in zip(index.tolist(), episode_table.scalars(given, name, ds.id), strict=True):
+        all_values[k] = value
     if all(v is None for v in all_values):
         return None
     return episode_table.typed(all_values, name)

@@ -126,7 +126,7 @@ def pull(
     """
     with open_objects(address, where, policy=policy) as objects:
         there = read_there(objects, Stats())
-        if expect is not None and there.fingerprint != expect:
+        if expect is not None and there.fingerprint and there.fingerprint != expect:
             raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
         id = _id(there, as_, address)
         place = Home(where.home)
@@ -135,6 +135,7 @@ def pull(
         with exclusive(place, id, progress):
             here = home.find(id, where)
             if here is not None and _has(here, there) and not force:
+                _check_wanted(address, fingerprint_of(here), expect)
                 origins.record(place, id, _origin(address, there, here))
                 return here
             if here is not None:
@@ -142,7 +143,7 @@ def pull(
             target = place.dataset(id)
             with disk_errors(target), _not_written(here):
                 if isinstance(there, Plain):
-                    _copy(objects, there, id, place, progress)
+                    _copy(objects, there, id, place, expect, progress)
                 elif blocks:
                     _complete(objects, there, id, place, progress)
                 else:
@@ -164,7 +165,7 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
 
 def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
     version_id = None if index.version is None else commits.last(here).version_id
-    return Origin(str(address), index.fingerprint, index.version, version_id, pulled=True)
+    return Origin(str(address), index.fingerprint or fingerprint_of(here), index.version, version_id, pulled=True)
 
 
 def _has(here: Path, index: Index | Plain) -> bool:
@@ -174,9 +175,20 @@ def _has(here: Path, index: Index | Plain) -> bool:
             return False
         if index.version is not None and commits.last(here).number != index.version:
             return False
+        if index.version is not None and isinstance(index, Plain):
+            return commits.last(here).packed() == index.log[-commits.BYTES :]
         return fingerprint_of(here) == index.fingerprint
     except DamagedDataset:
         return False
+
+
+def _check_wanted(address: Address, found: str, expect: str | None) -> None:
+    """Raise WrongFingerprint if a fingerprint is not the one that the address pins, or that is expected."""
+    if not address.matches(found) or found != (expect or found):
+        raise WrongFingerprint(
+            f"{address} has {found}; {expect or address.pin} was asked for. Nothing was written.",
+            hint="a plain copy of a growing dataset has one version, the newest" if address.pin else None,
+        )
 
 
 def _check_replaceable(
@@ -251,20 +263,27 @@ def _complete(objects: Objects, index: Index, id: DatasetId, place: Home, tell: 
     completing.forget(root)  # later, by rlds gc, if a process reads it
 
 
-def _copy(objects: Objects, there: Plain, id: DatasetId, place: Home, tell: Progress) -> None:
+def _copy(objects: Objects, there: Plain, id: DatasetId, place: Home, expect: str | None, tell: Progress) -> None:
     """Fetch the files of a plain copy, and publish them."""
     work = safe_files.work_directory(place.partial(id, "copy"), place.root)
     plain.fetch(objects, there, work, str(id), tell)
-    _publish(objects, there, there.document, work, id, place, tell)
+    _publish(objects, there, there.document, work, id, place, tell, expect)
 
 
 def _publish(
-    objects: Objects, index: Index | Plain, head: bytes, work: Path, id: DatasetId, place: Home, tell: Progress
+    objects: Objects,
+    index: Index | Plain,
+    head: bytes,
+    work: Path,
+    id: DatasetId,
+    place: Home,
+    tell: Progress,
+    expect: str | None = None,
 ) -> None:
     """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
     dataset, growing = work / "dataset", index.version is not None
     _identify(dataset, head, id, growing=growing)
-    _check(dataset, index, objects, tell)
+    _check(dataset, index, objects, expect, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
     publishing.publish(dataset, place.dataset(id), growing=growing)
     trees.discard(work)
@@ -283,13 +302,15 @@ def _identify(dataset: Path, head: bytes, id: DatasetId, *, growing: bool) -> No
         sealing.write_manifest(dataset, replace(m, id=str(id)))
 
 
-def _check(dataset: Path, index: Index | Plain, objects: Objects, tell: Progress) -> None:
+def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | None, tell: Progress) -> None:
     """Verify everything that arrived.
 
     Raises
     ------
     DamagedDataset
         It does not agree with itself, or its content does not have the fingerprint of the index.
+    WrongFingerprint
+        It is a growing dataset without an index, whose fingerprint was not known before, and not what was asked for.
     """
     if is_growing(dataset) != (index.version is not None):
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
@@ -300,7 +321,9 @@ def _check(dataset: Path, index: Index | Plain, objects: Objects, tell: Progress
         raise DamagedDataset(
             f"{objects.address}: {problem}. It was not published; files that are right are kept.", hint=plain.HINT
         )
-    if problem is None and report.fingerprint != index.fingerprint:
+    if problem is None and not index.fingerprint:
+        _check_wanted(objects.address, str(report.fingerprint), expect)
+    elif problem is None and report.fingerprint != index.fingerprint:
         problem = f"its content has the fingerprint {report.fingerprint}, not {index.fingerprint}"
     if problem is not None:
         raise DamagedDataset(

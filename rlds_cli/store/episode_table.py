@@ -267,6 +267,13 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
     )
 
 
+def scalars(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
+    """Convert values to Python scalars; see `scalar`."""
+    if {type(v) for v in values} <= {bool, int, float, str, type(None)}:
+        return list(values)
+    return [scalar(v, name, where) for v in values]
+
+
 def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
     """Return the type of a column of type ``known`` once it holds ``value`` too: ``bool``, ``int``, ``float``, ``str``.
 
@@ -287,6 +294,9 @@ def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
 
 def _kind(values: Sequence[Scalar], name: str) -> str:
     """Return the type that holds all values; ``float`` without any."""
+    kinds = {type(v) for v in values} - {type(None)}
+    if len(kinds) == 1:
+        return kinds.pop().__name__
     found: str | None = None
     for k, value in enumerate(values):
         if value is not None:
