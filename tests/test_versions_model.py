@@ -261,7 +261,7 @@ def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[E
 
 def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
     """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
-    every = os.environ.get("RLDS_KILLS_EVERY", "250")
+    every = os.environ.get("RLDS_KILLS_EVERY", "500")
     run = subprocess.run(
         [sys.executable, ROOT / "tests" / "versions_kills.py", every],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
