@@ -366,14 +366,15 @@ def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_pat
 
 
 def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
-    rlds_cli.importing.import_archive(files / "a.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
+    write(files / "small.hdf5", [2, 1], 40)
+    rlds_cli.importing.import_archive(files / "small.hdf5", "local/small", store="zarr", cache_dir=tmp_path)
     want = rlds_cli.merge([*members, "local/small"], "local/all", cache_dir=tmp_path)
-    assert firsts(want) == A + B + A
+    assert firsts(want) == [*A, *B, [40, 41], [42]]
     monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows
     monkeypatch.setattr(merging, "_PART_ROWS", 5)
     ds = rlds_cli.merge([*members, "local/small"], "local/pieces", cache_dir=tmp_path)
     assert ds.fingerprint == want.fingerprint
-    assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 3, 25]
+    assert ds.episodes["total_reward"].tolist() == [3, 25, 406, 209, 651, 81, 42]
 
 
 def test_encoded_frames_and_videos_are_merged_as_they_are(tmp_path):

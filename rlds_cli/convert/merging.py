@@ -30,14 +30,13 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.manifest import Stats
 from rlds_cli.store.publishing import Shared
 from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, IntArray, Part
 from rlds_cli.text import plural
 
 COLUMN = "dataset"  # the episode column that says where an episode came from
 READER = "merge"  # in the manifest
-_SELECTING = ("select_episodes", "top_episodes")  # functions that copy episodes as they are
 _REPLACE = "--force (force=True)"  # of a hint
 _PART_ROWS = 1 << 20
 _CHUNK_BYTES = 16 << 20
@@ -131,8 +130,8 @@ def merge(
     Raises
     ------
     InvalidArgument
-        Episodes would be repeated: a dataset is named twice, under another id, with a selection of itself, with what
-        ``select_episodes`` made of it, or with a merge that contains it.
+        Episodes would be repeated: members have some with the same id, such as a dataset and another version, a
+        selection, a copy or a merge of it.
     InvalidEpisode
         Fields or episode columns do not agree; the message lists the differences.
     NameTaken
@@ -348,7 +347,7 @@ class _Merge:
 
 
 def _check_repeats(a: Dataset, b: Dataset) -> None:
-    """Refuse two members of which the manifests and episode tables say that they have episodes in common."""
+    """Refuse two members that have episodes in common."""
     count = _in_common(a, b)
     if count:
         which = f"{b.id} is named twice" if a.id == b.id else f"{a.id} and {b.id} have episodes in common"
@@ -359,32 +358,12 @@ def _check_repeats(a: Dataset, b: Dataset) -> None:
 
 
 def _in_common(a: Dataset, b: Dataset) -> int:
-    """Count the episodes that two datasets share, as far as that is known without reading rows."""
-    (key, mine), (other, theirs) = _numbered(a), _numbered(b)
-    if key == other:
-        return len(np.intersect1d(mine, theirs))
-    for whole, part in ((a, b), (b, a)):
-        if whole.fingerprint in _selected_from(part.manifest):
-            return part.num_episodes
-        merged = {m["fingerprint"] for m in part.manifest.options.get("merged", ())}
-        if not part.is_selection and whole.fingerprint in merged:
-            return whole.num_episodes
-    return 0
-
-
-def _numbered(ds: Dataset) -> tuple[str, IntArray]:
-    """Return a key of a content, and the numbers of the dataset's episodes in it."""
-    if isinstance(ds.store, GrowingStore):  # versions have episodes in common
-        g = ds.store.commit
-        return f"{ds.path.resolve()} {g.moved}", g.first_episode + ds.episodes.index
-    return ds.manifest.fingerprint, ds.episodes.index
-
-
-def _selected_from(m: Manifest) -> set[str]:
-    """Return the fingerprints of the selection that a dataset is a copy of, and of the whole; empty if it is not."""
-    step = m.provenance[-1] if m.provenance else {}
-    names = ("source", "of") if step.get("function") in _SELECTING else ()
-    return {str(step[name]) for name in names if name in step}
+    """Count the episodes that two datasets share, by their ids."""
+    first, second = (ds.episodes["id"].view("<u8") for ds in (a, b))
+    near = np.isin(first[:, 0], second[:, 0])
+    if not near.any():
+        return 0
+    return len({row.tobytes() for row in first[near]} & {row.tobytes() for row in second})
 
 
 def _common(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
