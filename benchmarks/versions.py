@@ -45,7 +45,7 @@ def cameras(home: Path, count: int) -> None:
 
     ds = rlds_cli.create("local/cameras", filmed(count))
     whole = used(home)
-    print(f"cameras: {count:,} episodes, {ds.num_steps:,} steps, {whole / 2**20:,.0f} MiB")  # noqa: T201
+    print(f"cameras: {count:,} episodes, {ds.num_steps:,} steps, {whole / 2**20:,.0f} MiB")
     keep = np.flatnonzero(np.random.default_rng(1).random(count) < 0.95)
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
     starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
@@ -63,11 +63,15 @@ def table(home: Path, count: int) -> None:
     def short() -> Iterator[dict[str, Any]]:
         flags = {"terminated": np.array([False, True]), "reward": np.ones(2, np.float32)}
         for e in range(count):
-            yield {"observation": {n: v[e % 4096] for n, v in values.items()}, "action": np.zeros((2, 1), np.float32), "next": flags}
+            yield {
+                "observation": {n: v[e % 4096] for n, v in values.items()},
+                "action": np.zeros((2, 1), np.float32),
+                "next": flags,
+            }
 
     ds = rlds_cli.create("local/short", short())
     whole = used(home)
-    print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")  # noqa: T201
+    print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
     some = ds.select(episodes=np.flatnonzero(rng.random(count) < 0.95))
     seconds("fingerprint of 95 %", lambda: some.store.fingerprint(some.episodes.index))
     quality = rng.integers(0, 5, count).tolist()
@@ -112,7 +116,7 @@ def measure(what: str, home: Path, whole: int, call: Callable[[], object]) -> No
         call()
         times.append(time.perf_counter() - start)
     grown = (used(home) - before) // (RUNS if "label" in what else 1)  # a label leaves the earlier versions
-    print(f"  {what:32} {statistics.median(times):8.2f} s  {grown:>12,} bytes  {100 * grown / whole:6.2f} %")  # noqa: T201
+    print(f"  {what:32} {statistics.median(times):8.2f} s  {grown:>12,} bytes  {100 * grown / whole:6.2f} %")
 
 
 def seconds(what: str, call: Callable[[], object]) -> None:
@@ -122,7 +126,7 @@ def seconds(what: str, call: Callable[[], object]) -> None:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    print(f"  {what:32} {statistics.median(times):8.2f} s")  # noqa: T201
+    print(f"  {what:32} {statistics.median(times):8.2f} s")
 
 
 if __name__ == "__main__":
