@@ -23,10 +23,11 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import versions
 
 ROOT = Path(__file__).parents[1]
-SEEDS = int(os.environ.get("RLDS_HISTORIES", "6"))
+SEEDS = int(os.environ.get("RLDS_HISTORIES", "4"))
 STEPS = 10
 LABELS: dict[str, tuple[Any, ...]] = {
     "quality": ("good", "bad", "", None),
@@ -146,6 +147,7 @@ class History:
                 ds = rlds_cli.open_dataset(versions.at(newest.path, number))
                 check(ds, episodes)
                 check_batches(ds, episodes, number)
+                assert not verify(ds.path).problems
         for ds, episodes in self.opened:
             check(ds, episodes)
         if not self.resets:
