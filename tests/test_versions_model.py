@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -20,7 +21,7 @@ from versions_model import Episode, build, check, check_batches, draw
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, NoPermission
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
 from rlds_cli.maintenance.verification import verify
@@ -353,3 +354,19 @@ def _again(ds: Dataset) -> Dataset:
     """Send a dataset back from another process, which opened it."""
     assert ds.num_episodes
     return ds
+
+
+def test_files_of_another_disk_are_copied_only_if_that_is_asked_for(
+    five: list[Episode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = build("local/five", five).select(episodes=[2, 0])
+    wanted = [five[2], five[0]]
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(NoPermission, match="cannot be linked"):
+        part.save("part")
+    check(part.save("part", copy=True), wanted)
+    assert verify("local/five@part").ok

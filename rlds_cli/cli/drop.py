@@ -21,6 +21,7 @@ def drop(
     episodes: options.Episodes = None,
     name: options.NewName = None,
     force: options.Force = False,
+    copy: options.Copy = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -38,4 +39,4 @@ def drop(
     if where is None and split is None and episodes is None:
         raise InvalidArgument("Which episodes?", hint="--where, --split or --episodes")
     ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
-    out.new_version(ds.drop(name=name, force=force, cache_dir=cache_dir))
+    out.new_version(ds.drop(name=name, force=force, copy=copy, cache_dir=cache_dir))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,6 +38,7 @@ def label(
     ] = None,
     name: options.NewName = None,
     force: options.Force = False,
+    copy: options.Copy = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -57,5 +58,6 @@ def label(
     if file is not None:
         index, of_file = selecting.from_file(file, ds)
         ds, columns = ds.select(episodes=index), {**columns, **of_file}
-    made = ds.label(columns, facts=selecting.assignments(facts or []), name=name, force=force, cache_dir=cache_dir)
+    how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
+    made = ds.label(columns, facts=selecting.assignments(facts or []), **how)
     out.new_version(made)

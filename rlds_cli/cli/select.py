@@ -29,6 +29,7 @@ def select(
         ),
     ] = None,
     force: options.Force = False,
+    copy: options.Copy = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -46,8 +47,8 @@ def select(
 
     ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
     if trim is None:
-        out.new_dataset(ds.save(name, force=force, cache_dir=cache_dir))
+        out.new_dataset(ds.save(name, force=force, copy=copy, cache_dir=cache_dir))
         return
     from rlds_cli.preprocess import functions
 
-    out.new_dataset(ds.trim(functions.find(trim).load(), name, force=force, cache_dir=cache_dir))
+    out.new_dataset(ds.trim(functions.find(trim).load(), name, force=force, copy=copy, cache_dir=cache_dir))

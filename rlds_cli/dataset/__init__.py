@@ -25,6 +25,7 @@ from rlds_cli.dataset import (
     trimming,
 )
 from rlds_cli.dataset.batch import Batch
+from rlds_cli.dataset.editing import Target
 from rlds_cli.dataset.history import Version
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
@@ -564,7 +565,7 @@ class Dataset:
 
     # -- changes
 
-    def save(self, name: str, *, force: bool = False, cache_dir: StrPath | None = None) -> Dataset:
+    def save(self, name: str, *, force: bool = False, copy: bool = False, cache_dir: StrPath | None = None) -> Dataset:
         """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
 
         Parameters
@@ -573,6 +574,8 @@ class Dataset:
             What follows ``@`` in the id.
         force : bool
             Replace a dataset of this id.
+        copy : bool
+            Copy the files of rows where they cannot be shared: from another disk, or from another user.
         cache_dir : path, optional
             A home to write into instead of ``RLDS_HOME``.
 
@@ -589,7 +592,7 @@ class Dataset:
         --------
         >>> clean = ds.select(where="success").save("clean")  # doctest: +SKIP
         """
-        return self._opened(editing.save(self, name, self._how, force=force, cache_dir=cache_dir))
+        return self._opened(editing.save(self, self._how, Target(name, force, copy, cache_dir)))
 
     def trim(
         self,
@@ -597,6 +600,7 @@ class Dataset:
         name: str,
         *,
         force: bool = False,
+        copy: bool = False,
         cache_dir: StrPath | None = None,
     ) -> Dataset:
         """Make a dataset ``ID@NAME`` of ranges of steps of the selected episodes. No row is copied or decoded.
@@ -610,7 +614,7 @@ class Dataset:
             A function of an episode, which decodes the fields that it reads; or ranges by number, as ``ds.episode(k)``
             counts, where other episodes stay whole. The ranges of an episode are a bool for each step [T], a pair
             (first, stop), a list of pairs, or None or an empty list to leave it out.
-        name, force, cache_dir
+        name, force, copy, cache_dir
             As in `save`.
 
         Raises
@@ -628,7 +632,7 @@ class Dataset:
         function = getattr(ranges, "__name__", "function") if callable(ranges) else "ranges"
         found = trimming.collect(self, ranges)
         return self._opened(
-            editing.trim(self, found, name, {**self._how, "trim": function}, force=force, cache_dir=cache_dir)
+            editing.trim(self, found, {**self._how, "trim": function}, Target(name, force, copy, cache_dir))
         )
 
     def label(
@@ -639,6 +643,7 @@ class Dataset:
         facts: Mapping[str, Any] | None = None,
         name: str | None = None,
         force: bool = False,
+        copy: bool = False,
         cache_dir: StrPath | None = None,
         **more: Any,
     ) -> Dataset:
@@ -656,7 +661,7 @@ class Dataset:
             Facts of the dataset: ``fps``, ``license`` and ``description``.
         name : str, optional
             Make ``ID@NAME`` instead.
-        force, cache_dir
+        force, copy, cache_dir
             As in `save`, for ``ID@NAME``.
 
         Raises
@@ -672,10 +677,17 @@ class Dataset:
         >>> ds = ds.select(episodes=[3, 7]).label(quality="bad")  # doctest: +SKIP
         """
         values = {**(columns or {}), **more}
-        made = editing.label(self, values, facts or {}, how=self._how, name=name, force=force, cache_dir=cache_dir)
+        made = editing.label(self, values, facts or {}, self._how, Target(name, force, copy, cache_dir))
         return self._opened(made)
 
-    def drop(self, *, name: str | None = None, force: bool = False, cache_dir: StrPath | None = None) -> Dataset:
+    def drop(
+        self,
+        *,
+        name: str | None = None,
+        force: bool = False,
+        copy: bool = False,
+        cache_dir: StrPath | None = None,
+    ) -> Dataset:
         """Leave out the selected episodes: the next version of the dataset, or ``ID@NAME`` if there is a ``name``.
 
         Their rows stay on the disk, where earlier versions have them; `rlds compact` removes them.
@@ -685,7 +697,7 @@ class Dataset:
         InvalidArgument
             No episode is selected; or as in `label`.
         """
-        return self._opened(editing.drop(self, self._how, name=name, force=force, cache_dir=cache_dir))
+        return self._opened(editing.drop(self, self._how, Target(name, force, copy, cache_dir)))
 
     def _opened(self, path: Path) -> Dataset:
         return Dataset(open_store(path))

@@ -7,7 +7,7 @@ A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
+from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
@@ -54,32 +55,37 @@ class _Dataset(Protocol):
     def schema(self) -> Mapping[str, Field]: ...
 
 
-def save(ds: _Dataset, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None) -> Path:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a result goes: ``ID@NAME`` in a home, or the next version without a ``name``."""
+
+    name: str | None = None
+    force: bool = False
+    copy: bool = False
+    cache_dir: StrPath | None = None
+
+
+def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    return _derive(ds, name, trimming.whole(index), _step(ds, _SELECT, how), force, cache_dir)
+    return _derive(ds, trimming.whole(index), _step(ds, _SELECT, how), to)
 
 
-def trim(
-    ds: _Dataset, ranges: Ranges, name: str, how: Mapping[str, Any], *, force: bool, cache_dir: StrPath | None
-) -> Path:
+def trim(ds: _Dataset, ranges: Ranges, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
     change = trimming.change(ds.store, ranges)
-    return _derive(ds, name, change, {**_step(ds, _TRIM, how), "changed": sorted(change.rows)}, force, cache_dir)
+    return _derive(ds, change, {**_step(ds, _TRIM, how), "changed": sorted(change.rows)}, to)
 
 
 def label(
     ds: _Dataset,
     columns: Mapping[str, Any],
     facts: Mapping[str, Any],
-    *,
     how: Mapping[str, Any],
-    name: str | None,
-    force: bool,
-    cache_dir: StrPath | None,
+    to: Target,
 ) -> Path:
     """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
     if not columns and not facts:
@@ -93,10 +99,10 @@ def label(
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
     how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
     step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
-    return _apply(ds, change, step, name, force, cache_dir)
+    return _apply(ds, change, step, to)
 
 
-def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool, cache_dir: StrPath | None) -> Path:
+def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
     stays = np.ones(ds.store.manifest.counts.episodes, bool)
     stays[ds.episodes.index] = False
@@ -108,7 +114,7 @@ def drop(ds: _Dataset, how: Mapping[str, Any], *, name: str | None, force: bool,
         n: known[n][index] if n in known else start
         for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
     }
-    return _apply(ds, Change(index, columns), _step(ds, _DROP, how), name, force, cache_dir)
+    return _apply(ds, Change(index, columns), _step(ds, _DROP, how), to)
 
 
 def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
@@ -237,14 +243,12 @@ def _step(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _apply(
-    ds: _Dataset, change: Change, step: Mapping[str, Any], name: str | None, force: bool, cache_dir: StrPath | None
-) -> Path:
+def _apply(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
-    if name is not None:
+    if to.name is not None:
         index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
         of_source = {**change.columns, **trimming.whole(index).columns}
-        return _derive(ds, name, replace(change, columns=of_source), step, force, cache_dir)
+        return _derive(ds, replace(change, columns=of_source), step, to)
     id = ids.parse(ds.id)
     if is_published(id, ds.manifest):
         raise InvalidArgument(
@@ -270,19 +274,19 @@ def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
     return place.dataset(id)
 
 
-def _derive(
-    ds: _Dataset, name: str, change: Change, step: Mapping[str, Any], force: bool, cache_dir: StrPath | None
-) -> Path:
-    id = ids.parse(ds.id).with_variant(name)
+def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
+    id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")
-    where = settings.read(cache_dir)
+    where = settings.read(to.cache_dir)
     place = Home(where.home)
+    if to.copy:
+        disk.check_space(size_on_disk(ds.path), place.root)
     with exclusive(place, id, shown(None)):
         found = home.find(id, where)
-        if found is not None and not force:
+        if found is not None and not to.force:
             raise NameTaken(f"{id} is here: {found}.", hint="another name, or --force (force=True) replaces it")
-        built = _write(ds, place, id, 1, change, step)
+        built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
         publishing.publish(built, place.dataset(id))
         versions.remove(place.dataset(id))
     return place.dataset(id)

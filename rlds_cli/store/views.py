@@ -52,6 +52,8 @@ class Change:
         Functions that write all rows of a field below the directory of the result, where they are not the source's.
     total : int, optional
         The number of rows, where it is not the source's.
+    copies : bool
+        Copy files that cannot get a second name, on another disk or of another user.
     facts : mapping
         Members of the manifest that change.
     """
@@ -62,6 +64,7 @@ class Change:
     digests: Mapping[str, Digests] = field(default_factory=dict)
     rows: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     total: int | None = None
+    copies: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,9 +92,9 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
         if f.name in change.rows:
             change.rows[f.name](directory)
         for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
-            known |= _link(source.path, directory, root + f.path, listed)
+            known |= _link(source.path, directory, root + f.path, listed, change)
     for name in _SHARED:
-        known |= _link(source.path, directory, name, listed)
+        known |= _link(source.path, directory, name, listed, change)
     known |= _write_table(source, directory, change, listed)
     known |= _write_digests(source, directory, change, listed)
     arrays.write_groups(directory)
@@ -99,9 +102,11 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
     read(directory)  # refuse now what would be refused on opening
 
 
-def _link(source: Path, target: Path, name: str, listed: Mapping[str, str]) -> dict[str, str]:
+def _link(source: Path, target: Path, name: str, listed: Mapping[str, str], change: Change) -> dict[str, str]:
     """Give the files below a directory, if there is one, second names; return their recorded digests."""
-    if (source / name).is_dir():
+    if (source / name).is_dir() and change.copies:
+        publishing.share_tree(source / name, target / name, within=target)
+    elif (source / name).is_dir():
         publishing.link_tree(source / name, target / name)
     return sealing.below(listed, name, name)
 
@@ -140,7 +145,7 @@ def _write_table(source: Store, directory: Path, change: Change, listed: Mapping
     known: dict[str, str] = {}
     columns = dict(change.columns)
     if change.index is None:
-        known = _link(source.path, directory, EPISODES, listed)
+        known = _link(source.path, directory, EPISODES, listed, change)
     else:
         own = {component(name) for name in source.own_columns}
         there = {n: taken(c, change.index) for n, c in read_table(source.path).items()}
@@ -174,7 +179,7 @@ def _write_digests(source: Store, directory: Path, change: Change, listed: Mappi
         elif change.index is not None:
             arrays.write(directory / place, source.digests(f.name)[change.index])
         else:
-            known |= _link(source.path, directory, place, listed)
+            known |= _link(source.path, directory, place, listed, change)
     return known
 
 
