@@ -175,7 +175,7 @@ class LateStore(Store):
     def _late(self, key: str) -> tuple[np.ndarray, LatePlace | None]:
         if key not in self._mapped:
             name, _, part = key.partition("\0")
-            values = np.asarray(super().rows(name) if not part else self._open(key, self.directory(name) / part, name))
+            values = np.asarray(super().rows(name) if not part else self._open(name, part))
             if not values.nbytes:
                 return values, None
             self._mapped[key] = self.blocks.add(values, self._pieces)

@@ -46,7 +46,7 @@ COMMANDS = {
     "tag": "Name versions of a dataset, or list their names.",
     "verify": "Hash all files again and compare with the recorded hashes.",
     "push": "Push a dataset to a store, from which rlds download ADDRESS fetches it.",
-    "lock": "Print a lock file: content, files, hashes and functions.",
+    "lock": "Print a lock file: content, files, functions, episodes and labels.",
     "sync": "Make the datasets of a lock file again.",
     "mirror": "Copy the archives of datasets to a store of your own, for RLDS_MIRROR.",
     "registry": "List, add, remove, refresh or check registries of your own.",
