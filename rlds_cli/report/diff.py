@@ -43,6 +43,7 @@ class Side:
     path: Path
     fingerprint: str
     encoding: str
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def compare(
 
 
 def _side(ds: Dataset) -> Side:
-    return Side(ds.id, ds.path, ds.fingerprint, ds.encoding)
+    return Side(ds.id, ds.path, ds.fingerprint, ds.encoding, ds.version)
 
 
 def _counts(a: Counts, b: Counts) -> list[CountDifference]:

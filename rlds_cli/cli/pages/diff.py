@@ -42,7 +42,7 @@ class DifferencePage:
 
 
 def _side(s: Side) -> str:
-    return f"{s.id}   {short(s.fingerprint)}   {s.encoding}"
+    return f"{s.id}#v{s.version}   {short(s.fingerprint)}   {s.encoding}"
 
 
 def _counts(d: Difference, everything: bool) -> Table:

@@ -22,6 +22,7 @@ from rlds_cli.cli import out
 from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
+from rlds_cli.dataset.editing import UNIT
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import Distribution, OwnColumn, rank, resample, sparkline, trace
 from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
@@ -93,7 +94,8 @@ class SummaryPage:
 
 
 def _heading(s: Summary) -> str:
-    return "   ".join([s.id, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
+    named = f"{s.id}#v{s.version}" if s.version > 1 and s.keeps is None else s.id
+    return "   ".join([named, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
 
 
 def _growing(s: Summary) -> Iterator[str]:
@@ -199,7 +201,8 @@ def _made(step: Mapping[str, Any]) -> str:
     source = short(step.get("of", step["source"]))
     reads = ", ".join(f"{name} (sha256 {sha[:12]})" for name, sha in (step.get("depends") or {}).items())
     reads = f", which reads {reads}" if reads else ""
-    return f"made by  {function}{reads}, unit {step['unit']}, from {step['from']} ({source})"
+    unit = "" if step["unit"] == UNIT else f", unit {step['unit']}"
+    return f"made by  {function}{reads}{unit}, from {step['from']} ({source})"
 
 
 def _spaces(s: Summary) -> str:
