@@ -9,6 +9,7 @@ import typer
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
+from rlds_cli.errors import InvalidArgument
 
 
 @app.command("label")
@@ -34,7 +35,12 @@ def label(
     ] = None,
     facts: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A fact of the dataset: fps or license.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A fact of the dataset: fps, license or description.",
+            show_default=False,
+        ),
     ] = None,
     name: options.NewName = None,
     force: options.Force = False,
@@ -53,11 +59,13 @@ def label(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
 
+    if file is not None and (labels or where or split or episodes):
+        raise InvalidArgument("--from names the episodes and their labels itself.", hint="two commands")
     ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
     columns = selecting.assignments(labels or [])
     if file is not None:
-        index, of_file = selecting.from_file(file, ds)
-        ds, columns = ds.select(episodes=index), {**columns, **of_file}
+        index, columns = selecting.from_file(file, ds)
+        ds = ds.select(episodes=index)
     how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
     made = ds.label(columns, facts=selecting.assignments(facts or []), **how)
     out.new_version(made)

@@ -22,8 +22,11 @@ def selected(
     ref: str, *, where: str | None, split: str | None, episodes: str | None, cache_dir: Path | None
 ) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
-    from rlds_cli.dataset import open_dataset
+    from rlds_cli import refs, settings
+    from rlds_cli.dataset import open_dataset, remote_address
 
+    if remote_address(refs.parse(ref), settings.read(cache_dir)) is not None:
+        raise InvalidArgument(f"{ref} is an address: what lies there stays as it is.", hint="the id of a dataset here")
     ds = open_dataset(ref, cache_dir=cache_dir)
     if where is None and split is None and episodes is None:
         return ds
@@ -74,6 +77,8 @@ def assignments(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
         value = json.loads(text)
     except ValueError:
@@ -91,14 +96,20 @@ def from_file(file: Path, ds: Dataset) -> tuple[list[int], dict[str, list[Any]]]
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = list(csv.DictReader(opened, restkey="", strict=True))
+            rows = list(csv.DictReader(opened, restkey="", strict=True, skipinitialspace=True))
     except (OSError, ValueError, csv.Error) as e:
         raise RldsError(f"{file} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
     names = [*rows[0]] if rows else []
     if (NUMBER in names) == (ID in names) or len(names) < 2:
         raise RldsError(f"{file} needs a column {NUMBER} or {ID}, and one for each label; it has {names}.")
+    for line, row in enumerate(rows, 2):
+        if "" in row or None in row.values():
+            raise RldsError(f"{file}, line {line}: {'more' if '' in row else 'fewer'} values than columns.")
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
     index = [_number(row, known, ds, f"{file}, line {line}") for line, row in enumerate(rows, 2)]
+    if len(set(index)) < len(index):
+        twice = next(k for k in index if index.count(k) > 1)
+        raise RldsError(f"{file} names episode {twice} twice.")
     labels: Mapping[str, list[Any]] = {n: [r[n] for r in rows] for n in names if n not in (NUMBER, ID)}
     return index, {n: _typed(values) for n, values in labels.items()}
 

@@ -697,6 +697,10 @@ class Dataset:
         InvalidArgument
             No episode is selected; or as in `label`.
         """
+        if not self._selected:
+            raise InvalidArgument(
+                f"{self.id}: no episodes are selected, and all would go.", hint="ds.select(...).drop()"
+            )
         return self._opened(editing.drop(self, self._how, Target(name, force, copy, cache_dir)))
 
     def _opened(self, path: Path) -> Dataset:

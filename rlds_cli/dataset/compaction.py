@@ -31,8 +31,10 @@ def change(ds: Dataset) -> Change:
 def size(ds: Dataset) -> int:
     """Estimate the bytes that `change` writes."""
     share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
-    widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, ds.schema.values())]
-    frames = [len(ds.store.frame_bytes(n)) for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
+    images = [n for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
+    frames = [len(ds.store.frame_bytes(n)) + 8 * ds.num_rows for n in images]
+    others = (stored_row(f) for n, f in ds.schema.items() if n not in images)
+    widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in others]
     return int(share * (sum(frames) + ds.num_rows * sum(widths)))
 
 

@@ -88,6 +88,8 @@ def label(
     to: Target,
 ) -> Path:
     """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
+    if columns and not len(ds.episodes.index):
+        raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to label.")
     if not columns and not facts:
         raise InvalidArgument(f"There is nothing to set in {ds.id}.", hint='ds.label(quality="bad")')
     own = {column: _set(ds, column, values) for column, values in columns.items()}
@@ -180,7 +182,13 @@ def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of a manifest that say these facts; one that is None is taken away."""
     described: dict[str, Any] = {}
     if "fps" in facts:
-        described["env"] = {**m.env, "fps": None if facts["fps"] is None else float(facts["fps"])}
+        fps = facts["fps"]
+        if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e9):
+            raise InvalidArgument(f"fps={fps!r}: a number of steps a second is needed.")
+        described["env"] = {**m.env, "fps": None if fps is None else float(fps)}
+    wrong = next((n for n, t in facts.items() if n != "fps" and not isinstance(t, str | None)), None)
+    if wrong is not None:
+        raise InvalidArgument(f"{wrong}={facts[wrong]!r}: a text is needed.")
     texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
     if texts:
         described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
@@ -209,7 +217,14 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
         all_values[k] = value
     if all(v is None for v in all_values):
         return None
-    return episode_table.typed(all_values, name)
+    made = episode_table.typed(all_values, name)
+    before = ds.store.own_column(name) if known else made
+    if before.dtype != made.dtype and {before.dtype, made.dtype} & {"str", "bool"} and not before.missing.all():
+        raise InvalidArgument(
+            f"{name} of {ds.id} has values of type {before.dtype}, and none of type {made.dtype}.",
+            hint=f"another column; or take the values away first: {name}=None (null on the command line)",
+        )
+    return made
 
 
 # -- results

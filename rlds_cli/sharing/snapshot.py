@@ -112,6 +112,7 @@ def take(ref: Ref) -> Snapshot:
     """
     path = Path(ref.place)
     store = open_store(path, ref)
+    path = store.path  # of an earlier version, if the reference names one
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
     version = store.commit.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
