@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store import arrays, compression, digests, videos
+from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.views import Change
 from rlds_cli.ted import VIDEO, Field
@@ -32,8 +33,16 @@ def size(ds: Dataset) -> int:
     """Estimate the bytes that `change` writes."""
     share = (ds.num_steps + ds.num_episodes) / max(1, ds.num_rows)
     widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, ds.schema.values())]
+    films = [ds.store.videos(n).spans for n, f in ds.schema.items() if _films(ds.store, f)]
     frames = [len(ds.store.frame_bytes(n)) for n, f in ds.schema.items() if f.kind == "frames" and f.codec != VIDEO]
-    return int(share * (sum(frames) + ds.num_rows * sum(widths)))
+    whole = sum(int((s[:, 1] - s[:, 0]).sum()) for s in films)
+    return whole + int(share * (sum(frames) + ds.num_rows * sum(widths)))
+
+
+def _films(store: Store, f: Field) -> bool:
+    """Return whether the videos of a field are written, too: those in several files."""
+    of = store.beside(videos.DIRECTORY, *store.path_of(f.name).split("/"), "bytes")
+    return f.codec == VIDEO and arrays.is_segmented(of)
 
 
 def _write(rows: Rows, f: Field, dataset: Path) -> None:
@@ -50,6 +59,8 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
         arrays.finish(directory, (len(rows), *shape), dtype)
     if rows.store.manifest.encoding == "zarr":
         compression.compress(directory, f)
+    if _films(rows.store, f):
+        videos.write_whole(dataset / videos.DIRECTORY / rows.store.path_of(f.name), rows.store.videos(f.name))
     if digests.has_row_digests(f):
         place = rows.store.path_of(f.name).split("/")
         of_rows = arrays.read(rows.store.beside(digests.ROWS, *place))
