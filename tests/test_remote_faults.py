@@ -210,7 +210,7 @@ def test_one_failure_ends_the_wait_for_many_blocks(tmp_path: Path) -> None:
 
     def refuse(file: int, start: int) -> None:
         if len(store.asked) > 1:
-            go.wait(30)
+            go.wait(120)
         raise DownloadFailed("HTTP 503")
 
     store.before = refuse

@@ -53,9 +53,8 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
     if rows.store.manifest.encoding == "zarr":
         compression.compress(directory, f)
     if digests.has_row_digests(f):
-        place = rows.store.path_of(f.name).split("/")
-        of_rows = arrays.read(rows.store.beside(digests.ROWS, *place))
-        arrays.write(dataset.joinpath(digests.ROWS, *place), np.asarray(of_rows[rows.stored(np.arange(len(rows)))]))
+        of_rows = rows.store.row_digests(f.name)[rows.stored(np.arange(len(rows)))]
+        arrays.write(dataset / digests.ROWS / rows.store.path_of(f.name), np.asarray(of_rows))
 
 
 def _write_frames(rows: Rows, f: Field, directory: Path) -> None:

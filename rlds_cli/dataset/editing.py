@@ -231,7 +231,7 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 
 
 def _check_kind(ds: _Dataset) -> None:
-    if ds.store.kept is not None or ds.manifest.growing:
+    if ds.store.grows:
         raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
     if ds.store.remote:
         raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
@@ -328,9 +328,8 @@ def _home_of(path: Path, id: DatasetId) -> Home:
     InvalidArgument
         It is in none: there is no place for its earlier versions.
     """
-    path = path.absolute()
-    for place in map(Home, path.parents):
-        newest = place.dataset(id)
-        if path == newest or path.parent == versions.directory(newest):
+    newest = versions.newest_of(path)
+    for place in map(Home, newest.parents):
+        if place.dataset(id) == newest:
             return place
     raise InvalidArgument(f"{path} is in no home.", hint="--name NAME (name=) makes another dataset")

@@ -27,7 +27,7 @@ from rlds_cli.dataset.lazy import LazyArray, LazyBatch, StoredColumns, in_episod
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.store import arrays, compression, digests, views
+from rlds_cli.store import arrays, compression, digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change, Column
@@ -113,7 +113,7 @@ def whole(index: IntArray) -> Change:
 
 def change(store: Store, ranges: Ranges) -> Change:
     """Return the change that makes episodes of ranges."""
-    e, texts = store.episodes, views.read_table(store.path)
+    e, options = store.episodes, store.episode_strings("options")
     of, length = ranges.number, ranges.stop - ranges.first
     at_start, at_end = ranges.first == 0, ranges.stop == e["length"][of]
     if (at_start & at_end).all():
@@ -123,7 +123,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     observed = np.where(at_end, e["num_observed"][of] > e["length"][of], True)
     end = np.where(at_end, e["end"][of], CUT).astype(np.uint8)
     if _TERMINATED in store.fields:
-        last = _at(store, _TERMINATED, start + length - 1)
+        last = np.asarray(store.rows(_TERMINATED)[start + length - 1])
         end[last] = TERMINATED
         cut &= ~last
     columns: dict[str, Column] = {
@@ -139,8 +139,7 @@ def change(store: Store, ranges: Ranges) -> Change:
     }
     for name in {"seed", "has_seed"} & e.keys():
         columns[name] = np.where(at_start, e[name][of], 0).astype(e[name].dtype)
-    if "options" in texts:
-        options = store.episode_strings("options")
+    if any(options):
         columns["options"] = [
             options[k] if first else "" for k, first in zip(of.tolist(), at_start.tolist(), strict=True)
         ]
@@ -172,11 +171,6 @@ class _Places:
 
     def __getitem__(self, name: str) -> Array:
         return np.asarray(self.columns[name])[self.index]
-
-
-def _at(store: Store, name: str, rows: IntArray) -> Array:
-    """Return ``rows`` [n] of a field of numbers."""
-    return np.asarray(store.rows(name)[rows])
 
 
 def _ids(of: Array, ranges: Ranges, whole: BoolArray) -> Digests:
@@ -212,7 +206,6 @@ def _sums(rows: Rows, truncated: IntArray) -> dict[str, Array]:
     if f is not None and f.kind == "array" and not f.shape and np.dtype(f.dtype).kind in "fiub":
         found["total_reward"] = np.zeros(len(rows.start))
     if all(name in store.fields for name in FLAGS):
-        found["num_done"] = found["num_terminated"] = np.zeros(0, np.int64)
         found |= {n: np.zeros(len(rows.start), np.int64) for n in ("num_done", "num_terminated")}
     for a, b in _groups(rows, 8):
         first, stop, start = int(rows.start[a]), int(rows.final[b - 1]) + 1, rows.start[a:b] - rows.start[a]
@@ -241,21 +234,22 @@ def _digests(rows: Rows, f: Field, before: Digests, changed: IntArray, truncated
     """Return the digests of all episodes of a field: ``before`` [episodes, 32], with those of ``changed`` anew."""
     store, found = rows.store, np.array(before)
     count = rows.count(f)
-    large = digests.has_row_digests(f)
-    of_rows = arrays.read(store.beside(digests.ROWS, *store.path_of(f.name).split("/"))) if large else None
-    width = 32 if large else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
+    of_rows = store.row_digests(f.name) if digests.has_row_digests(f) else None
+    of_videos = store.video_digests(f.name) if f.codec == VIDEO else None
+    texts = store.strings(f.name).tolist() if f.kind == "text" else []
+    width = 32 if of_rows is not None else arrays.row_bytes((0, *f.shape), f.dtype) if f.kind == "array" else 8
     for a, b in _groups(rows, width):
         first, stop, start = int(rows.start[a]), int(rows.final[b - 1]) + 1, rows.start[a:b] - rows.start[a]
         if of_rows is not None:
-            values = np.asarray(of_rows[rows.stored(np.arange(first, stop))])
+            values: Array = np.asarray(of_rows[rows.stored(np.arange(first, stop))])
         elif f.name == _TRUNCATED:
             values = _cut(rows, first, stop, truncated)
         else:
             values = rows.between(f.name, first, stop)
-        if f.codec == VIDEO:
-            values = digests.video_rows(values, store.video_digests(f.name))
+        if of_videos is not None:
+            values = digests.video_rows(values, of_videos)
         if f.kind == "text":
-            found[changed[a:b]] = digests.of_text_episodes(values, store.strings(f.name).tolist(), start, count[a:b])
+            found[changed[a:b]] = digests.of_text_episodes(values, texts, start, count[a:b])
         else:
             found[changed[a:b]] = digests.of_episodes(values, start, count[a:b])
     return found

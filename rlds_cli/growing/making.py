@@ -63,7 +63,7 @@ def make(
         own = directory / paths[f.name]
         own.mkdir(parents=True)
         safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
-    _write_groups(directory)
+    arrays.write_groups(directory)
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")
     safe_files.write_bytes(directory / logs.FREED, bytes(16))
@@ -81,10 +81,3 @@ def _stored(f: Field, path: str) -> StoredField:
 
 def _no_stats(f: Field) -> dict[str, Any]:
     return asdict(statistics.Accumulator(f.shape).result(np.zeros((0, *f.shape), f.dtype)))
-
-
-def _write_groups(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
-            arrays.write_group(entry)
-            _write_groups(entry)

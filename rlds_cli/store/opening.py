@@ -295,6 +295,10 @@ class Store:
         """Return the sha256 of each video of a field [videos, 32]."""
         return self.guarded(lambda: arrays.read(self.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256")))
 
+    def row_digests(self, name: str) -> Digests:
+        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
+        return self.guarded(lambda: arrays.read(self.beside(digests.ROWS, *self.path_of(name).split("/"))))
+
     def frame(self, name: str, row: int) -> bytes:
         """Return the encoded frame of a row; empty for a row without a frame."""
         if self.fields[name].codec == VIDEO:
