@@ -128,7 +128,7 @@ class LateHold:
         if broken:
             raise DownloadFailed(f"block 0 of file {broken[0]} cannot be had.")
         with self._blocks.lock:
-            assert self._blocks.lock.wait_for(lambda: self.is_here, 10), "blocks that were announced never came"
+            assert self._blocks.lock.wait_for(lambda: self.is_here, 120), "blocks that were announced never came"
 
     def release(self) -> None:
         if not self._released:

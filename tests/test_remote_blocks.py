@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,7 +224,10 @@ def test_after_a_restart_of_the_machine_blocks_are_checked_again(
     files = opened(tmp_path / "remote", Store())
     files.hold([(0, blocks(0, 1))]).release()
     rows = files.map.ground.root / "rows/0"  # type: ignore[attr-defined]
+    ended = weakref.ref(files)
     del files
+    while ended() is not None:  # a thread that fetched may have it for a moment
+        time.sleep(0.01)
     with rows.open("r+b") as file:  # the disk kept the map, and lost some bytes
         file.seek(GROUP + 5)
         file.write(b"\0\1\2")

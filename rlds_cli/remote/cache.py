@@ -266,7 +266,7 @@ class BlockFiles:
 
     def _held(self, blocks: IntArray, around: Callable[[IntArray], IntArray], urgency: int) -> Hold:
         self._pin(blocks)
-        hold = Hold(self, blocks, ())
+        hold = Hold(self, blocks, (), announced=urgency != NOW)
         try:
             missing = blocks[self.map.state[blocks] == 0]
             if len(missing):
@@ -588,10 +588,12 @@ class Hold:
         Numbers over all files, which are pinned.
     flights : sequence
         What brings those that were missing.
+    announced : bool
+        Time may pass before anybody waits: what failed in it is tried again.
     """
 
-    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[Flight]) -> None:
-        self._of, self.blocks, self.flights = of, blocks, flights
+    def __init__(self, of: BlockFiles, blocks: IntArray, flights: Sequence[Flight], *, announced: bool) -> None:
+        self._of, self.blocks, self.flights, self._announced = of, blocks, flights, announced
         self._process, self._begun = os.getpid(), time.monotonic()
         self._released = False
 
@@ -623,7 +625,7 @@ class Hold:
             return
         begun = time.monotonic()
         patience = _Patience(self._of, self.blocks, self._of.timeout if timeout is None else timeout)
-        earlier = [f for f in self.flights if f.made < self._begun or f.done.is_set()]
+        earlier = [f for f in self.flights if f.made < self._begun or (self._announced and f.done.is_set())]
         try:
             for again in (True, False):
                 error = self._flown(patience, earlier)
