@@ -24,6 +24,7 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing.logs import HINT, sync
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array, Field, IntArray
@@ -32,7 +33,7 @@ PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
 _MOST_SEGMENTS = 1 << 26
-_ROOM_BYTES, _MOST_MAPPED = 1 << 40, 1 << 46  # of these rows, and of a field: a process has 2**47 addresses
+_ROOM_BYTES = 1 << 40  # of these rows
 
 
 def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
@@ -78,14 +79,6 @@ def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
 
 # -- reading
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_FIXED, _NO_RESERVE = 0x10, getattr(mmap, "MAP_NORESERVE", 0)
-_FAILED = ctypes.c_void_p(-1).value
-
-
 class SegmentMap:
     """The mapped segments of one field, from row ``first`` on; it stays valid while arrays of it are used.
 
@@ -121,13 +114,8 @@ class SegmentMap:
         self._used: list[tuple[weakref.ref[Any], frozenset[int]]] = []  # arrays in use, and the segments that they need
         self._lock = threading.Lock()
         self._size = self._capacity * segment_rows * self._width
-        if self._size > _MOST_MAPPED:
-            raise DamagedDataset(f"{directory} would take {self._size:,} bytes of addresses.", hint=HINT)
         if self._size:
-            self._at = _mapped(None, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
-            raw = (ctypes.c_char * self._size).from_address(self._at)
-            weakref.finalize(raw, _libc.munmap, self._at, self._size).atexit = False  # threads may still read then
-            self._raw = raw
+            self._addresses = Addresses(self._size)
 
     def fits(self, first: int, rows: int) -> bool:
         """Return whether rows from ``first`` up to ``rows`` have addresses here."""
@@ -148,8 +136,7 @@ class SegmentMap:
             empty.flags.writeable = False
             return empty
         count = self._capacity * self._segment_rows
-        view: Any = type(self._raw).from_address(self._at)
-        view.kept = self._raw, hold
+        view = self._addresses.view(hold)
         with self._lock:
             for number in needed:
                 if number not in self._mapped:
@@ -172,8 +159,7 @@ class SegmentMap:
             )
         size = self._segment_rows * self._width
         with self._opened(number, size) as descriptor:
-            at = self._at + (number - self._first) * size
-            _mapped(at, size, mmap.MAP_SHARED | _FIXED, descriptor)
+            self._addresses.map((number - self._first) * size, size, descriptor)
         self._mapped.add(number)
 
     @contextmanager
@@ -183,19 +169,10 @@ class SegmentMap:
             yield file.fileno()
 
     def _unmap(self, number: int) -> None:
-        """Let go of a segment that no array needs: the disk has it back then, if it was removed."""
+        """Let go of a segment that no array needs."""
         size = self._segment_rows * self._width
-        how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE | _FIXED
-        _mapped(self._at + (number - self._first) * size, size, how, -1)
+        self._addresses.unmap((number - self._first) * size, size)
         self._mapped.discard(number)
-
-
-def _mapped(at: int | None, size: int, how: int, descriptor: int) -> int:
-    found = _libc.mmap(at, size, mmap.PROT_READ, how, descriptor, 0)
-    if found == _FAILED or found is None:
-        code = ctypes.get_errno()
-        raise DamagedDataset(f"{size:,} bytes cannot be mapped: {os.strerror(code)}.", hint="ulimit -v unlimited")
-    return int(found)
 
 
 def check(directory: Path, f: Field, segment_rows: int, needed: Sequence[int]) -> None:
@@ -306,6 +283,7 @@ class SegmentWriter:
             self._close(number)
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
 
 

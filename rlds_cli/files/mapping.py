@@ -1,0 +1,74 @@
+"""A range of addresses, into which files are mapped side by side: they are read as one array.
+
+::
+
+    addresses   0          64 KiB                 192 KiB
+    reads       file a     zeros     file b       zeros
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from typing import Any
+
+from rlds_cli.errors import DamagedDataset
+
+MOST = 1 << 46  # bytes of a range: a process has 2**47 addresses
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FIXED, _NO_RESERVE = 0x10, getattr(mmap, "MAP_NORESERVE", 0)
+_ZEROS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class Addresses:
+    """A reserved range of ``size`` addresses, which takes no memory. It stays while a `view` of it is used.
+
+    Raises
+    ------
+    DamagedDataset
+        The process cannot have as many addresses.
+    """
+
+    def __init__(self, size: int) -> None:
+        if not 0 < size <= MOST:
+            raise DamagedDataset(f"{size:,} bytes cannot be mapped as one array.", hint="rlds verify ID")
+        self._size = size
+        self._at = _mapped(None, size, _ZEROS, -1)
+        self._raw = (ctypes.c_char * size).from_address(self._at)
+        weakref.finalize(self._raw, _libc.munmap, self._at, size).atexit = False  # threads may still read then
+
+    def map(self, at: int, size: int, descriptor: int) -> None:
+        """Map the first ``size`` bytes of a file at a multiple of the page size; the rest of its last page, too."""
+        self._check(at, size)
+        _mapped(self._at + at, size, mmap.MAP_SHARED | _FIXED, descriptor)
+
+    def unmap(self, at: int, size: int) -> None:
+        """Let go of what is mapped there: the disk has it back then, if it was removed."""
+        self._check(at, size)
+        _mapped(self._at + at, size, _ZEROS | _FIXED, -1)
+
+    def _check(self, at: int, size: int) -> None:
+        """Refuse other addresses: what the process has there would be gone."""
+        if not 0 <= at <= at + size <= self._size:
+            raise ValueError(f"bytes {at:,} to {at + size:,} of {self._size:,}")
+
+    def view(self, hold: object = None) -> Any:
+        """Return the bytes as a buffer, which keeps ``hold``; they must not be written to."""
+        view: Any = type(self._raw).from_address(self._at)
+        view.kept = self._raw, hold
+        return view
+
+
+def _mapped(at: int | None, size: int, how: int, descriptor: int) -> int:
+    found = _libc.mmap(at, size, mmap.PROT_READ, how, descriptor, 0)
+    if found == _FAILED or found is None:
+        code = ctypes.get_errno()
+        raise DamagedDataset(f"{size:,} bytes cannot be mapped: {os.strerror(code)}.", hint="ulimit -v unlimited")
+    return int(found)
