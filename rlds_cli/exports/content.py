@@ -339,7 +339,7 @@ class Content:
             return stored.row_bytes
         rows = self._store.manifest.counts.rows
         if stored.codec == VIDEO and rows:
-            return 8 + int(self.videos(name).offsets[-1]) // rows
+            return 8 + int(np.diff(self.videos(name).spans).sum()) // rows
         if stored.kind == "frames" and stored.codec != VIDEO and rows:
             return -(-len(self._store.frame_bytes(stored.name)) // rows)
         return 8

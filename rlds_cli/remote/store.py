@@ -475,7 +475,7 @@ class RemoteVideos(Videos):
     def published(self, number: int) -> Array:
         """Return the bytes of a video file; what is read of them is fetched."""
         self._check_number(number)
-        a, b = self.offsets[number : number + 2].tolist()
+        a, b = self.spans[number].tolist()
         data = self._data
         found: Array = data.window(a, b) if isinstance(data, RemoteColumn) else data[a:b]  # type: ignore[assignment]
         return found
@@ -495,14 +495,14 @@ class RemoteVideos(Videos):
             if 0 <= frame < len(track.frames):
                 packet = int(track.frames[frame])
                 first = track.begin(packet)
-                base = int(self.offsets[number])
+                base = int(self.spans[number, 0])
                 starts.append(base + int(track.start[first : packet + 1].min()))
                 stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
         return np.array(starts, np.int64), np.array(stops, np.int64)
 
     def extent(self, number: int) -> Extent:
         """Return the file and the range of bytes of a video, which is here and stays as long as this object exists."""
-        a, b = self.offsets[number : number + 2].tolist()
+        a, b = self.spans[number].tolist()
         blocks = self._of.blocks
         file = blocks.number(self._film)
         if b > a and isinstance(self._data, RemoteColumn):

@@ -6,6 +6,14 @@
     <array>/c/0[/0...]     rows in C order | zeros up to a whole inner chunk | (offset, nbytes) u64 per inner chunk
 
 Any Zarr v3 reader opens the array; we map the file. An array of no bytes has a ``zarr.json`` and no file.
+
+An array may be in segments, each of which is such an array of its own, so that datasets can share them::
+
+    <array>/zarr.json      a group, whose attribute rlds_segments says where the rows of each begin
+    <array>/0/  1/ ...     arrays of the same dtype and shape of a row
+
+Segments are mapped side by side and read as one array. They begin at multiples of 65,536 rows, which are multiples of
+the pages of every system. The rows between two segments have no meaning.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ import json
 import math
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,10 +35,13 @@ import numpy.typing as npt
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.mapping import Addresses
 from rlds_cli.store import files, validation
 from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
+SEGMENT_ROWS = 1 << 16  # segments begin at multiples of it
+SEGMENTS = "rlds_segments"  # the attribute
 COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
 _HINT = "rlds verify ID shows all damage; rlds download ID --force makes the dataset again"
 
@@ -156,23 +168,31 @@ def write_at(fd: int, offset: int, values: Array) -> None:
         view, offset = view[done:], offset + done
 
 
-def open_map(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+def _map(found: ArrayLayout) -> Array:
     """Map an array, read-only.
 
     Raises
     ------
     DamagedDataset
-        The file is missing or has another size. Other Zarr readers would silently read missing bytes as zeros.
+        A file is missing or has another size. Other Zarr readers would silently read missing bytes as zeros.
     """
-    size = file_size(shape, dtype)
-    if size == 0:
-        empty = np.zeros(shape, dtype)
+    count, width = math.prod(found.shape), row_bytes(found.shape, found.dtype)
+    if count == 0:
+        empty = np.zeros(found.shape, found.dtype)
         empty.flags.writeable = False
         return empty
-    file = data_file(directory, len(shape))
-    with open_sized(file, size) as f:
-        buffer = mmap.mmap(f.fileno(), size, access=mmap.ACCESS_READ)
-    return np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), math.prod(shape)).reshape(shape)
+    if found.segmented:
+        addresses = Addresses(count * found.dtype.itemsize)
+        for s in found.segments:
+            with open_sized(s.file, s.size) as f:
+                addresses.map(s.start * width, s.rows * width, f.fileno())
+        buffer = addresses.view()
+    else:
+        with open_sized(found.segments[0].file, found.segments[0].size) as f:
+            buffer = mmap.mmap(f.fileno(), found.segments[0].size, access=mmap.ACCESS_READ)
+    mapped: Array = np.frombuffer(buffer, found.dtype.newbyteorder("<"), count).reshape(found.shape)
+    mapped.flags.writeable = False
+    return mapped
 
 
 def open_sized(file: Path, size: int) -> io.FileIO:
@@ -208,14 +228,53 @@ def _compare_size(file: Path, found: int, size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """A file with the rows of an array from ``start`` on, which is the array of ``shape`` in ``directory``."""
+
+    start: int
+    directory: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def file(self) -> Path:
+        """The file; there is none if `size` is 0."""
+        return data_file(self.directory, len(self.shape))
+
+    @property
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return file_size(self.shape, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """The layout of an array on disk: rows of a shard and of an inner chunk; ``compressed`` in the zarr encoding."""
+    """The layout of an array on disk.
+
+    Attributes
+    ----------
+    compressed : bool
+        True in the zarr encoding.
+    shard, inner : int
+        Rows of a shard and of an inner chunk; those of an array in segments are whole.
+    segments : tuple of Segment
+        The files of plain rows, in order; none of a compressed array.
+    segmented : bool
+        True if the segments are arrays of their own.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     compressed: bool
     shard: int
     inner: int
+    segments: tuple[Segment, ...] = ()
+    segmented: bool = False
 
     @property
     def shards(self) -> int:
@@ -233,21 +292,70 @@ def layout(directory: Path) -> ArrayLayout:
     """
     d, shape, dtype = _described(directory)
     try:
+        if "segments" in d:
+            segments, whole = _segments(directory, d["segments"], shape, dtype), max(1, shape[0])
+            return ArrayLayout(shape, dtype, False, whole, whole, segments, True)
         plain = document(shape, dtype)
         grid, codecs = d["chunk_grid"], d["codecs"]
         if d["chunk_key_encoding"] != plain["chunk_key_encoding"]:
             raise ValueError("its chunks have other names")
         if codecs == plain["codecs"] and grid == plain["chunk_grid"]:
             inner = inner_rows(shape, dtype)
-            return ArrayLayout(shape, dtype, False, max(1, -(-shape[0] // inner)) * inner, inner)
+            shard = max(1, -(-shape[0] // inner)) * inner
+            return ArrayLayout(shape, dtype, False, shard, inner, (Segment(0, directory, shape, dtype),))
         return _compressed(shape, dtype, grid, codecs)
     except (KeyError, TypeError, ValueError, IndexError) as e:
         why = f"lacks {e}" if isinstance(e, KeyError) else str(e)[:200]
         raise DamagedDataset(f"{directory / 'zarr.json'} does not describe the file: {why}.", hint=_HINT) from e
 
 
+def _segments(directory: Path, given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Segment, ...]:
+    """Return the segments of an array; raises ValueError and its like if they cannot be those of the array."""
+    found, stop = list[Segment](), 0
+    for k, (start, rows) in enumerate(given):
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (start, rows)) and rows >= 0
+        if not whole or start % SEGMENT_ROWS or not stop <= start <= stop + SEGMENT_ROWS:
+            raise ValueError(f"rows {str(start)[:40]} and {str(rows)[:40]} more in segment {k:,}")
+        part = layout(directory / str(k))
+        if part.compressed or part.segmented or (part.shape, part.dtype) != ((rows, *shape[1:]), dtype):
+            raise ValueError(f"segment {k:,} is {part.dtype} {list(part.shape)}")
+        found.append(Segment(start, directory / str(k), part.shape, dtype))
+        stop = start + rows
+    if stop != shape[0]:
+        raise ValueError(f"segments end at row {stop:,} of {shape[0]:,}")
+    return tuple(found)
+
+
+def is_segmented(directory: Path) -> bool:
+    """Return whether an array is in segments."""
+    try:
+        return "segments" in _described(directory)[0]
+    except DamagedDataset:
+        return False
+
+
+def write_segmented(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike, starts: Sequence[int]) -> None:
+    """Make one array of the arrays ``0``, ``1``, ... in a directory, whose rows begin at ``starts``."""
+    segments = [[start, open_document(directory / str(k))[0][0]] for k, start in enumerate(starts)]
+    described = {"shape": list(shape), "data_type": np.dtype(dtype).name, "segments": segments}
+    write_group(directory, {SEGMENTS: described})
+
+
+def check_files(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    """Raise DamagedDataset unless the files of a plain array have their sizes."""
+    size, file = file_size(shape, dtype), data_file(directory, len(shape))
+    if not size:
+        return
+    if file.exists() or not is_segmented(directory):
+        check_size(file, size)
+        return
+    for s in layout(directory).segments:
+        if s.size:
+            check_size(s.file, s.size)
+
+
 def _described(directory: Path) -> tuple[dict[str, Any], tuple[int, ...], np.dtype[Any]]:
-    """Read the ``zarr.json`` of an array, and its shape and dtype."""
+    """Read the ``zarr.json`` of an array, and its shape and dtype; of one in segments, what is said of all of them."""
     d = _load(directory)
     try:
         kind = d["data_type"]
@@ -296,7 +404,7 @@ def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _load(directory: Path) -> dict[str, Any]:
-    """The ``zarr.json`` of an array or a group."""
+    """The ``zarr.json`` of an array or a group. An array in segments is described by ``shape data_type segments``."""
     path = directory / "zarr.json"
     try:
         found = documents.loads(files.content(path, documents.LONGEST))
@@ -305,11 +413,17 @@ def _load(directory: Path) -> dict[str, Any]:
         raise elsewhere or DamagedDataset(f"{path} cannot be read: {e}") from e
     if not isinstance(found, dict):
         raise DamagedDataset(f"{path} cannot be read: {type(found).__name__}; an object expected.")
+    attributes = found.get("attributes")
+    if found.get("node_type") == "group" and isinstance(attributes, dict) and SEGMENTS in attributes:
+        described = attributes[SEGMENTS]
+        if not isinstance(described, dict) or not isinstance(described.get("segments"), list):
+            raise DamagedDataset(f"{path} does not describe segments.", hint=_HINT)
+        return {**described, "zarr_format": found.get("zarr_format"), "node_type": "array"}
     return found
 
 
 def is_array(directory: Path) -> bool:
-    """Return whether ``directory`` holds an array, not a group."""
+    """Return whether ``directory`` holds an array, in segments too, and not a group."""
     try:
         return bool(_load(directory).get("node_type") == "array")
     except DamagedDataset:
@@ -328,7 +442,7 @@ def read(directory: Path) -> Array:
     found = layout(directory)
     if found.compressed:
         raise DamagedDataset(f"{directory} is compressed; an array that can be mapped is expected.", hint=_HINT)
-    return open_map(directory, found.shape, found.dtype)
+    return _map(found)
 
 
 def write_strings(directory: Path, values: list[str]) -> None:

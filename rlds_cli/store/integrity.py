@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,6 +21,7 @@ from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, videos
+from rlds_cli.store.arrays import Segment
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import LazyStats, Store
@@ -203,7 +203,7 @@ def rows_there(dataset: Path, f: StoredField) -> int:
         found = arrays.layout(array)
         if found.compressed:
             return min(found.shape[0], found.shard * sum(1 for _ in (array / "c").iterdir()))
-        return arrays.data_file(array, 1 + len(shape)).stat().st_size // width if width else 0
+        return max(s.start + s.file.stat().st_size // width for s in found.segments) if width else 0
     except (DamagedDataset, OSError):
         return 0
 
@@ -295,9 +295,8 @@ class _HashedRows:
         return codes
 
     def _hash_files(self, directory: Path) -> digests.Digests:
-        offsets = arrays.read(directory / "offsets").tolist()
         found = []
-        for a, b in pairwise(offsets):
+        for a, b in arrays.read(directory / "spans").tolist():
             h = hashlib.sha256()
             for piece in _pieces(directory / "bytes", a, b, 1):
                 h.update(piece)
@@ -380,7 +379,8 @@ def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
 
 def _videos(path: Path, name: str) -> list[Problem]:
     size = arrays.open_document(path / "bytes")[0]
-    problems = [*_array(path / "bytes", f"{name} videos", size, "uint8"), *_offsets(path, f"{name} videos", size[0])]
+    problems = _array(path / "bytes", f"{name} videos", size, "uint8")
+    videos.check_spans(path / "spans", arrays.read(path / "spans"), size[0])
     if videos.tables_digest(path) != videos.stored_digest(path):
         problems.append(Problem(f"{name} videos", "differ (the tables that say where frames lie)"))
     return problems
@@ -402,19 +402,19 @@ def _array(directory: Path, name: str, shape: tuple[int, ...], dtype: str) -> li
     if layout.compressed:
         compression.check_shards(directory)
         return []
-    size = arrays.file_size(shape, dtype)
-    if size == 0:
-        return []
-    file = arrays.data_file(directory, len(shape))
-    arrays.check_size(file, size)
-    return _tail(file, name, shape, dtype)
+    problems = []
+    for k, s in enumerate(layout.segments):
+        if s.size:
+            arrays.check_size(s.file, s.size)
+            problems += _tail(s, f"{name}, segment {k}" if layout.segmented else name)
+    return problems
 
 
-def _tail(file: Path, name: str, shape: tuple[int, ...], dtype: str) -> list[Problem]:
+def _tail(s: Segment, name: str) -> list[Problem]:
     """Check the padding and the index behind the rows, which other Zarr readers need."""
-    expected = arrays.tail(shape, dtype)
-    start = arrays.row_bytes(shape, dtype) * shape[0]
-    with file.open("rb") as f:
+    expected = arrays.tail(s.shape, s.dtype)
+    start = arrays.row_bytes(s.shape, s.dtype) * s.rows
+    with s.file.open("rb") as f:
         f.seek(start)
         found = f.read()
     if found == expected:
@@ -438,15 +438,24 @@ def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | by
         for start in range(a, b, step):
             yield arrays.raw(arrays.little_endian(read_range(array, start, min(start + step, b))))
         return
-    shape, _ = arrays.open_document(array)
-    file, left = arrays.data_file(array, len(shape)), (b - a) * width
+    at = a
+    for s in arrays.layout(array).segments:
+        first, stop = max(at, s.start), min(b, s.start + s.rows)
+        if first < stop:
+            yield bytes((first - at) * width)  # rows of no segment
+            yield from _read(s.file, (first - s.start) * width, (stop - first) * width)
+            at = stop
+    yield bytes((b - at) * width)
+
+
+def _read(file: Path, start: int, size: int) -> Iterator[bytes]:
     with file.open("rb", buffering=0) as f:
-        f.seek(a * width)
-        while left:
-            piece = f.read(min(left, _PIECE))
+        f.seek(start)
+        while size:
+            piece = f.read(min(size, _PIECE))
             if not piece:
-                raise DamagedDataset(f"{file} ends before row {b:,}")
-            left -= len(piece)
+                raise DamagedDataset(f"{file} ends {size:,} bytes before it should")
+            size -= len(piece)
             yield piece
 
 

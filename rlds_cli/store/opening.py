@@ -171,14 +171,14 @@ class Store:
     def _check_sizes(self) -> None:
         for f in self.fields.values():
             if f.codec == VIDEO:
-                found = arrays.layout(self.path / DIRECTORY / self._stored[f.name].path / "bytes")
-                self._check(self.path / DIRECTORY / self._stored[f.name].path / "bytes", found.shape, found.dtype)
+                films = self.path / DIRECTORY / self._stored[f.name].path / "bytes"
+                arrays.check_files(films, *arrays.open_document(films))
             for directory, shape, dtype in self._arrays(f):
                 if self.manifest.encoding == "zarr":
                     self._check_layout(directory, shape, dtype)
                     compression.check_shards(directory)
                 else:
-                    self._check(directory, shape or arrays.layout(directory).shape, dtype)
+                    arrays.check_files(directory, shape or arrays.open_document(directory)[0], dtype)
 
     def _arrays(self, f: Field) -> Iterator[tuple[Path, tuple[int, ...] | None, np.dtype[Any]]]:
         """Yield the arrays that hold the rows of a field, with dtype and shape; None for sizes that rows do not fix."""
@@ -200,12 +200,6 @@ class Store:
                 hint="rlds verify ID shows all damage",
             )
 
-    @staticmethod
-    def _check(directory: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        size = arrays.file_size(shape, dtype)
-        if size:
-            arrays.check_size(arrays.data_file(directory, len(shape)), size)
-
     def rows(self, name: str) -> Array:
         """Return all rows of an array field, the codes of a text field, or the index of frames in videos.
 
@@ -214,18 +208,19 @@ class Store:
         return self._open(name)
 
     def rows_id(self, name: str) -> str:
-        """Return what identifies the file of a field's plain rows, by whichever name; empty for other fields.
+        """Return what identifies the files of a field's plain rows, by whichever names; empty for other fields.
 
-        It is taken from the file, and not from the manifest, which could claim anything.
+        It is taken from the files, and not from the manifest, which could claim anything.
         """
         f = self.fields[name]
         if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
             return ""
         try:
-            status = arrays.data_file(self.directory(name), 1 + len(f.shape)).stat()
-        except FileNotFoundError:  # of no bytes
+            segments = [s for s in arrays.layout(self.directory(name)).segments if s.size]
+            found = [(s.start, s.file.stat()) for s in segments]
+        except (FileNotFoundError, DamagedDataset):
             return ""
-        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        return " ".join(f"{at} {s.st_ino} {s.st_size} {s.st_mtime_ns}" for at, s in found)
 
     @property
     def slices(self) -> bool:

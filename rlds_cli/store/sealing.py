@@ -19,7 +19,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.store import arrays, rows, tags, videos
+from rlds_cli.store import arrays, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -52,7 +52,8 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
-    files = sorted(_files(directory) - {MANIFEST, LISTING, tags.FILE} - _rows(m))
+    there = _files(directory) - {MANIFEST, LISTING, tags.FILE}
+    files = sorted(there - _rows(there, m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
         hashes = pool.map(lambda name: known.get(name) or sha256_of(directory / name), files)
         listed = dict(zip(files, hashes, strict=True))
@@ -154,10 +155,8 @@ def _files(directory: Path) -> set[str]:
     }
 
 
-def _rows(m: Manifest) -> set[str]:
+def _rows(files: set[str], m: Manifest) -> set[str]:
     """Return the files of plain rows. Digests of episodes cover the rows, and the shape the bytes behind them."""
-    films = [arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1) for f in m.fields if f.codec == VIDEO]
-    plain = m.fields if m.encoding == "memmap" else ()
-    return {file.as_posix() for file in films} | {
-        file.as_posix() for f in plain for file in rows.files(Path(), f, f.path).values()
-    }
+    below = [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
+    below += [f"{f.path}/" for f in m.fields if m.encoding == "memmap"]
+    return {name for name in files if name.startswith(tuple(below)) and not name.endswith("zarr.json")}

@@ -3,8 +3,8 @@
 ::
 
     <field>/                          [rows, 2] int32: number of the video, number of the frame in it; -1 for none
-    video/<field>/bytes               the files, end to end
-    video/<field>/offsets             [videos + 1]: first byte of each
+    video/<field>/bytes               the files, one after the other
+    video/<field>/spans               [videos, 2]: first byte of each, and the one behind its last
     video/<field>/packets             [packets, 4] int64: start and size in the file, time shown, 1 key + 2 shown
     video/<field>/first               [videos + 1]: first packet of each
     video/<field>/tracks/             per video a JSON text: codec, data for its decoder, sides, timescale
@@ -26,6 +26,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -46,7 +47,7 @@ DIRECTORY = "video"
 _PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
-_TABLES = ("offsets", "packets", "first")
+_TABLES = ("spans", "packets", "first")
 _FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
 _CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
@@ -79,7 +80,7 @@ class Videos:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.offsets: IntArray = arrays.read(directory / "offsets")
+        self.spans: IntArray = arrays.read(directory / "spans")
         self._packets: IntArray = arrays.read(directory / "packets")
         self._first: IntArray = arrays.read(directory / "first")
         self._tracks = arrays.read_strings(directory / "tracks")
@@ -89,7 +90,7 @@ class Videos:
         self._held = 0  # packets of the opened videos
 
     def _open_bytes(self) -> Array:
-        """Return the files, end to end."""
+        """Return the files, one after the other."""
         return arrays.read(self.directory / "bytes")
 
     def __len__(self) -> int:
@@ -97,9 +98,9 @@ class Videos:
 
     def _check(self) -> None:
         """Refuse tables that do not fit each other. The packets of a video are checked when it is opened."""
-        arrays.check_offsets(self.directory / "offsets", self.offsets, self._bytes)
+        check_spans(self.directory / "spans", self.spans, len(self._bytes))
         fits = self._packets.ndim == 2 and self._packets.shape[1] == 4 and self._packets.dtype == np.int64
-        if not fits or not len(self.offsets) == len(self._first) == len(self._tracks) + 1:
+        if not fits or not len(self.spans) == len(self._first) - 1 == len(self._tracks):
             raise DamagedDataset(f"{self.directory}: tables of other sizes.", hint="rlds verify ID")
         first = self._first
         rises = first.dtype == np.int64 and first[0] == 0 and first[-1] == len(self._packets)
@@ -109,7 +110,8 @@ class Videos:
     def published(self, number: int) -> Array:
         """Return the bytes of a video file, uint8 [n], as it was published."""
         self._check_number(number)
-        data: Array = self._bytes[self.offsets[number] : self.offsets[number + 1]]
+        start, stop = self.spans[number].tolist()
+        data: Array = self._bytes[start:stop]
         return data
 
     def _check_number(self, number: int) -> None:
@@ -135,6 +137,11 @@ class Videos:
             self._opened[number] = video
         return video
 
+    def tables(self) -> Tables:
+        """Return the tables of all videos."""
+        edges = self._first.tolist()
+        return Tables(self.spans, [self._packets[a:b] for a, b in pairwise(edges)], self._tracks, self.files)
+
     @cached_property
     def files(self) -> digests.Digests:
         """The sha256 of each video file [videos, 32]."""
@@ -145,8 +152,10 @@ class Videos:
 
     def extent(self, number: int) -> Extent:
         """Return the file and the range of bytes of a video."""
-        start, stop = self.offsets[number : number + 2].tolist()
-        return Extent(arrays.data_file(self.directory / "bytes", 1), start, stop - start)
+        start, stop = self.spans[number].tolist()
+        segments = arrays.layout(self.directory / "bytes").segments
+        of = next(s for s in reversed(segments) if s.start <= start)
+        return Extent(of.file, start - of.start, stop - start)
 
     def gather(self, f: Field, index: Array) -> Array:
         """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
@@ -198,14 +207,40 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
         raise
     tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
     arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
-    arrays.write(directory / "offsets", np.cumsum([0, *(e.size for e in extents)], dtype=np.int64))
-    arrays.write(directory / "first", np.cumsum([0, *(len(t.size) for t in tracks)], dtype=np.int64))
-    arrays.write(directory / "packets", np.concatenate([np.zeros((0, 4), np.int64), *map(_rows, tracks)]))
-    arrays.write_strings(directory / "tracks", [_described(t) for t in tracks])
-    files = digests.as_array(hashes)
-    arrays.write(directory / "sha256", files)
-    arrays.write_group(directory, {"sha256": tables_digest(directory)})
-    return files
+    edges = np.cumsum([0, *(e.size for e in extents)], dtype=np.int64)
+    packets = [_rows(t) for t in tracks]
+    tables = Tables(
+        np.stack([edges[:-1], edges[1:]], 1), packets, [_described(t) for t in tracks], digests.as_array(hashes)
+    )
+    tables.write(directory)
+    return tables.files
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What is stored of videos beside their bytes: spans [videos, 2], packets and track of each, and their sha256."""
+
+    spans: IntArray
+    packets: Sequence[IntArray]
+    tracks: Sequence[str]
+    files: digests.Digests
+
+    def write(self, directory: Path) -> None:
+        """Write the tables, and the digest of them."""
+        arrays.write(directory / "spans", self.spans)
+        arrays.write(directory / "first", np.cumsum([0, *map(len, self.packets)], dtype=np.int64))
+        arrays.write(directory / "packets", np.concatenate([np.zeros((0, 4), np.int64), *self.packets]))
+        arrays.write_strings(directory / "tracks", list(self.tracks))
+        arrays.write(directory / "sha256", self.files)
+        arrays.write_group(directory, {"sha256": tables_digest(directory)})
+
+
+def check_spans(directory: Path, spans: IntArray, size: int) -> None:
+    """Raise DamagedDataset unless the ``spans`` [videos, 2] of videos are in order, within ``size`` bytes."""
+    fits = spans.ndim == 2 and spans.shape[1] == 2 and spans.dtype == np.int64
+    edges = np.concatenate([[0], spans.reshape(-1) if fits else [], [size]])
+    if not fits or (edges[1:] < edges[:-1]).any():
+        raise DamagedDataset(f"{directory} are not in order within {size:,} bytes.", hint="rlds verify ID")
 
 
 def tables_digest(directory: Path) -> str:
