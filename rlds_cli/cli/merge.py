@@ -46,7 +46,7 @@ def merge(
 
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
     if dry_run:
-        planned = merging.plan_merge(ids, as_, **what)
+        planned = merging.plan_merge(ids, as_, **what, store=store.value)
         out.result(planned, _plan(planned))
         return
     with out.progress() as progress:
@@ -60,6 +60,6 @@ def _plan(p: MergePlan) -> str:
     ]
     lines += [f"fields: {', '.join(f.name for f in p.fields)}"]
     lines += [f"left out: {', '.join(p.left_out)}"] if p.left_out else []
-    shared = f"shared on disk: {', '.join(p.shared)}" if p.shared else "no field is shared on disk: rows are copied"
-    lines += [shared, f"{out.size(p.bytes)} of rows will be written"]
+    copied = f"rows are copied: {', '.join(p.copied)}" if p.copied else "all files of rows are shared"
+    lines += [copied, f"{out.size(p.bytes)} of rows will be written"]
     return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,20 +20,18 @@ from rlds_cli.convert.appending import differences
 from rlds_cli.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, NoPermission, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, publishing
+from rlds_cli.store import episode_table, joining, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
-from rlds_cli.store.manifest import Stats
-from rlds_cli.store.publishing import Shared
+from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, BoolArray, Chunk, Column, EpisodeTable, Field, IntArray, Part
 from rlds_cli.text import plural
 
@@ -40,6 +40,7 @@ READER = "merge"  # in the manifest
 _REPLACE = "--force (force=True)"  # of a hint
 _PART_ROWS = 1 << 20
 _CHUNK_BYTES = 16 << 20
+_JOINED = "joined"  # the directory of the result below the work directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +70,18 @@ class MergePlan:
         Of the result.
     left_out : tuple of str
         Fields of the members that the result does not have.
-    shared : tuple of str
-        Fields whose files the result shares with a member. Only a single, whole member can share: files of several
-        cannot be joined without a copy.
+    copied : tuple of str
+        Ids of the members whose rows will be written; the result shares the files of the others. Members that grow, are
+        compressed or remote, on another disk or of another user cannot be shared.
     bytes : int
-        Bytes that will be written; encoded frames and texts do not count.
+        Bytes of rows that will be written; encoded frames and texts do not count.
     """
 
     id: str
     members: tuple[Member, ...]
     fields: tuple[Field, ...]
     left_out: tuple[str, ...]
-    shared: tuple[str, ...]
+    copied: tuple[str, ...]
     bytes: int
 
 
@@ -90,10 +91,12 @@ def plan_merge(
     *,
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
+    store: Literal["memmap", "zarr"] = "memmap",
     cache_dir: StrPath | None = None,
 ) -> MergePlan:
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
-    return _Merge(ids.parse(ref), _opened(refs, cache_dir), fields, column).plan
+    home = Home(settings.read(cache_dir).home)
+    return _Merge(ids.parse(ref), _opened(refs, cache_dir), fields, column, home if store == "memmap" else None).plan
 
 
 def merge(
@@ -109,8 +112,10 @@ def merge(
 ) -> Dataset:
     """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
 
-    The members may grow: then their newest version is taken, or that of an open dataset. After an interruption the
-    same call continues.
+    The result shares the files of rows of its members, whose rows of other episodes it keeps; `rlds compact` leaves
+    these out. Rows are written of members that grow, are compressed or remote, on another disk or of another user, and
+    of all members if the result is compressed. Members may grow: then their newest version is taken, or that of an
+    open dataset. After an interruption the same call continues.
 
     Parameters
     ----------
@@ -146,22 +151,47 @@ def merge(
     40
     """
     id, tell = ids.parse(ref), shown(progress)
-    todo = _Merge(id, _opened(refs, cache_dir), fields, column)
-    _ = todo.plan  # errors before anything is written
     where = settings.read(cache_dir)
-    check_free(id, where, force, _REPLACE)
     place = Home(where.home)
+    members = _opened(refs, cache_dir)
+    todo = _Merge(id, members, fields, column, place if store == "memmap" else None)
+    _ = todo.plan  # errors before anything is written
+    check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
-        work = place.partial(id, todo.key[:16])
-        disk.check_space(todo.plan.bytes, place.root)
-        safe_files.work_directory(work, place.root)
-        built = write_rows(todo, work, jobs=0, progress=tell)
-        finish(built, todo.described(store), shared=todo.shared, locate=todo.videos.locate)
-        record(built.directory)
-        publishing.publish(built.directory, place.dataset(id))
-        trees.discard(work)
+        try:
+            _make(todo, place, id, store, tell)
+        except NoPermission:
+            if len(todo.copied) == len(members):
+                raise
+            _make(_Merge(id, members, fields, column, None), place, id, store, tell)  # a file system without links
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+def _make(todo: _Merge, place: Home, id: DatasetId, store: str, tell: Progress) -> None:
+    work = place.partial(id, todo.key[:16])
+    disk.check_space(todo.plan.bytes, place.root)
+    safe_files.work_directory(work, place.root)
+    publishing.publish(_written(todo, work, store, tell), place.dataset(id))
+    trees.discard(work)
+
+
+def _written(todo: _Merge, work: Path, store: str, tell: Progress) -> Path:
+    """Write the result below ``work``, and return its directory."""
+    trees.discard(work / _JOINED)
+    if not todo.copied:
+        return _joined(todo, work, None)
+    built = write_rows(todo, work, jobs=0, progress=tell)
+    finish(built, todo.described(store), locate=todo.videos.locate)
+    if len(todo.copied) == todo.count:
+        record(built.directory)
+        return built.directory
+    return _joined(todo, work, Store(built.directory))
+
+
+def _joined(todo: _Merge, work: Path, copied: Store | None) -> Path:
+    joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
+    return work / _JOINED
 
 
 def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Dataset]:
@@ -176,35 +206,38 @@ class _Merge:
 
     stage: Stage = "convert"
 
-    def __init__(self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str) -> None:
-        self._id, self._members, self._column = id, members, column
+    def __init__(
+        self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str, home: Home | None
+    ) -> None:
+        self._members, self._column, self._home = members, column, home
         self.id = str(id)
         self.videos = VideoSources()
         for b, later in enumerate(members):
             for earlier in members[:b]:
                 _check_repeats(earlier, later)
-        self._fields = _agreed(members, fields)
+        self.fields = _agreed(members, fields)
         self._check_columns()
 
     # -- the job
 
     @property
     def key(self) -> str:
-        """Hash of the members, the fields and the column."""
+        """Hash of the members, which of them are copied, the fields and the column."""
         what = [[d.id, d.fingerprint, d.version] for d in self._members]
-        described = [self.id, self._column, what, [asdict(f) for f in self._fields]]
+        described = [self.id, self._column, what, self.copied, [asdict(f) for f in self.fields]]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     @property
     def schema(self) -> tuple[Field, ...]:
-        """The fields that are written."""
-        return tuple(f for f in self._fields if f.name not in self.shared)
+        """The fields of the result."""
+        return self.fields
 
     @cached_property
     def parts(self) -> Sequence[Part]:
         """Whole episodes of one member each, about a million rows at a time."""
         found = []
-        for number, ds in enumerate(self._members):
+        for number in self.copied:
+            ds = self._members[number]
             rows = np.cumsum(ds.episodes["length"] + 1)
             firsts = np.flatnonzero(np.diff(rows // _PART_ROWS, prepend=-1)) if len(rows) else np.zeros(0, np.int64)
             bounds = [*firsts.tolist(), len(rows)]
@@ -296,38 +329,50 @@ class _Merge:
 
     # -- the result
 
+    @property
+    def count(self) -> int:
+        """Number of members."""
+        return len(self._members)
+
     @cached_property
-    def shared(self) -> dict[str, Shared]:
-        """The fields that share the files of the only member, if it is whole."""
-        ds = self._members[0]
-        if len(self._members) > 1 or isinstance(ds.store, GrowingStore) or ds.store.remote:
-            return {}
-        if not self._rows[0].is_dense:
-            return {}
-        stats = {n: Stats(**s) for n, s in ds.manifest.stats.items()}
-        stored = {f.name: f for f in ds.manifest.fields}
-        return {f.name: Shared(ds.path, stored[f.name], stats.get(f.name), f.name) for f in self._fields}
+    def copied(self) -> tuple[int, ...]:
+        """Numbers of the members whose rows are written; the files of the others are shared."""
+        can = [self._home is not None and _can_be_shared(ds.store, self._home) for ds in self._members]
+        return tuple(k for k, yes in enumerate(can) if not yes)
+
+    def joined(self, copied: Store | None) -> list[joining.Member]:
+        """Return the members; those that are copied are in the dataset ``copied``, one after the other."""
+        found, before = [], 0
+        for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
+            if k in self.copied and copied is not None:
+                index = np.arange(before, before + len(table))
+                found.append(joining.Member(copied, index, table, sealed=False))
+                before += len(table)
+            else:
+                found.append(joining.Member(ds.store, ds.episodes.index, table))
+        return found
 
     @cached_property
     def plan(self) -> MergePlan:
         """The plan."""
-        rows = sum(int((ds.episodes["length"] + 1).sum()) for ds in self._members)
+        copied = [self._members[k] for k in self.copied]
+        rows = sum(int((ds.episodes["length"] + 1).sum()) for ds in copied)
         return MergePlan(
             id=self.id,
             members=tuple(
                 Member(ds.id, ds.fingerprint, ds.store.fingerprint(), ds.version, ds.num_episodes, ds.num_steps)
                 for ds in self._members
             ),
-            fields=self._fields,
-            left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self._fields})),
-            shared=tuple(self.shared),
+            fields=self.fields,
+            left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self.fields})),
+            copied=tuple(ds.id for ds in copied),
             bytes=rows * sum(f.row_bytes for f in self.schema if f.kind == "array"),
         )
 
     def described(self, store: str) -> Description:
         """Describe the result; what all members agree on stays."""
         manifests = [ds.manifest for ds in self._members]
-        names = {f.name for f in self._fields}
+        names = {f.name for f in self.fields}
         spaces = {
             name: space
             for name, space in _common([m.spaces for m in manifests]).items()
@@ -335,7 +380,7 @@ class _Merge:
         }
         return Description(
             self.id,
-            store if not self.shared else manifests[0].encoding,
+            store,
             reader=READER,
             reader_version=1,
             facts=_common([m.facts for m in manifests]),
@@ -344,6 +389,15 @@ class _Merge:
             options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
             sources=self._sources,
         )
+
+
+def _can_be_shared(store: Store, home: Home) -> bool:
+    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
+    if store.grows or store.remote or store.manifest.encoding != "memmap":
+        return False
+    place = next(p for p in (home.root, *home.root.absolute().parents) if p.exists())
+    status = store.path.stat()
+    return status.st_dev == place.stat().st_dev and status.st_uid == os.geteuid()
 
 
 def _check_repeats(a: Dataset, b: Dataset) -> None:

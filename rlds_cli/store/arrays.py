@@ -183,7 +183,7 @@ def _map(found: ArrayLayout) -> Array:
         return empty
     if found.segmented:
         addresses = Addresses(count * found.dtype.itemsize)
-        for s in found.segments:
+        for s in (s for s in found.segments if s.size):
             with open_sized(s.file, s.size) as f:
                 addresses.map(s.start * width, s.rows * width, f.fileno())
         buffer = addresses.view()

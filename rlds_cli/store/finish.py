@@ -33,6 +33,7 @@ from rlds_cli.ted import (
     Array,
     EpisodeTable,
     Field,
+    IntArray,
     Repeated,
     merge_notes,
 )
@@ -78,21 +79,68 @@ def finish(
     ``shared`` maps the names of fields to another dataset's fields with the same rows. Their files are linked, or
     copied if they cannot be linked. ``locate`` finds the videos that rows refer to.
     """
-    table, total = built.episodes, built.end.rows
+    table = built.episodes
     finished = _finish_fields(built, about.encoding, shared, locate, threads)
-    of_user = episode_table.all_typed(table.extra)
-    terminated = _write_episodes(built, table, {x.field.name: x.field.path for x in finished})
-    of_episodes = {x.field.name: arrays.read(built.directory / "digests" / x.field.path) for x in finished}
-    arrays.write(built.directory / "episodes" / "id", digests.ids(table, of_episodes))
-    episode_table.write_own(built.directory / "episodes", of_user)
-    counts = _counts(table, total, terminated)
+    fields = tuple(x.field for x in finished)
+    written = replace(
+        Content(fields, table, table.start, built.end.rows),
+        computed=dict(_computed(built.directory, {f.name: f.path for f in fields}, table)),
+        stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
+        notes=tuple(asdict(n) for n in merge_notes(built.notes)),
+        shared={x.field.name: x.how for x in finished if x.how},
+        known=_known(shared, finished),
+    )
+    return complete(built.directory, about, written, metadata=metadata, threads=threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is in a dataset whose arrays and digests of fields are written.
+
+    Attributes
+    ----------
+    start : int array [episodes]
+        First row of each episode of ``table``, among ``rows``.
+    computed : mapping
+        Columns of the episode table that follow from rows: returns, and numbers of ended steps.
+    stats, notes, shared
+        Those of the manifest.
+    known : mapping
+        Digests of files that another dataset recorded.
+    """
+
+    fields: tuple[StoredField, ...]
+    table: EpisodeTable
+    start: IntArray
+    rows: int
+    computed: Mapping[str, Array] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Mapping[str, Any], ...] = ()
+    shared: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
+
+
+def complete(
+    directory: Path,
+    about: Description,
+    c: Content,
+    *,
+    metadata: Iterable[tuple[str, Array | str]] = (),
+    threads: int = 2,
+) -> Manifest:
+    """Write the rest of a dataset: episode table, sources, metadata, groups, list of digests, manifest."""
+    table, of_user = c.table, episode_table.all_typed(c.table.extra)
+    _write_episodes(directory / "episodes", c)
+    of_episodes = {f.name: arrays.read(directory / "digests" / f.path) for f in c.fields}
+    arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
+    episode_table.write_own(directory / "episodes", of_user)
     manifest = Manifest(
         format=FORMAT,
         id=about.id,
         encoding=about.encoding,
-        fields=tuple(x.field for x in finished),
-        counts=counts,
-        fingerprint=digests.fingerprint({x.field.name: x.field.digest for x in finished}, digests.of_table(table)),
+        fields=c.fields,
+        counts=_counts(table, c.rows, c.computed.get("num_terminated")),
+        fingerprint=digests.fingerprint({f.name: f.digest for f in c.fields}, digests.of_table(table)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         reader=about.reader,
@@ -101,18 +149,18 @@ def finish(
         facts=dict(about.facts),
         spaces=dict(about.spaces),
         env=dict(about.env),
-        stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
-        archive=_write_sources(built.directory, about.sources),
+        stats=c.stats,
+        archive=_write_sources(directory, about.sources),
         options=dict(about.options),
         provenance=about.provenance,
-        metadata=tuple(_write_metadata(built.directory, metadata)),
-        notes=tuple(asdict(n) for n in merge_notes(built.notes)),
-        shared={x.field.name: x.how for x in finished if x.how},
+        metadata=tuple(_write_metadata(directory, metadata)),
+        notes=c.notes,
+        shared=c.shared,
         episode_columns=digests.described(of_user),
     )
-    arrays.write_groups(built.directory)
-    sealed = sealing.seal(built.directory, manifest, known=_known(shared, finished), threads=threads)
-    read(built.directory)  # do not publish a manifest that would be refused on opening
+    arrays.write_groups(directory)
+    sealed = sealing.seal(directory, manifest, known=c.known, threads=threads)
+    read(directory)  # do not publish a manifest that would be refused on opening
     return sealed
 
 
@@ -223,31 +271,25 @@ def _renamed(s: Shared) -> StoredField:
 # -- the episode table
 
 
-def _write_episodes(built: Built, table: EpisodeTable, paths: Mapping[str, str]) -> int | None:
-    """Write the columns of the episode table; return the number of terminated steps if there are flags."""
-    directory, terminated = built.directory / "episodes", None
-    for name, values in chain(digests.content_columns(table), _computed(built.directory, paths, table)):
+def _write_episodes(directory: Path, c: Content) -> None:
+    """Write the columns of the episode table but ids and the user's own."""
+    table = c.table
+    places = {"start": c.start, "num_transitions": table.num_transitions, "source": table.source, "row": table.row}
+    for name, values in chain(digests.content_columns(table), places.items(), c.computed.items()):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
         else:
             arrays.write_strings(path, [v or "" for v in values])
-        if name == "num_terminated":
-            terminated = int(np.asarray(values).sum())
     if not isinstance(table.group, Repeated):
         arrays.write_strings(directory / "group", list(table.group))
     if table.splits:
         arrays.write_group(directory / "split")
     arrays.write_group(directory)
-    return terminated
 
 
 def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
-    """Return the columns that are no content: derived ones, origins of episodes, returns, ended steps."""
-    yield "start", table.start
-    yield "num_transitions", table.num_transitions
-    yield "source", table.source
-    yield "row", table.row
+    """Yield the columns that follow from the rows: returns, and numbers of ended steps."""
     start = table.start
     if REWARD in paths:
         reward = compression.open_column(dataset / paths[REWARD])
@@ -286,7 +328,7 @@ def _episode_sums(values: Array | _Either, start: Array, dtype: npt.DTypeLike = 
     return total
 
 
-def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
+def _counts(table: EpisodeTable, total: int, terminated: Array | None) -> Counts:
     ended = int((table.end == TERMINATED).sum())
     return Counts(
         rows=total,
@@ -297,7 +339,7 @@ def _counts(table: EpisodeTable, total: int, terminated: int | None) -> Counts:
         truncated=int((table.end == TRUNCATED).sum()),
         cut=int((table.end == CUT).sum()),
         final_observations=int(table.observed.sum()),
-        terminated_inside=0 if terminated is None else terminated - ended,
+        terminated_inside=0 if terminated is None else int(terminated.sum()) - ended,
     )
 
 

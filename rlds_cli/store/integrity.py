@@ -203,7 +203,7 @@ def rows_there(dataset: Path, f: StoredField) -> int:
         found = arrays.layout(array)
         if found.compressed:
             return min(found.shape[0], found.shard * sum(1 for _ in (array / "c").iterdir()))
-        return max(s.start + s.file.stat().st_size // width for s in found.segments) if width else 0
+        return max((s.start + s.file.stat().st_size // width for s in found.segments if s.size), default=0)
     except (DamagedDataset, OSError):
         return 0
 

@@ -174,8 +174,10 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     return order[how]
 
 
-def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> None:
+def link_tree(source: Path, target: Path, *, apart: Collection[str] = (), sealed: bool = True) -> None:
     """Give all files below ``source`` but those ``apart`` second names below ``target``, which does not exist.
+
+    Files of a dataset are ``sealed``: read-only. Those of work in progress are not yet.
 
     Raises
     ------
@@ -186,7 +188,7 @@ def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> Non
     for file in sorted(f for f in trees.files(source) if f.name not in apart):
         place = target / file.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not disk.link(file, place):
+        if not disk.link(file, place, sealed=sealed):
             raise NoPermission(
                 f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
                 hint="--copy (copy=True) copies the rows",
