@@ -160,7 +160,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     stored = dataset.column(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
-    if dataset.store.grows:
+    if dataset.store.grows or arrays.is_segmented(dataset.store.directory(name)):
         mine = os.geteuid() in (0, dataset.path.stat().st_uid)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])

@@ -97,7 +97,7 @@ class RandomMap:
 
 
 class MappedRows:
-    """Rows of files that are mapped by others, for reading at random: the segments of a dataset that grows.
+    """Rows of files that are mapped by others, for reading at random: those of arrays in segments.
 
     Parameters
     ----------
