@@ -161,11 +161,13 @@ def merge(
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
         try:
             _make(todo, place, id, store, tell)
-        except NoPermission:
-            if len(todo.copied) == len(members):
-                raise
+        except _NotLinked:
             _make(_Merge(id, members, fields, column, None), place, id, store, tell)  # a file system without links
     return open_dataset(str(id), cache_dir=cache_dir)
+
+
+class _NotLinked(Exception):
+    """A file of a member cannot get a second name."""
 
 
 def _make(todo: _Merge, place: Home, id: DatasetId, store: str, tell: Progress) -> None:
@@ -186,11 +188,15 @@ def _written(todo: _Merge, work: Path, store: str, tell: Progress) -> Path:
     if len(todo.copied) == todo.count:
         record(built.directory)
         return built.directory
+    publishing.seal(built.directory)
     return _joined(todo, work, Store(built.directory))
 
 
 def _joined(todo: _Merge, work: Path, copied: Store | None) -> Path:
-    joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
+    try:
+        joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
+    except NoPermission as e:
+        raise _NotLinked from e
     return work / _JOINED
 
 
@@ -346,7 +352,7 @@ class _Merge:
         for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
             if k in self.copied and copied is not None:
                 index = np.arange(before, before + len(table))
-                found.append(joining.Member(copied, index, table, sealed=False))
+                found.append(joining.Member(copied, index, table))
                 before += len(table)
             else:
                 found.append(joining.Member(ds.store, ds.episodes.index, table))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.store import arrays, compression, digests
+from rlds_cli.store import arrays, compression, digests, videos
+from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.views import Change
 from rlds_cli.ted import VIDEO, Field
@@ -35,7 +36,15 @@ def size(ds: Dataset) -> int:
     frames = [len(ds.store.frame_bytes(n)) + 8 * ds.num_rows for n in images]
     others = (stored_row(f) for n, f in ds.schema.items() if n not in images)
     widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in others]
-    return int(share * (sum(frames) + ds.num_rows * sum(widths)))
+    films = [ds.store.videos(n).spans for n, f in ds.schema.items() if _films(ds.store, f)]
+    whole = sum(int((s[:, 1] - s[:, 0]).sum()) for s in films)
+    return whole + int(share * (sum(frames) + ds.num_rows * sum(widths)))
+
+
+def _films(store: Store, f: Field) -> bool:
+    """Return whether the videos of a field are written, too: those in several files."""
+    of = store.beside(videos.DIRECTORY, *store.path_of(f.name).split("/"), "bytes")
+    return f.codec == VIDEO and arrays.is_segmented(of)
 
 
 def _write(rows: Rows, f: Field, dataset: Path) -> None:
@@ -52,6 +61,8 @@ def _write(rows: Rows, f: Field, dataset: Path) -> None:
         arrays.finish(directory, (len(rows), *shape), dtype)
     if rows.store.manifest.encoding == "zarr":
         compression.compress(directory, f)
+    if _films(rows.store, f):
+        videos.write_whole(dataset / videos.DIRECTORY / rows.store.path_of(f.name), rows.store.videos(f.name))
     if digests.has_row_digests(f):
         of_rows = rows.store.row_digests(f.name)[rows.stored(np.arange(len(rows)))]
         arrays.write(dataset / digests.ROWS / rows.store.path_of(f.name), np.asarray(of_rows))

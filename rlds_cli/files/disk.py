@@ -111,10 +111,10 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
     return how
 
 
-def link(source: Path, target: Path, *, sealed: bool = True) -> bool:
-    """Give a regular file of this user, read-only if ``sealed``, a second name; return False if it cannot have one."""
+def link(source: Path, target: Path) -> bool:
+    """Give a read-only regular file of this user a second name; return False if it cannot have one."""
     with safe_files.reading(source) as read:
-        return _link(read, source, target, sealed=sealed) is not None
+        return _link(read, source, target, sealed=True) is not None
 
 
 def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:

@@ -76,7 +76,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
 def _compact_files(path: Path) -> Compacted:
     ds = Dataset(Store(path))
     before = usage.size_on_disk(path)
-    changed = not Rows(ds).is_dense or bool(versions.earlier(path))
+    changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(versions.earlier(path))
     if changed:
         ds = Dataset(Store(editing.compact(ds, compaction.change(ds), needed=compaction.size(ds))))
     after = usage.size_on_disk(path)

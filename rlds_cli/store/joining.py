@@ -46,14 +46,11 @@ class Member:
         Their numbers in the store.
     table : EpisodeTable
         What the result says of them.
-    sealed : bool
-        False for files of work in progress.
     """
 
     store: Store
     index: IntArray
     table: EpisodeTable
-    sealed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,6 @@ class _Source:
     """A dataset whose rows are those of the result from ``base`` on."""
 
     store: Store
-    sealed: bool
     base: int
     listed: Mapping[str, str]
 
@@ -118,7 +114,7 @@ def _sources(members: Sequence[Member]) -> dict[str, _Source]:
     for m in members:
         if m.store.version_id not in found:
             sealing.check_listing(m.store.path, m.store.manifest)  # new digests would hide damage
-            source = _Source(m.store, m.sealed, base, sealing.listed(m.store.path))
+            source = _Source(m.store, base, sealing.listed(m.store.path))
             found[m.store.version_id] = source
             base = _behind(source.stop)
     return found
@@ -192,7 +188,7 @@ class _Result:
 
         def link() -> None:
             trees.discard(self._directory / to)
-            publishing.link_tree(source.store.path / below, self._directory / to, sealed=source.sealed)
+            publishing.link_tree(source.store.path / below, self._directory / to)
 
         source.store.guarded(link)
         self.known |= sealing.below(source.listed, below.as_posix(), to)

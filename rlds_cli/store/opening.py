@@ -223,6 +223,15 @@ class Store:
         return " ".join(f"{at} {s.st_ino} {s.st_size} {s.st_mtime_ns}" for at, s in found)
 
     @property
+    def is_segmented(self) -> bool:
+        """True if an array of rows, frames or videos is in segments, as those of a merge are."""
+        places = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
+        places += [
+            self.path / DIRECTORY / self.path_of(n) / "bytes" for n, f in self.fields.items() if f.codec == VIDEO
+        ]
+        return any(arrays.is_segmented(directory) for directory in places)
+
+    @property
     def slices(self) -> bool:
         """Return whether reading a part of `rows` reads no more than that part; else `between` does."""
         return self.manifest.encoding == "memmap"

@@ -32,7 +32,7 @@ def publish(built: Path, target: Path, *, growing: bool = False) -> None:
     A crash at any moment leaves either the old dataset or the new one, complete. The files of a dataset that is
     ``growing`` stay writable.
     """
-    _seal(built, sync_file if growing else _seal_file)
+    seal(built, sync_file if growing else _seal_file)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink():
         raise safe_files.refused(target, "is a symbolic link, and no dataset")
@@ -69,12 +69,12 @@ def _aside(directory: Path, what: str) -> Path:
     return directory.with_name(f".{directory.name}.{os.urandom(8).hex()}.{what}")
 
 
-def _seal(directory: Path, seal: Callable[[Path], None]) -> None:
-    """Sync every file and directory; ``seal`` does it for a file."""
+def seal(directory: Path, of_file: Callable[[Path], None] | None = None) -> None:
+    """Sync every file and directory, and make files read-only, or do what ``of_file`` does."""
     below = list(trees.below(directory))
     directories = [directory, *(Path(e.path) for e in below if e.is_dir(follow_symlinks=False))]
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(seal, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
+        for _ in pool.map(of_file or _seal_file, (Path(e.path) for e in below if not e.is_dir(follow_symlinks=False))):
             pass
         for _ in pool.map(sync_directory, reversed(directories)):
             pass
@@ -174,10 +174,8 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     return order[how]
 
 
-def link_tree(source: Path, target: Path, *, apart: Collection[str] = (), sealed: bool = True) -> None:
+def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> None:
     """Give all files below ``source`` but those ``apart`` second names below ``target``, which does not exist.
-
-    Files of a dataset are ``sealed``: read-only. Those of work in progress are not yet.
 
     Raises
     ------
@@ -188,7 +186,7 @@ def link_tree(source: Path, target: Path, *, apart: Collection[str] = (), sealed
     for file in sorted(f for f in trees.files(source) if f.name not in apart):
         place = target / file.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not disk.link(file, place, sealed=sealed):
+        if not disk.link(file, place):
             raise NoPermission(
                 f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
                 hint="--copy (copy=True) copies the rows",

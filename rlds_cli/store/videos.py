@@ -24,7 +24,7 @@ import json
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -214,6 +214,20 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
     )
     tables.write(directory)
     return tables.files
+
+
+def write_whole(directory: Path, of: Videos) -> None:
+    """Write the videos of another field one behind the other, in one file."""
+    tables = of.tables()
+    edges = np.cumsum([0, *(tables.spans[:, 1] - tables.spans[:, 0])], dtype=np.int64)
+    target = arrays.data_file(directory / "bytes", 1)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        for number in range(len(of)):
+            for piece in _pieces(of.extent(number)):
+                out.write(piece)
+    arrays.finish(directory / "bytes", (int(edges[-1]),), "uint8")
+    replace(tables, spans=np.stack([edges[:-1], edges[1:]], 1)).write(directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class Change:
     digests : mapping
         Digests of the episodes of a field [episodes, 32], where they are not those of the source's episodes.
     rows : mapping
-        Functions that write all rows of a field below the directory of the result, where they are not the source's.
+        Functions that write all rows of a field below the directory of the result, where they are not the source's, and
+        its tables if these change, too.
     total : int, optional
         The number of rows, where it is not the source's.
     copies : bool
@@ -92,7 +93,8 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
         if f.name in change.rows:
             change.rows[f.name](directory)
         for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
-            known |= _link(source.path, directory, root + f.path, listed, change)
+            if f.name not in change.rows or not (directory / root / f.path).exists():
+                known |= _link(source.path, directory, root + f.path, listed, change)
     for name in _SHARED:
         known |= _link(source.path, directory, name, listed, change)
     known |= _write_table(source, directory, change, listed)

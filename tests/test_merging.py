@@ -1,0 +1,230 @@
+"""Merges share the files of rows of their members, and hold what a dataset of the same episodes holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import lerobot_archives
+import numpy as np
+import pytest
+from versions_model import Episode, build, check, check_batches, draw
+
+import rlds_cli
+from rlds_cli import preprocess
+from rlds_cli.convert import merging
+from rlds_cli.dataset import Dataset
+from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.files import disk
+from rlds_cli.importing import import_archive
+from rlds_cli.loader import Loader
+from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.reencode import convert
+from rlds_cli.maintenance.verification import verify
+from rlds_cli.store import arrays
+
+
+def episodes(seed: int, count: int) -> list[Episode]:
+    rng = np.random.default_rng(seed)
+    return [draw(rng, int(n), resets=True) for n in rng.choice([1, 2, 3, 5, 9], count)]
+
+
+def labelled(column: str, **members: list[Episode]) -> list[Episode]:
+    return [e.labelled(**{column: f"local/{name}"}) for name, of in members.items() for e in of]
+
+
+def files(ds: Dataset, field: str) -> set[int]:
+    """The inodes of the files of a field's rows."""
+    return {f.stat().st_ino for f in (ds.path / field).rglob("*") if f.is_file() and "/c/" in f.as_posix()}
+
+
+ROWS = ("action", "info/wide", "next/reward", "observation/cam/bytes", "observation/state", "wrist/bytes", "rows")
+
+
+@pytest.fixture
+def two() -> tuple[list[Episode], list[Episode]]:
+    a, b = episodes(0, 5), episodes(1, 4)
+    build("local/a", a), build("local/b", b)
+    return a, b
+
+
+def test_two_datasets_share_their_files(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    expected = labelled("of", a=a, b=b)
+    check(ds, expected)
+    check_batches(ds, expected, 0)
+    assert verify("local/both").ok
+    for name in ROWS:
+        assert files(ds, name) == files(rlds_cli.open_dataset("local/a"), name) | files(
+            rlds_cli.open_dataset("local/b"), name
+        )
+    assert ds.episodes["start"][len(a)] == arrays.SEGMENT_ROWS
+
+
+def test_merges_of_merges_selections_trims_and_growing_datasets(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    c, d = episodes(2, 3), episodes(3, 3)
+    build("local/c", c, "zarr"), build("local/d", d)
+    trimmed = rlds_cli.open_dataset("local/d").trim({0: [(0, 1)], 1: None}, "t")
+    parts = [d[0].part(0, 1), d[2]]
+    both = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    chosen = [3, 7, 0]
+    members = [rlds_cli.open_dataset("local/c"), both.select(episodes=chosen), trimmed]
+    ds = rlds_cli.merge(members, "local/more", column="by")
+    whole = labelled("of", a=a, b=b)
+    new = labelled("by", c=c, both=[whole[k] for k in chosen])
+    expected = [*new, *(e.labelled(by="local/d@t") for e in parts)]
+    check(ds, expected)
+    check_batches(ds, expected, 0)
+    assert verify("local/more").ok
+    segments = arrays.layout(ds.path / "observation/state").segments
+    assert [len(arrays.layout(m.path / "action").segments) for m in (both, trimmed)] == [2, 1]
+    assert len(segments) == 4  # a compressed member is written, and is first
+    assert not files(ds, "action") & files(members[0], "action") and files(ds, "action") > files(both, "action")
+
+
+def test_changes_of_a_merge(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    whole = labelled("of", a=a, b=b)
+    order = [8, 0, 5, 2]
+    check(chosen := ds.select(episodes=order).save("some"), [whole[k] for k in order])
+    k = next(k for k, e in enumerate(whole) if e.length > 1)
+    check(
+        cut := ds.trim({k: [(1, whole[k].length)]}, "cut"), [e.part(1, e.length) if e is whole[k] else e for e in whole]
+    )
+    check(ds.label(quality="good"), [e.labelled(quality="good") for e in whole])
+    for made in (chosen, cut):
+        assert verify(made.path).ok and files(made, "action") == files(ds, "action")
+    long = [e for e in whole if e.length > 1]
+    doubled = preprocess.run(ds, "scale_rewards", "double", args={"factor": 2.0}, jobs=0)
+    assert verify(doubled.path).ok and doubled.num_episodes == len(whole) >= len(long)
+    assert files(doubled, "action") == files(ds, "action")
+
+
+def test_compact_writes_files_of_its_own(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    expected = labelled("of", a=a, b=b)
+    before = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of").fingerprint
+    assert compact("local/both").changed and not compact("local/both").changed
+    ds = rlds_cli.open_dataset("local/both")
+    assert ds.fingerprint == before and not ds.store.is_segmented
+    assert ds.num_rows == sum(e.length + 1 for e in expected)
+    check(ds, expected)
+    assert verify("local/both").ok
+
+
+def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    for encoding in ("zarr", "memmap"):
+        convert("local/both", to=encoding)
+        check(rlds_cli.open_dataset("local/both"), labelled("of", a=a, b=b))
+        assert verify("local/both").ok
+
+
+def test_a_merge_outlives_its_members(two: tuple[list[Episode], list[Episode]]) -> None:
+    a, b = two
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    rlds_cli.remove("local/a")
+    rlds_cli.remove("local/b")
+    check(ds, labelled("of", a=a, b=b))
+
+
+def test_members_that_cannot_be_linked_are_written(
+    two: tuple[list[Episode], list[Episode]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    monkeypatch.setattr(disk, "_link", lambda *args, **kwargs: None)
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+    check(ds, labelled("of", a=a, b=b))
+    assert not ds.store.is_segmented and not list((Path(os.environ["RLDS_HOME"]) / "partial").glob("*both*"))
+
+
+def test_videos_are_shared(tmp_path: Path) -> None:
+    top, members = "observation/images/top", []
+    for k in range(2):
+        content = lerobot_archives.Content(lengths=(4, 6, 3), video=("top",), seed=k)
+        lerobot_archives.write_v3(tmp_path / f"robot{k}", content)
+        members.append(import_archive(tmp_path / f"robot{k}", f"local/day{k}"))
+    ds = rlds_cli.merge([members[0].select(episodes=[2, 0]), members[1]], "local/all", column="of")
+    episodes = [members[0].episode(2), members[0].episode(0), *(members[1].episode(k) for k in range(3))]
+    for k, e in enumerate(episodes):
+        for name in ds.schema:
+            np.testing.assert_array_equal(ds.episode(k)[name], e[name], name)
+    films = [files(of, f"video/{top}/bytes") for of in (*members, ds)]
+    assert films[0] | films[1] == films[2] and len(films[2]) == 2
+    assert verify("local/all").ok
+    assert sum(len(batch) for batch in Loader(ds, 4)) == len(ds)
+    compact("local/all")
+    whole = rlds_cli.open_dataset("local/all")
+    assert whole.fingerprint == ds.fingerprint and not whole.store.is_segmented and verify("local/all").ok
+    np.testing.assert_array_equal(whole.episode(3)[top], episodes[3][top])
+
+
+# -- damage
+
+
+@pytest.fixture
+def merged(two: tuple[list[Episode], list[Episode]]) -> Dataset:
+    return rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
+
+
+def written(file: Path) -> Path:
+    file.chmod(0o644)
+    return file
+
+
+def test_damaged_rows_of_a_segment_are_named_by_their_episodes(merged: Dataset) -> None:
+    with written(merged.path / "observation/state/1/c/0/0").open("r+b") as f:
+        f.write(b"\xff")
+    assert [str(p) for p in verify("local/both").problems] == ["observation/state: episode 5 differs"]
+
+
+def test_a_segment_that_is_missing_or_short_or_another(merged: Dataset) -> None:
+    state = merged.path / "observation/state"
+    with written(state / "1/c/0/0").open("r+b") as f:
+        f.truncate(100)
+    with pytest.raises(DamagedDataset, match=r"state/1/c/0/0 has 100 bytes"):
+        rlds_cli.open_dataset("local/both")
+    assert any("state/1/c/0/0 has 100 bytes" in str(p) for p in verify("local/both").problems)
+    (state / "1/c/0/0").unlink()
+    with pytest.raises(DamagedDataset, match=r"state/1/c/0/0 is missing"):
+        rlds_cli.open_dataset("local/both")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"segments": [', '"segments": [[0, 1], ', "segment 0 is"),
+        ("65536", "65537", "rows 65537"),
+        ("65536", "1310720", "rows 1310720"),
+        ("float32", "float64", "float64"),
+        ('"segments"', '"parts"', "does not describe segments"),
+    ],
+)
+def test_segments_that_cannot_be(merged: Dataset, old: str, new: str, why: str) -> None:
+    place = written(merged.path / "observation/state/zarr.json")
+    text = " ".join(place.read_text().split())
+    assert old in text
+    place.write_text(text.replace(old, new))
+    assert any(why in str(p) for p in verify("local/both").problems)
+    with pytest.raises(DamagedDataset):
+        rlds_cli.open_dataset("local/both").column("observation/state")
+
+
+def test_a_merge_is_pushed_when_it_is_compact(merged: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(RldsError, match="shares the files") as e:
+        rlds_cli.push("local/both", str(tmp_path / "there"))
+    assert "rlds compact local/both" in str(e.value.hint)
+    compact("local/both")
+    rlds_cli.push("local/both", str(tmp_path / "there"))
+
+
+def test_a_plan_says_which_rows_are_written(two: tuple[list[Episode], list[Episode]]) -> None:
+    build("local/z", episodes(4, 2), "zarr")
+    assert merging.plan_merge(["local/a", "local/b"], "local/both", column="of").copied == ()
+    planned = merging.plan_merge(["local/a", "local/z"], "local/both", column="of")
+    assert planned.copied == ("local/z",) and planned.bytes > 0
+    assert merging.plan_merge(["local/a"], "local/both", column="of", store="zarr").copied == ("local/a",)
