@@ -162,6 +162,7 @@ def merge(
         try:
             _make(todo, place, id, store, tell)
         except _NotLinked:
+            trees.discard(place.partial(id, todo.key[:16]))
             _make(_Merge(id, members, fields, column, None), place, id, store, tell)  # a file system without links
     return open_dataset(str(id), cache_dir=cache_dir)
 
