@@ -43,6 +43,9 @@ def about(path):
 
 def array(path, a=0, b=None):
     """Rows a to b of an array. File k begins with rows k * n, k * n + 1, ..., little-endian, in C order."""
+    segments = json.loads((path / "zarr.json").read_text())["attributes"].get("rlds_segments")
+    if segments:
+        return in_segments(path, segments, a, b)
     dtype, (count, *shape), n = about(path)
     b = count if b is None else b
     if a == b or 0 in shape:
@@ -54,8 +57,20 @@ def array(path, a=0, b=None):
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+def in_segments(path, segments, a, b):
+    """Rows a to b of an array in segments, each an array of its own; rows between them are those of no episode."""
+    count, *shape = segments["shape"]
+    b = count if b is None else b
+    rows = np.zeros((b - a, *shape), np.dtype(segments["data_type"]).newbyteorder("<"))
+    for k, (start, n) in enumerate(segments["segments"]):
+        first, stop = max(a, start), min(b, start + n)
+        if first < stop:
+            rows[first - a : stop - a] = array(path / str(k), first - start, stop - start)
+    return rows
+
+
 def ragged(path, a=0, b=None):
-    """Encoded frames, videos or texts a to b: their bytes lie end to end, and offsets say where each begins."""
+    """Encoded frames or texts a to b: their bytes lie end to end, and offsets say where each begins."""
     offsets = array(path / "offsets", a, None if b is None else b + 1).tolist()
     data = array(path / "bytes", offsets[0], offsets[-1]).tobytes()
     return [data[x - offsets[0] : y - offsets[0]] for x, y in pairwise(offsets)]
@@ -158,7 +173,10 @@ class Dataset:
 
     def videos(self, field):
         """The MP4 files that the rows of a field refer to."""
-        return ragged(self.path / "video" / field["path"]) if field["codec"] == "mp4" else []
+        if field["codec"] != "mp4":
+            return []
+        path = self.path / "video" / field["path"]
+        return [array(path / "bytes", a, b).tobytes() for a, b in array(path / "spans").tolist()]
 
     def episode(self, k):
         """T+1 rows of what is known at both ends of a step, T rows of what belongs to the step."""

@@ -157,7 +157,7 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
     assert twice.exit_code == 0 and "nothing to append" in twice.output and "--again" in twice.output
     run(app, ["append", "local/h", str(files / "b.hdf5")])
     planned = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--dry-run"])
-    assert "local/g#v1" in planned.output and "no field is shared on disk" in planned.output
+    assert "local/g#v1" in planned.output and "rows are copied: local/g, local/h" in planned.output
     merged = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--json"])
     assert json.loads(merged.stdout)["counts"]["episodes"] == 5
     assert firsts(rlds_cli.open_dataset("local/all")) == A + B
@@ -230,7 +230,7 @@ def test_members_with_episodes_in_common_are_refused(tmp_path, files):
 def test_a_single_dataset_is_shared_on_disk(tmp_path, files):
     plain = rlds_cli.importing.import_archive(files / "b.hdf5", "local/plain", cache_dir=tmp_path)
     planned = merging.plan_merge(["local/plain"], "local/copy", cache_dir=tmp_path)
-    assert planned.shared == tuple(sorted(plain.schema)) and planned.bytes == 0
+    assert planned.copied == () and planned.bytes == 0
     ds = rlds_cli.merge(["local/plain"], "local/copy", cache_dir=tmp_path)
     assert firsts(ds) == B and ds.episodes["dataset"].tolist() == ["local/plain"] * 3
     digests = [{f.name: f.digest for f in of.manifest.fields} for of in (ds, plain)]
@@ -322,7 +322,10 @@ def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
     assert trace(grown, 50).ok
 
 
-def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, monkeypatch):
+def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypatch):
+    write(files / "c.hdf5", [2], 40)
+    rlds_cli.append("local/second", files / "c.hdf5", cache_dir=tmp_path)
+    members = [*members, "local/second"]
     read, count = merging._Merge.read, []
 
     def killed(self, part):
@@ -338,7 +341,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, monkeypatch):
     parts = []
     monkeypatch.setattr(merging._Merge, "read", lambda self, part: parts.append(part) or read(self, part))
     ds = rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
-    assert firsts(ds) == A + B and [p.args["member"] for p in parts] == [1]
+    assert firsts(ds) == [*A, *B, [40, 41]] and [p.args["member"] for p in parts] == [2]
     assert not list((tmp_path / "partial").iterdir())
 
 

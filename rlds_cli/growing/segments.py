@@ -79,6 +79,7 @@ def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
 
 # -- reading
 
+
 class SegmentMap:
     """The mapped segments of one field, from row ``first`` on; it stays valid while arrays of it are used.
 
