@@ -155,7 +155,8 @@ def mutate(dataset: Path, rng: Random) -> Path:
         return _rewrite(rng.choice(sorted(dataset.rglob("*/zarr.json"))), rng, ())
     files = sorted(p for p in dataset.rglob("*") if p.is_file() and p.name != "zarr.json")
     if kind == "numbers":
-        files = [p for p in files if {"episodes", "offsets", "word", "film", "packets", "first", "spans"} & set(p.parts)]
+        numbers = {"episodes", "offsets", "word", "film", "packets", "first", "spans"}
+        files = [p for p in files if numbers & set(p.parts)]
     file = rng.choice(files)
     data = bytearray(file.read_bytes())
     if kind == "numbers":

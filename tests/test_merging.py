@@ -157,7 +157,7 @@ def test_videos_are_shared(tmp_path: Path) -> None:
     assert verify("local/all").ok
     batch = next(iter(Loader(ds, len(ds), sampler=Sequential())))
     np.testing.assert_array_equal(
-        batch[top], np.concatenate([e[top][:n] for e, n in zip(episodes, ds.episodes["num_transitions"])])
+        batch[top], np.concatenate([e[top][:n] for e, n in zip(episodes, ds.episodes["num_transitions"], strict=True)])
     )
     compact("local/all")
     whole = rlds_cli.open_dataset("local/all")

@@ -274,7 +274,12 @@ def _renamed(s: Shared) -> StoredField:
 def _write_episodes(directory: Path, c: Content) -> None:
     """Write the columns of the episode table but ids and the user's own."""
     table = c.table
-    places = {"start": c.start, "num_transitions": table.num_transitions, "source": table.source, "row": table.row}
+    places: dict[str, Array] = {
+        "start": c.start,
+        "num_transitions": table.num_transitions,
+        "source": table.source,
+        "row": table.row,
+    }
     for name, values in chain(digests.content_columns(table), places.items(), c.computed.items()):
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):

@@ -167,7 +167,7 @@ class _Result:
             list[tuple[_Source, arrays.Segment, int]](),
         )
         for k, (source, path) in enumerate(zip(self._sources, of, strict=True)):
-            found = source.store.guarded(lambda s=source, p=path: arrays.layout(s.store.path / p))
+            found = arrays.layout(source.store.path / path)
             starts.append(after if bases is None else bases[k])
             rows = found.shape[0] if bases is None else source.rows
             if found.compressed or (found.shape, found.dtype) != ((rows, *shape), dtype):
@@ -258,7 +258,7 @@ class _Result:
         arrays.finish(directory, shape, dtype)
 
 
-def _renumbered(source: _Source, name: str, new: IntArray, count: int) -> Iterator[tuple[int, Array]]:
+def _renumbered(source: _Source, name: str, new: Array, count: int) -> Iterator[tuple[int, Array]]:
     """Yield the rows of a field that are, or begin with, a number below ``count`` or -1, with ``new`` numbers."""
     rows = source.store.rows(name)
     for a in range(0, len(rows), _BLOCK):
