@@ -10,7 +10,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -274,13 +273,10 @@ def _renamed(s: Shared) -> StoredField:
 def _write_episodes(directory: Path, c: Content) -> None:
     """Write the columns of the episode table but ids and the user's own."""
     table = c.table
-    places: dict[str, Array] = {
-        "start": c.start,
-        "num_transitions": table.num_transitions,
-        "source": table.source,
-        "row": table.row,
-    }
-    for name, values in chain(digests.content_columns(table), places.items(), c.computed.items()):
+    written: list[tuple[str, Array | list[str | None]]] = [*digests.content_columns(table), *c.computed.items()]
+    written += [("start", c.start), ("num_transitions", table.num_transitions)]
+    written += [("source", table.source), ("row", table.row)]
+    for name, values in written:
         path = directory.joinpath(*(component(c) for c in name.split("/", 1)))  # names of splits may hold a slash
         if isinstance(values, np.ndarray):
             arrays.write(path, values)
