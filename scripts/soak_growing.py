@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import select
 import signal
 import struct
 import sys
@@ -135,9 +136,11 @@ def soak_writers(home: Path, times: int, keep: Keep | None, chance: random.Rando
     """Kill writers; check what the next one finds. ``shared``: beside one that is killed at the end."""
     next_one, told, count = 0, -1, 0
     beside = writing(home, _BESIDE, keep, chance.randrange(1 << 30), shared=True) if shared else None
-    for _ in range(times):
+    for left in reversed(range(times)):
         child, receive = writing(home, next_one, keep, chance.randrange(1 << 30), shared=shared)
         time.sleep(chance.uniform(0.01, 0.2))
+        if not left and not count:  # a slow machine has committed nothing yet
+            select.select([receive], [], [], 120)
         ended(child)
         told = last_told(receive, told)
         if not (home / "datasets" / NAME).exists():

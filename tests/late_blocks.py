@@ -153,6 +153,7 @@ class LatePlace:
     file_bytes: int
     skip: int
     block: int
+    first = None
 
     def wanted(self, starts, stops):
         found = {}

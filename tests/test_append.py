@@ -126,10 +126,64 @@ def test_files_of_other_fields_are_refused_with_all_differences(tmp_path, files)
     assert ds.version == 1 and firsts(ds) == A
 
 
-def test_an_ordinary_dataset_is_not_appended_to(tmp_path, files):
-    rlds_cli.importing.import_archive(files / "a.hdf5", "local/plain", cache_dir=tmp_path)
-    with pytest.raises(NameTaken, match="does not grow"):
-        rlds_cli.append("local/plain", files / "b.hdf5", cache_dir=tmp_path)
+@pytest.mark.parametrize("store", ["memmap", "zarr"])
+def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, store):
+    write(files / "c.hdf5", [2, 1], 200)
+    first = rlds_cli.importing.import_archive(files / "a.hdf5", "local/day", store=store, cache_dir=tmp_path)
+    rlds_cli.open_dataset("local/day", cache_dir=tmp_path).label(quality="good")
+    done = rlds_cli.append("local/day", [files / "a.hdf5", files / "b.hdf5"], cache_dir=tmp_path)
+    assert (done.version, done.episodes, done.steps) == (3, 3, 12)
+    assert [f.name for f in done.skipped] == ["a.hdf5"]
+    rlds_cli.append("local/day", files / "c.hdf5", cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/day", cache_dir=tmp_path)
+    assert ds.version == 4 and firsts(ds) == [*A, *B, [200, 201], [202]] and ds.manifest.encoding == store
+    assert ds.episodes["quality"].tolist() == ["good"] * 2 + [None] * 5
+    at = [ds.source_of(i) for i in (0, 7, 8, len(ds) - 1)]
+    assert [(s.file, s.row) for s in at] == [("a.hdf5", 0), ("a.hdf5", 7), ("b.hdf5", 0), ("c.hdf5", 2)]
+    assert trace("local/day", 20, cache_dir=tmp_path).ok and verify("local/day", cache_dir=tmp_path).ok
+    assert ds.fingerprint == done_of_all(tmp_path, files, ds)
+    assert rlds_cli.open_dataset("local/day#v1", cache_dir=tmp_path).fingerprint == first.fingerprint
+    assert len({tuple(i) for i in ds.episodes["id"].tolist()}) == 7
+    assert ds.episodes["id"][:2].tolist() == first.episodes["id"].tolist()
+    if store == "memmap":
+        assert (ds.path / "observation/0/c/0/0").samefile(first.path / "observation/c/0/0")
+    assert not list((tmp_path / "partial").iterdir())
+
+
+def done_of_all(home, files, like) -> str:
+    """Return the fingerprint of one import of all files, with the labels of another dataset."""
+    ds = rlds_cli.importing.import_archive(sorted(files.iterdir()), "local/whole", cache_dir=home)
+    quality = like.episodes["quality"].tolist()
+    return ds.label(quality=quality).fingerprint
+
+
+def test_what_an_ordinary_dataset_does_not_take(tmp_path, files):
+    rlds_cli.importing.import_archive(files / "a.hdf5", "local/day", cache_dir=tmp_path)
+    write(files / "wide.hdf5", [2], 50, width=4)
+    with pytest.raises(InvalidEpisode, match=r"observation is float32 \[4\]"):
+        rlds_cli.append("local/day", files / "wide.hdf5", cache_dir=tmp_path)
+    with pytest.raises(InvalidArgument, match="has 2 episodes of the files already"):
+        rlds_cli.append("local/day", files / "a.hdf5", again=True, cache_dir=tmp_path)
+    with pytest.raises(InvalidArgument, match="does not grow"):
+        rlds_cli.append("local/day", files / "b.hdf5", protected=True, cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/day", cache_dir=tmp_path)
+    assert ds.version == 1 and firsts(ds) == A
+
+
+def test_frames_and_videos_are_appended_as_they_are(tmp_path):
+    top, wrist = "observation/images/top", "observation/images/wrist"
+    for k, lengths in enumerate(((4, 6, 3), (5, 2, 7))):
+        content = lerobot_archives.Content(lengths=lengths, video=("top",), image=("wrist",))
+        lerobot_archives.write_v3(tmp_path / f"robot{k}", content)
+    days = [rlds_cli.importing.import_archive(tmp_path / f"robot{k}", f"local/day{k}") for k in range(2)]
+    rlds_cli.append("local/day0", tmp_path / "robot1")
+    ds = rlds_cli.open_dataset("local/day0")
+    assert ds.version == 2 and ds.schema == days[1].schema and verify("local/day0").ok
+    for k in range(3):
+        for name in (top, wrist):
+            np.testing.assert_array_equal(ds.episode(3 + k)[name], days[1].episode(k)[name])
+            row, of = int(ds.episodes["start"][3 + k]), int(days[1].episodes["start"][k])
+            assert ds.store.frame(name, row) == days[1].store.frame(name, of)
 
 
 def test_appended_demonstrations_never_leave_and_a_new_dataset_keeps_what_it_is_told(tmp_path, files):
@@ -248,7 +302,9 @@ def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, file
     chosen = ["action", "next/reward", "next/terminated", "next/truncated"]
     ds = rlds_cli.merge([*members, "local/wide"], "local/all", fields=chosen, cache_dir=tmp_path)
     assert sorted(ds.schema) == sorted(chosen) and ds.num_episodes == 6
-    assert ds.column("action")[ds.episodes["start"][5], 0] == 50
+    assert ds.column("action", gaps=True)[ds.episodes["start"][5], 0] == 50
+    with pytest.raises(InvalidArgument, match="rows of no episode"):
+        ds.column("action")
     with pytest.raises(UnknownField, match="has no field speed"):
         rlds_cli.merge(members, "local/x", fields=["speed"], cache_dir=tmp_path)
 
@@ -326,7 +382,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypa
     write(files / "c.hdf5", [2], 40)
     rlds_cli.append("local/second", files / "c.hdf5", cache_dir=tmp_path)
     members = [*members, "local/second"]
-    read, count = merging._Merge.read, []
+    read, count = merging.MergeJob.read, []
 
     def killed(self, part):
         if count:
@@ -334,12 +390,12 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypa
         count.append(part)
         yield from read(self, part)
 
-    monkeypatch.setattr(merging._Merge, "read", killed)
+    monkeypatch.setattr(merging.MergeJob, "read", killed)
     with pytest.raises(KeyboardInterrupt):
         rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     assert len(count) == 1 and list((tmp_path / "partial").iterdir())
     parts = []
-    monkeypatch.setattr(merging._Merge, "read", lambda self, part: parts.append(part) or read(self, part))
+    monkeypatch.setattr(merging.MergeJob, "read", lambda self, part: parts.append(part) or read(self, part))
     ds = rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
     assert firsts(ds) == [*A, *B, [40, 41]] and [p.args["member"] for p in parts] == [2]
     assert not list((tmp_path / "partial").iterdir())

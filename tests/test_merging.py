@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import lerobot_archives
@@ -14,7 +15,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader, Sequential
@@ -159,6 +160,10 @@ def test_videos_are_shared(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         batch[top], np.concatenate([e[top][:n] for e, n in zip(episodes, ds.episodes["num_transitions"], strict=True)])
     )
+    rlds_cli.push("local/all", tmp_path / "there")
+    far = rlds_cli.open_dataset(str(tmp_path / "there"), cache_dir=tmp_path / "far")
+    np.testing.assert_array_equal(far.episode(3)[top], episodes[3][top])
+    np.testing.assert_array_equal(next(iter(Loader(far, len(far), sampler=Sequential())))[top], batch[top])
     compact("local/all")
     whole = rlds_cli.open_dataset("local/all")
     assert whole.fingerprint == ds.fingerprint and not whole.store.is_segmented and verify("local/all").ok
@@ -216,12 +221,28 @@ def test_segments_that_cannot_be(merged: Dataset, old: str, new: str) -> None:
         rlds_cli.open_dataset("local/both").column("observation/state")
 
 
-def test_a_merge_is_pushed_when_it_is_compact(merged: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(RldsError, match="shares the files") as e:
-        rlds_cli.push("local/both", str(tmp_path / "there"))
-    assert "rlds compact local/both" in str(e.value.hint)
-    compact("local/both")
-    rlds_cli.push("local/both", str(tmp_path / "there"))
+def test_a_merge_at_an_address(
+    merged: Dataset, two: tuple[list[Episode], list[Episode]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = labelled("of", a=two[0], b=two[1])
+    rlds_cli.push("local/both", tmp_path / "there")
+    far = rlds_cli.open_dataset(str(tmp_path / "there"), cache_dir=tmp_path / "far")
+    check(far, expected)
+    check_batches(far, expected, 0)
+    check(far.select(episodes=[8, 0, 5]), [expected[k] for k in (8, 0, 5)])
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "far"))
+    got = rlds_cli.download(str(tmp_path / "there"), as_="local/got")
+    check(got, expected)
+    assert verify("local/got").ok
+
+
+def test_a_plain_copy_of_a_merge_is_downloaded(
+    merged: Dataset, two: tuple[list[Episode], list[Episode]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(merged.path, tmp_path / "there")
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "far"))
+    check(rlds_cli.download(str(tmp_path / "there"), as_="local/got"), labelled("of", a=two[0], b=two[1]))
+    assert verify("local/got").ok
 
 
 def test_a_plan_says_which_rows_are_written(two: tuple[list[Episode], list[Episode]]) -> None:

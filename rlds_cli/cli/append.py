@@ -22,7 +22,7 @@ def append(
     id: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="A dataset that grows; it is made if needed.", autocompletion=options.complete_here
+            metavar="ID", help="A dataset of your own; it is made if needed.", autocompletion=options.complete_here
         ),
     ],
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
@@ -59,10 +59,11 @@ def append(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Append the episodes of your own files to a dataset that grows.
+    """Append the episodes of your own files to a dataset.
 
-    All of them are committed together. A file that was appended before is left out. Options that say how files are read
-    are those of the append that made the dataset, unless they are given.
+    All of them are committed together, as the next version. A file that was appended before is left out. Options that
+    say how files are read are those of the import or append that made the dataset, unless they are given. A dataset
+    that is not here is made: it grows, and holds frames decoded.
 
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """
@@ -104,6 +105,6 @@ def _plan(p: AppendPlan) -> str:
     if p.remembered:
         lines.append(f"read as in the first append: {', '.join(f'{k} {v}' for k, v in p.remembered.items())}")
     lines += plan_lines(p.reader) if p.reader else ["nothing to append"]
-    if p.reader and any(f.kind == "frames" for f in p.reader.fields):
+    if p.reader and any(f.kind == "frames" for f in p.reader.fields if f.name not in p.encoded):
         lines.append("frames are decoded")
     return visible.lines([*lines, f"Run without --dry-run to append to {p.id}"])

@@ -1,10 +1,10 @@
-"""Append the episodes of a user's own files to a dataset that grows."""
+"""Append the episodes of a user's own files to a dataset: to its log if it grows, and else as its next version."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home, ids, importing, settings
+from rlds_cli.convert import extending
 from rlds_cli.convert.archive import decoded_field
-from rlds_cli.dataset import Dataset, provenance
+from rlds_cli.convert.merging import differences
+from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
 from rlds_cli.files import safe as safe_files
@@ -23,7 +25,7 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import logs, making
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.store import GrowingStore, fingerprint_of, is_growing
+from rlds_cli.growing.store import GrowingStore, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
@@ -31,6 +33,7 @@ from rlds_cli.importing import ImportPlan
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
 from rlds_cli.ted import Array, BoolArray, Chunk, Column, Field
 
 
@@ -65,6 +68,11 @@ class AppendPlan:
     reader: ImportPlan | None = field(repr=False)
     remembered: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def encoded(self) -> frozenset[str]:
+        """Fields whose frames stay encoded."""
+        return frozenset(f.name for f in self.fields if f.kind == "frames")
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -127,7 +135,8 @@ def plan_append(
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
-    found = tuple(decoded_field(f, "raw") if f.kind == "frames" else f for f in planned.fields)
+    raw = _frames(there) == "raw"
+    found = tuple(decoded_field(f, "raw") if f.kind == "frames" and raw else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
@@ -173,12 +182,15 @@ def append(
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Appended:
-    """Append the episodes of a user's own files to a dataset that grows; it is made if it is not there.
+    """Append the episodes of a user's own files to a dataset; one that grows is made if it is not there.
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
-    or none. Encoded frames and videos are decoded. A file that was appended before is left out, by its sha256. Options
-    of reading that are not given are those of the append that made the dataset: ``format``, ``episodes_by``,
-    ``last_step``, ``rewards``, and each of ``fields``.
+    or none. A file that was appended before is left out, by its sha256. Options of reading that are not given are those
+    of the import or append that made the dataset: ``format``, ``episodes_by``, ``last_step``, ``rewards``, and each of
+    ``fields``.
+
+    A dataset that grows holds frames decoded. Of one that does not grow, the result is its next version, which shares
+    the files of rows of the one before: frames and videos stay encoded.
 
     Parameters
     ----------
@@ -200,11 +212,12 @@ def append(
     Raises
     ------
     NameTaken
-        The dataset does not grow, or a writer that does not share is at work.
+        The dataset is one of the registry, or a writer that does not share is at work.
     InvalidEpisode
         The fields of the files are not those of the dataset; the message lists the differences. Nothing is appended.
     InvalidArgument
-        ``fps``, ``license`` or ``description`` is not what the dataset was made with.
+        ``fps``, ``license`` or ``description`` is not what the dataset was made with; or ``keep`` or ``protected`` is
+        given for one that does not grow, or some of the episodes are in it.
     UnknownLayout, ArchiveError
         The files cannot be read.
     """
@@ -218,47 +231,63 @@ def append(
         planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how, **about)
         if planned.reader is None:
             return _nothing(planned, cache_dir)
-        encoded = any(f.kind == "frames" for f in planned.reader.fields)
+        there = _there(id, cache_dir)
+        if there is not None and not there.grows and (protected or keep is not None):
+            raise InvalidArgument(f"{id} does not grow: no episode of it leaves.", hint="leave out keep and protected")
+        frames = _frames(there) if any(f.kind == "frames" for f in planned.reader.fields) else "encoded"
         how = {**planned.options, **(about if planned.new else {})}
-        with _converted(place, id, planned.files, "raw" if encoded else "encoded", how, jobs, tell) as made:
+        with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
                 _check_fields(str(id), planned.fields, tuple(made.schema.values()))
-            path = _new(place, id, made, keep, how) if planned.new else home.find(id, where)
-            assert path is not None
-            writer_of = Appender(path, shared=True)
-            try:
-                known = bool(writer_of.newest.sources)
-                sources = provenance.sources_for_another(made.store)
-                chunk = _all_rows(made)
-                if not known:  # earlier episodes that were recorded from values have source 0
-                    sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
-                kept = [protected] * len(chunk.episodes)
-                commit, _ = writer_of.commit(chunk, protected=kept, sources=sources)
-            finally:
-                writer_of.close()
-            counts = made.manifest.counts
-            return Appended(
-                str(id),
-                path,
-                commit.number,
-                fingerprint_of(path),
-                counts.episodes,
-                counts.steps,
-                planned.files,
-                planned.skipped,
-            )
+            if there is None:
+                store: Store = _committed(_new(place, id, made, keep, how), made, protected)
+            elif there.grows:
+                store = _committed(there.path, made, protected)
+            else:
+                ds = open_dataset(str(id), cache_dir=cache_dir)
+                store = Store(extending.extend(ds, made, planned.files, place, tell))
+            return _appended(planned, store, made)
 
 
-def _there(id: DatasetId, cache_dir: StrPath | None) -> GrowingStore | None:
-    """Return the dataset that is there; raises NameTaken if it does not grow."""
-    found = home.find(id, settings.read(cache_dir))
+def _committed(path: Path, made: Dataset, protected: bool) -> GrowingStore:
+    """Append the episodes of ``made`` to a dataset that grows; return it at the version that has them."""
+    writer_of = Appender(path, shared=True)
+    try:
+        known = bool(writer_of.newest.sources)
+        sources = provenance.sources_for_another(made.store)
+        chunk = _all_rows(made)
+        if not known:  # earlier episodes that were recorded from values have source 0
+            sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
+        commit, _ = writer_of.commit(chunk, protected=[protected] * len(chunk.episodes), sources=sources)
+    finally:
+        writer_of.close()
+    return GrowingStore(path, commit.number)
+
+
+def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Appended:
+    """Describe a dataset after an append of the episodes of ``made``."""
+    episodes, steps = (made.num_episodes, made.num_steps) if made else (0, 0)
+    fingerprint = store.fingerprint()
+    version = store.commit.number if isinstance(store, GrowingStore) else store.manifest.version
+    return Appended(planned.id, store.path, version, fingerprint, episodes, steps, planned.files, planned.skipped)
+
+
+def _frames(there: Store | None) -> str:
+    """Say in what form frames are appended: encoded, if the dataset has encoded frames."""
+    kept = there is not None and any(f.kind == "frames" for f in there.fields.values())
+    return "encoded" if kept else "raw"
+
+
+def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
+    """Return the dataset that is there; raises NameTaken if nothing can be appended to it."""
+    where = settings.read(cache_dir)
+    found = home.find(id, where)
     if found is None:
         return None
     if not is_growing(found):
-        raise NameTaken(
-            f"{id} is here, and does not grow: nothing can be appended to it.",
-            hint=f"rlds append local/NAME FILES makes another; rlds merge {id} local/NAME --as local/ALL joins them",
-        )
+        store = Store(found)
+        extending.check(store, Home(where.home))
+        return store
     lock = logs.lock_writers(found, shared=True)
     if lock is None:
         raise NameTaken(
@@ -269,11 +298,19 @@ def _there(id: DatasetId, cache_dir: StrPath | None) -> GrowingStore | None:
     return GrowingStore(found)
 
 
-def _known(there: GrowingStore, files: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the files that were appended before, by size and sha256."""
-    known = {(s.get("size"), s.get("sha256")) for s in there.sources}
+def _known(there: Store, files: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files that were appended before, by size and sha256.
+
+    A file without episodes, which describes others of an archive, is one of them only if all files are.
+    """
+    known = {(s.get("size"), s.get("sha256")): k for k, s in enumerate(there.sources)}
     sizes = {size for size, _ in known}
-    return tuple(f for f in files if (size := f.stat().st_size) in sizes and (size, sha256_of(f)) in known)
+    keys = {f: (size, sha256_of(f)) for f in files if (size := f.stat().st_size) in sizes}
+    found = {f: known[key] for f, key in keys.items() if key in known}
+    if len(found) == len(files):
+        return tuple(found)
+    of_episodes = set(np.unique(there.episodes["source"]).tolist()) if "source" in there.episodes else set()
+    return tuple(f for f, source in found.items() if source in of_episodes)
 
 
 def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field]) -> None:
@@ -286,28 +323,10 @@ def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field]) -> N
         )
 
 
-def differences(a: Mapping[str, Field], b: Mapping[str, Field]) -> list[str]:
-    """Describe in words, field by field, how fields ``b`` differ from ``a``."""
-    return [
-        f"{name} is {_described(b.get(name))}, not {_described(a.get(name))}"
-        if name in a and name in b
-        else f"{name} is {'missing' if name in a else 'not in the dataset'}"
-        for name in sorted({*a, *b})
-        if a.get(name) != b.get(name)
-    ]
-
-
-def _described(f: Field | None) -> str:
-    assert f is not None
-    values = f"{f.dtype} {list(f.shape)}" if f.kind == "array" else f.codec or f.kind
-    return f"{values} ({f.placement})"
-
-
 def _nothing(planned: AppendPlan, cache_dir: StrPath | None) -> Appended:
     there = _there(ids.parse(planned.id), cache_dir)
     assert there is not None
-    g = there.commit
-    return Appended(planned.id, there.path, g.number, there.fingerprint(), 0, 0, (), planned.skipped)
+    return _appended(planned, there, None)
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,6 @@ import numpy as np
 
 from rlds_cli import ids, settings
 from rlds_cli.checks.run import record
-from rlds_cli.convert.appending import differences
 from rlds_cli.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.dataset.rows import Rows
@@ -96,7 +95,7 @@ def plan_merge(
 ) -> MergePlan:
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
     home = Home(settings.read(cache_dir).home)
-    return _Merge(ids.parse(ref), _opened(refs, cache_dir), fields, column, home if store == "memmap" else None).plan
+    return MergeJob(ids.parse(ref), _opened(refs, cache_dir), fields, column, home if store == "memmap" else None).plan
 
 
 def merge(
@@ -154,16 +153,13 @@ def merge(
     where = settings.read(cache_dir)
     place = Home(where.home)
     members = _opened(refs, cache_dir)
-    todo = _Merge(id, members, fields, column, place if store == "memmap" else None)
+    todo = MergeJob(id, members, fields, column, place if store == "memmap" else None)
     _ = todo.plan  # errors before anything is written
     check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
-        try:
-            _make(todo, place, id, store, tell)
-        except _NotLinked:
-            trees.discard(place.partial(id, todo.key[:16]))
-            _make(_Merge(id, members, fields, column, None), place, id, store, tell)  # a file system without links
+        publish = partial(publishing.publish, target=place.dataset(id))
+        make(id, members, place, publish, fields=fields, column=column, store=store, tell=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
 
 
@@ -171,15 +167,36 @@ class _NotLinked(Exception):
     """A file of a member cannot get a second name."""
 
 
-def _make(todo: _Merge, place: Home, id: DatasetId, store: str, tell: Progress) -> None:
-    work = place.partial(id, todo.key[:16])
-    disk.check_space(todo.plan.bytes, place.root)
-    safe_files.work_directory(work, place.root)
-    publishing.publish(_written(todo, work, store, tell), place.dataset(id))
-    trees.discard(work)
+def make(
+    id: DatasetId,
+    members: list[Dataset],
+    place: Home,
+    publish: Callable[[Path], None],
+    *,
+    fields: Sequence[str] | None = None,
+    column: str | None = None,
+    store: str = "memmap",
+    tell: Progress,
+) -> None:
+    """Write the result of a merge, and have its directory published. The caller has the lock of its id.
+
+    Without ``column``, no column of the result says where an episode came from.
+    """
+    for home in (place, None) if store == "memmap" else (None,):  # without links on a file system that has none
+        todo = MergeJob(id, members, fields, column, home)
+        work = place.partial(id, todo.key[:16])
+        disk.check_space(todo.plan.bytes, place.root)
+        safe_files.work_directory(work, place.root)
+        try:
+            publish(_written(todo, work, store, tell))
+        except _NotLinked:
+            trees.discard(work)
+            continue
+        trees.discard(work)
+        return
 
 
-def _written(todo: _Merge, work: Path, store: str, tell: Progress) -> Path:
+def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
     """Write the result below ``work``, and return its directory."""
     trees.discard(work / _JOINED)
     if not todo.copied:
@@ -193,7 +210,7 @@ def _written(todo: _Merge, work: Path, store: str, tell: Progress) -> Path:
     return _joined(todo, work, Store(built.directory))
 
 
-def _joined(todo: _Merge, work: Path, copied: Store | None) -> Path:
+def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:
     try:
         joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
     except NoPermission as e:
@@ -208,13 +225,26 @@ def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Da
     return [r if isinstance(r, Dataset) else open_dataset(r, cache_dir=cache_dir) for r in given]
 
 
-class _Merge:
-    """A merge as a job of ``store.build``."""
+class MergeJob:
+    """A merge as a job of ``store.build``.
+
+    Parameters
+    ----------
+    id : DatasetId
+        Of the result.
+    members : list of Dataset
+    fields : sequence of str, optional
+        All that the members have, which must be the same, without it.
+    column : str, optional
+        Of the result, with the id of each episode's member.
+    home : Home, optional
+        Where the result shares the files of the members; without it, all rows are written.
+    """
 
     stage: Stage = "convert"
 
     def __init__(
-        self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str, home: Home | None
+        self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str | None, home: Home | None
     ) -> None:
         self._members, self._column, self._home = members, column, home
         self.id = str(id)
@@ -292,7 +322,8 @@ class _Merge:
             index: IntArray = ds.episodes.index
             table = ds.store.whole_table().take(index)
             table.source = table.source + np.int32(before)
-            table.extra = {**table.extra, self._column: [label] * len(table)}
+            if self._column is not None:
+                table.extra = {**table.extra, self._column: [label] * len(table)}
             before += len(provenance.sources_for_another(ds.store)) if self._sources else 0
             found.append(table)
         return found
@@ -313,13 +344,14 @@ class _Merge:
 
     def _check_columns(self) -> None:
         """Refuse episode columns of different types, and a column of the name of the new one."""
-        taken = [ds.id for ds in self._members if self._column in ds.episodes]
+        new = [] if self._column is None else [self._column]
+        taken = [ds.id for ds in self._members for name in new if name in ds.episodes]
         if taken:
             raise InvalidEpisode(
                 f"{taken[0]} has an episode column {self._column} already.",
                 hint="--column NAME (column=) calls the new one otherwise",
             )
-        episode_table.check_names([self._column], self.id)
+        episode_table.check_names(new, self.id)
         kinds: dict[str, tuple[str, str]] = {}
         for ds in self._members:
             for name in ds.store.own_columns:
@@ -409,7 +441,7 @@ def _can_be_shared(store: Store, home: Home) -> bool:
 
 def _check_repeats(a: Dataset, b: Dataset) -> None:
     """Refuse two members that have episodes in common."""
-    count = _in_common(a, b)
+    count = in_common(a, b)
     if count:
         which = f"{b.id} is named twice" if a.id == b.id else f"{a.id} and {b.id} have episodes in common"
         raise InvalidArgument(
@@ -418,7 +450,7 @@ def _check_repeats(a: Dataset, b: Dataset) -> None:
         )
 
 
-def _in_common(a: Dataset, b: Dataset) -> int:
+def in_common(a: Dataset, b: Dataset) -> int:
     """Count the episodes that two datasets share, by their ids."""
     first, second = (ds.episodes["id"].view("<u8") for ds in (a, b))
     near = np.isin(first[:, 0], second[:, 0])
@@ -453,3 +485,20 @@ def _agreed(members: Sequence[Dataset], wanted: Sequence[str] | None) -> tuple[F
             hint=f"--fields {','.join(agreed)} takes those that do" if agreed else "they have no field in common",
         )
     return tuple(chosen[n] for n in sorted(chosen))
+
+
+def differences(a: Mapping[str, Field], b: Mapping[str, Field]) -> list[str]:
+    """Describe in words, field by field, how fields ``b`` differ from ``a``."""
+    return [
+        f"{name} is {_described(b.get(name))}, not {_described(a.get(name))}"
+        if name in a and name in b
+        else f"{name} is {'missing' if name in a else 'not in the dataset'}"
+        for name in sorted({*a, *b})
+        if a.get(name) != b.get(name)
+    ]
+
+
+def _described(f: Field | None) -> str:
+    assert f is not None
+    values = f"{f.dtype} {list(f.shape)}" if f.kind == "array" else f.codec or f.kind
+    return f"{values} ({f.placement})"

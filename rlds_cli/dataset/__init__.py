@@ -341,20 +341,33 @@ class Dataset:
             )
         raise no_field(name, self.schema, self.id)
 
-    def column(self, key: str | tuple[str, ...]) -> Array:
+    def column(self, key: str | tuple[str, ...], *, gaps: bool = False) -> Array:
         """Return all rows of an array field, [num_rows, ...], read-only; T+1 rows per episode (``docs/ted.md``).
 
         Mapped from the file; a zarr-encoded dataset is decoded into memory on first use, and kept.
+
+        Parameters
+        ----------
+        gaps : bool
+            Return the rows of no episode as well, which selections that were saved, trims, drops and merges may have:
+            between episodes, with values that mean nothing.
 
         Raises
         ------
         UnknownField
             There is no such field, or it holds text or encoded frames; ``gather`` reads those.
+        InvalidArgument
+            The dataset has rows of no episode, and ``gaps`` is False.
         """
         f = self.field(key)
         if f.kind != "array":
             raise UnknownField(
                 f"{f.name} of {self.id} is stored as {f.codec or 'text'}.", hint=f'ds.gather("{f.name}", rows)'
+            )
+        if not gaps and self.store.has_gaps:
+            raise InvalidArgument(
+                f"{self.id} shares files of other datasets or versions, so {f.name} has rows of no episode.",
+                hint='gaps=True, with ds.episodes["start"]; ds.episode(k); or rlds compact, which leaves them out',
             )
         return self.store.rows(f.name)
 

@@ -70,14 +70,14 @@ def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    return _derive(ds, trimming.whole(index), _step(ds, _SELECT, how), to)
+    return _derive(ds, trimming.whole(index), step_of(ds, _SELECT, how), to)
 
 
 def trim(ds: _Dataset, ranges: Ranges, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
     change = trimming.change(ds.store, ranges)
-    return _derive(ds, change, {**_step(ds, _TRIM, how), "changed": sorted(change.rows)}, to)
+    return _derive(ds, change, {**step_of(ds, _TRIM, how), "changed": sorted(change.rows)}, to)
 
 
 def label(
@@ -100,7 +100,7 @@ def label(
     change = Change(own=own, facts=described_facts(ds.manifest, facts))
     shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
     how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
-    step = {**_step(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
+    step = {**step_of(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
     return _apply(ds, change, step, to)
 
 
@@ -116,7 +116,7 @@ def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
         n: known[n][index] if n in known else start
         for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
     }
-    return _apply(ds, Change(index, columns), _step(ds, _DROP, how), to)
+    return _apply(ds, Change(index, columns), step_of(ds, _DROP, how), to)
 
 
 def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
@@ -124,7 +124,7 @@ def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     disk.check_space(needed, place.root)
-    path = _publish(ds, change, _step(ds, _COMPACT, {}))
+    path = _publish(ds, change, step_of(ds, _COMPACT, {}))
     with exclusive(place, id, shown(None)):
         kept = set(tags.read(path).values())
         for number in versions.earlier(path):
@@ -158,7 +158,7 @@ def again(
     place = Home(settings.read(cache_dir).home)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
-        step = {**_step(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
+        step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
         built = _write(ds, place, id, version, change, step)
         try:
             verify(built)
@@ -237,7 +237,7 @@ def _check_kind(ds: _Dataset) -> None:
         raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
 
 
-def _step(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
+def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result."""
     _check_kind(ds)
     return {

@@ -202,7 +202,7 @@ def _flat(ds: Dataset, f: Field) -> Array:
             if f.kind == "frames"
             else "leave it out: observations=",
         )
-    column = np.asarray(ds.column(f.name))
+    column = np.asarray(ds.store.rows(f.name))
     return column if f.shape else column[:, None]
 
 
@@ -230,7 +230,7 @@ def _count_actions(ds: Dataset, actions: Array) -> int:
 def _pieces(ds: Dataset) -> Iterator[tuple[int, int, bool]]:
     """Yield first row, row behind the last and the terminal flag of d3rlpy's episodes, in order."""
     e = ds.episodes
-    terminated = np.flatnonzero(ds.column(TERMINATED))
+    terminated = np.flatnonzero(ds.store.rows(TERMINATED))
     starts, stops = e["start"], e["start"] + e["length"]
     inside = zip(np.searchsorted(terminated, starts).tolist(), np.searchsorted(terminated, stops).tolist(), strict=True)
     for start, stop, (i, j) in zip(starts.tolist(), stops.tolist(), inside, strict=True):

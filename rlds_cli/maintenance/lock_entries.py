@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, registry
-from rlds_cli.convert import merging
+from rlds_cli.convert import extending, merging
 from rlds_cli.dataset import editing
 from rlds_cli.downloads.sources import local_path
 from rlds_cli.errors import DatasetNotFound, RldsError
@@ -165,6 +165,8 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 
     if m.reader == merging.READER:
         return "it was merged of other datasets, which rlds merge does again"
+    if any(step["unit"] == extending.UNIT for step in m.provenance):
+        return "files were appended to it"
     if not steps and (before := _unedited_steps(m)):
         return f"it is a copy of {before[-1]['id']}, which was made by {before[-1]['reference']}"
     if not steps:

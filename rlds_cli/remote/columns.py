@@ -6,7 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,11 @@ Wanted = list[tuple[int, IntArray]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place of the bytes of an array in files of rows, end to end.
+    """Place of the bytes of an array in files of rows.
 
-    Byte p of the array is byte ``(p + skip) % file_bytes`` of file ``files[(p + skip) // file_bytes]``.
+    Files of equal size lie end to end: byte p of the array is byte ``(p + skip) % file_bytes`` of file
+    ``files[(p + skip) // file_bytes]``. Segments begin at whole blocks, with anything between them: file k then has the
+    blocks ``first[k]`` to ``first[k] + count[k]`` of the array.
 
     Attributes
     ----------
@@ -38,11 +40,22 @@ class Place:
         Bytes of each file but the last.
     skip : int
         Bytes of the first file before the array.
+    first, count : int array, optional
+        First block and number of blocks of each file, if they are segments.
     """
 
     files: IntArray
     file_bytes: int = _FAR
     skip: int = 0
+    first: IntArray | None = None
+    count: IntArray | None = None
+
+    def by_file(self, blocks: IntArray) -> Wanted:
+        """Return ascending blocks of the array by file; those between segments are left out."""
+        assert self.first is not None and self.count is not None
+        edges = np.searchsorted(blocks, np.stack([self.first, self.first + self.count], 1))
+        found = zip(self.files.tolist(), self.first.tolist(), edges.tolist(), strict=True)
+        return [(file, blocks[a:b] - first) for file, first, (a, b) in found if b > a]
 
     def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
         """Return the blocks that hold ranges of bytes [n] of the array."""
@@ -50,6 +63,9 @@ class Place:
         found: Wanted = []
         if not len(starts):
             return found
+        if self.first is not None:
+            some = stops > starts
+            return self.by_file(_union(starts[some] // BLOCK, (stops[some] - 1) // BLOCK)) if some.any() else found
         for k in range(int(starts.min() // self.file_bytes), int((stops.max() - 1) // self.file_bytes) + 1):
             base = k * self.file_bytes
             inside = (starts < base + self.file_bytes) & (stops > base) & (stops > starts)
@@ -108,7 +124,7 @@ class RemoteColumn(NDArrayOperatorsMixin):
 
     def window(self, start: int, stop: int) -> RemoteColumn:
         """Return rows ``start`` to ``stop`` without reading them."""
-        place = Place(self._place.files, self._place.file_bytes, self._place.skip + start * self._width)
+        place = replace(self._place, skip=self._place.skip + start * self._width)
         return RemoteColumn(self._raw[start:stop], self._blocks, place)
 
     def hold(self, starts: IntArray, stops: IntArray) -> Hold:

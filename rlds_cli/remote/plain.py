@@ -12,9 +12,10 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -276,11 +277,26 @@ def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | 
     strange = next((path for path in listed if not is_path(path)), None)
     if strange is not None:
         raise DamagedDataset(f"{objects.address}/{sealing.LISTING} names {strange[:80]!r}, which is not a path.")
-    return {**dict.fromkeys(listed), **_row_files(plain.manifest)}
+    return {**dict.fromkeys(listed), **_row_files(plain.manifest, listed)}
 
 
-def _row_files(m: Manifest) -> dict[str, int | None]:
-    """Return the files of plain rows, which the list of digests does not name."""
+def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
+    """Return the files of plain rows, which the list of digests does not name, with sizes where they are known."""
+    whole = _whole_row_files(m)
+    found: dict[str, int | None] = {}
+    for path, size in whole.items():
+        directory, _, chunk = path.rpartition("/c/")
+        parts = (f"{directory}/{k}" for k in count())
+        segments = list(takewhile(lambda part: f"{part}/zarr.json" in listed, parts))
+        for part in segments:
+            found[f"{part}/c/{chunk}"] = None
+        if not segments:
+            found[path] = size
+    return found
+
+
+def _whole_row_files(m: Manifest) -> dict[str, int | None]:
+    """Return the files of plain rows of arrays that are not in segments."""
     found: dict[str, int | None] = {}
     for f in m.fields:
         if f.codec == VIDEO:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset, InvalidArgument
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.segments import SegmentMap
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.remote import addresses, content, decoding, finding, presence
 from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.blocks import BLOCK
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
 from rlds_cli.remote.content import Connection, Pinned, RemoteContent
@@ -27,6 +30,7 @@ from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store.arrays import Segment
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
@@ -315,6 +319,7 @@ class RemoteStore(_Remote):
         if self.manifest.fingerprint != index.fingerprint:
             raise DamagedDataset(f"{access.address}: its index and its manifest name different content.", hint=_HINT)
         self._decoded = self.manifest.encoding == "zarr"
+        self._segmented: dict[str, Array] = {}  # what is mapped
         frames = [f for f in self.manifest.fields if f.kind == "frames" and f.codec != VIDEO]
         access.content.need(*(f"{f.path}/bytes/zarr.json" for f in frames))
         paths = self._row_files()
@@ -380,8 +385,23 @@ class RemoteStore(_Remote):
         dtype, shape = stored_row(f)
         return (rows, *shape), dtype
 
-    def _film(self, name: str) -> str:
-        return arrays.data_file(self._directory_of(name + FILMS), 1).as_posix()
+    def _segments(self, key: str) -> tuple[Segment, ...]:
+        """Return the files of the plain rows of an array, without those that have no bytes."""
+        shape, dtype = self._shape(key)
+        directory, of = self._directory_of(key), self.access.content
+        found: tuple[Segment, ...] = (Segment(0, self.path / directory, shape, dtype),)
+        described = [f.path for f in of.below(f"{directory.as_posix()}/") if f.path.endswith("/zarr.json")]
+        if len(described) > 1:
+            of.need(*described)
+            layout = arrays.layout(self.path / directory)
+            if (layout.shape, layout.dtype) != (shape, dtype) or layout.compressed:
+                raise DamagedDataset(f"{self.address}: {directory}/zarr.json does not fit the manifest.", hint=_HINT)
+            found = layout.segments
+        return tuple(s for s in found if s.size)
+
+    def _path_of(self, s: Segment) -> str:
+        """Return the path of a file of rows below the dataset."""
+        return s.file.relative_to(self.path).as_posix()
 
     def _check_sizes(self) -> None:
         """Nothing: rows are not here. `_row_files` compares the index."""
@@ -390,21 +410,16 @@ class RemoteStore(_Remote):
         """Return the files of plain rows that are needed, in order; refuse one of another size than documents say."""
         needed = []
         for f in self.fields.values():
-            for key, directory in self._keys(f):
+            for key, _ in self._keys(f):
                 if self._decoded and not key.endswith(FILMS):
                     continue
-                shape, dtype = self._shape(key)
-                size = arrays.file_size(shape, dtype)
-                if not size:
-                    continue
-                path = arrays.data_file(directory, len(shape)).as_posix()
-                needed.append(path)
-                found = self.access.content.file(path).size
-                if found != size:
-                    raise DamagedDataset(
-                        f"{self.address}: {path} has {found:,} bytes; {size:,} expected.",
-                        hint="rlds verify ID where it was pushed from",
-                    )
+                for s in self._segments(key):
+                    needed.append(self._path_of(s))
+                    found = self.access.content.file(needed[-1]).size
+                    if found != s.size:
+                        raise DamagedDataset(
+                            f"{self.address}: {needed[-1]} has {found:,} bytes; {s.size:,} expected.", hint=_HINT
+                        )
         return needed
 
     # -- rows
@@ -417,6 +432,8 @@ class RemoteStore(_Remote):
             empty: Array = np.zeros(shape, dtype)
             empty.flags.writeable = False
             return empty
+        if place.first is not None:
+            return self._side_by_side(key, shape, dtype)
         raw = self.blocks.mapped(int(place.files[0]))[: math.prod(shape) * dtype.itemsize]
         found: Array = raw.view(dtype.newbyteorder("<")).reshape(shape)
         return found
@@ -428,8 +445,28 @@ class RemoteStore(_Remote):
             return None
         if self._decoded and not key.endswith(FILMS):
             return Place(np.array([self.blocks.number(key)]))
-        path = arrays.data_file(self._directory_of(key), len(shape))
-        return Place(np.array([self.blocks.number(path)]))
+        segments, width = self._segments(key), arrays.row_bytes(shape, dtype)
+        files = np.array([self.blocks.number(self._path_of(s)) for s in segments])
+        if len(segments) == 1 and not segments[0].start:
+            return Place(files)
+        first = np.array([s.start * width // BLOCK for s in segments])
+        return Place(files, first=first, count=np.array([-(-s.rows * width // BLOCK) for s in segments]))
+
+    def _side_by_side(self, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Map the segments of an array."""
+        if key not in self._segmented:
+            width = arrays.row_bytes(shape, dtype)
+            addresses = Addresses(shape[0] * width)
+            for s in self._segments(key):
+                descriptor = self.blocks.map.open_rows(self.blocks.number(self._path_of(s)))
+                try:
+                    addresses.map(s.start * width, s.rows * width, descriptor)
+                finally:
+                    os.close(descriptor)
+            whole = np.frombuffer(addresses.view(), dtype.newbyteorder("<"), math.prod(shape)).reshape(shape)
+            whole.flags.writeable = False
+            self._segmented[key] = whole
+        return self._segmented[key]
 
     def directory(self, name: str) -> Path:
         """Return the directory of a field, which has no rows here."""
@@ -447,10 +484,10 @@ class RemoteStore(_Remote):
         """Return the videos of a field, whose bytes are fetched when frames are decoded."""
         if name not in self._videos:
             path = self._stored[name].path
-            film = self._film(name)
+            films = {self._path_of(s) for s in self._segments(name + FILMS)}
             of = self.access.content
-            of.need(*(f.path for f in of.below(f"{DIRECTORY}/{path}/") if f.path != film))
-            self._videos[name] = RemoteVideos(self.path / DIRECTORY / path, self._column(name + FILMS), self, film)
+            of.need(*(f.path for f in of.below(f"{DIRECTORY}/{path}/") if f.path not in films))
+            self._videos[name] = RemoteVideos(self.path / DIRECTORY / path, self._column(name + FILMS), self)
         return self._videos[name]
 
     @cached_property
@@ -463,8 +500,8 @@ class RemoteStore(_Remote):
 class RemoteVideos(Videos):
     """The videos of one field of a remote dataset."""
 
-    def __init__(self, directory: Path, data: Any, of: RemoteStore, film: str) -> None:
-        self._data, self._of, self._film = data, of, film
+    def __init__(self, directory: Path, data: Any, of: RemoteStore) -> None:
+        self._data, self._of = data, of
         self._extents: list[Any] = []
         super().__init__(directory)
 
@@ -503,11 +540,10 @@ class RemoteVideos(Videos):
     def extent(self, number: int) -> Extent:
         """Return the file and the range of bytes of a video, which is here and stays as long as this object exists."""
         a, b = self.spans[number].tolist()
-        blocks = self._of.blocks
-        file = blocks.number(self._film)
+        of, blocks = super().extent(number), self._of.blocks
         if b > a and isinstance(self._data, RemoteColumn):
             self._extents.append(self._data.hold(np.array([a]), np.array([b])))
-        return Extent(blocks.path_of(file), a, b - a)
+        return replace(of, file=blocks.path_of(blocks.number(of.file.relative_to(self._of.path))))
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):

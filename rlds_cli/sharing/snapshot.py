@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, RldsError
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.growing import logs, segments
@@ -109,17 +109,10 @@ def take(ref: Ref) -> Snapshot:
     ------
     DamagedDataset
         It is damaged, or holds files that no dataset has.
-    RldsError
-        Its files are those of the members of a merge.
     """
     path = Path(ref.place)
     store = open_store(path, ref)
     path = store.path  # of an earlier version, if the reference names one
-    if not store.grows and store.is_segmented:
-        raise RldsError(
-            f"{store.manifest.id} shares the files of the datasets that it was merged from. Nothing was sent.",
-            hint=f"rlds compact {store.manifest.id} writes its rows to files of its own, which can be pushed",
-        )
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
     version = store.commit.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()

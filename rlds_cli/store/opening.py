@@ -231,6 +231,14 @@ class Store:
         ]
         return any(arrays.is_segmented(directory) for directory in places)
 
+    @cached_property
+    def has_gaps(self) -> bool:
+        """True if there are rows that belong to no episode."""
+        order = np.argsort(self.episodes["start"], kind="stable")
+        start, behind = self.episodes["start"][order], (self.episodes["start"] + self.episodes["length"] + 1)[order]
+        covered = np.concatenate([np.zeros(1, np.int64), behind])
+        return bool((start > covered[:-1]).any()) or int(covered[-1]) != self.manifest.counts.rows
+
     @property
     def slices(self) -> bool:
         """Return whether reading a part of `rows` reads no more than that part; else `between` does."""

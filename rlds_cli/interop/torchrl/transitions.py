@@ -229,7 +229,7 @@ def _column(offered: Fields, windows: WindowIndex, name: str) -> BatchColumn:
     short = table.transitions < table.steps
     if name != DONE or offered.anchors == "steps" or not short.any():
         return _as_torchrl(offered.column(name, None), windows.dataset.schema.get(offered.behind.get(name, "")))
-    terminated, truncated = (np.array(windows.dataset.column(flag)) for flag in FLAGS)
+    terminated, truncated = (np.array(windows.dataset.store.rows(flag)) for flag in FLAGS)
     truncated[(table.start + table.transitions - 1)[short]] = True
     return columns.done(ColumnRows(terminated), ColumnRows(truncated), None, late=False, mask=0)
 

@@ -301,8 +301,8 @@ class ReturnToGo:
 def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:
     """Return the scan that sums up a dataset's rewards."""
     stops = not through_terminals and FLAGS[0] in dataset.schema
-    terminated = dataset.column(FLAGS[0]) if stops else None
-    return ReturnScan(dataset.column(REWARD), terminated, _last_steps(dataset), gamma)
+    terminated = dataset.store.rows(FLAGS[0]) if stops else None
+    return ReturnScan(dataset.store.rows(REWARD), terminated, _last_steps(dataset), gamma)
 
 
 def _last_steps(dataset: Dataset) -> IntArray:

@@ -79,7 +79,7 @@ def stored_block(dataset: Dataset, name: str, dtype: npt.DTypeLike | None = None
     """Return the block field of a stored array field, cast to ``dtype``."""
     f = dataset.schema[name]
     kind = np.dtype(f.dtype if dtype is None else dtype)
-    return BlockField(name, kind, f.shape, dataset.column(name), after=f.placement == "both")
+    return BlockField(name, kind, f.shape, dataset.store.rows(name), after=f.placement == "both")
 
 
 class RowLayout:

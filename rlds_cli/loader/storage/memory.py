@@ -157,7 +157,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     if blocks_of(dataset) is not None:
         rows = mapped(dataset, name)
         return ColumnRows(rows, MappedRows(rows, sparing=exceeds_memory(dataset), mine=True) if rows.nbytes else None)
-    stored = dataset.column(name)
+    stored = dataset.store.rows(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
     if dataset.store.grows or arrays.is_segmented(dataset.store.directory(name)):

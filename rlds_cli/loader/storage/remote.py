@@ -142,7 +142,7 @@ class Place(Protocol):
 
     @property
     def files(self) -> IntArray:
-        """Numbers of files, which lie end to end; -1 for one that nothing is read from."""
+        """Numbers of files, which lie end to end or are segments; -1 for one that nothing is read from."""
         ...
 
     @property
@@ -153,6 +153,15 @@ class Place(Protocol):
     @property
     def skip(self) -> int:
         """Bytes of the first file before the array."""
+        ...
+
+    @property
+    def first(self) -> IntArray | None:
+        """First block of each file, if they are segments that begin at whole blocks."""
+        ...
+
+    def by_file(self, blocks: IntArray) -> Wanted:
+        """Return blocks of an array in segments by file."""
         ...
 
     def wanted(self, starts: IntArray, stops: IntArray) -> Wanted:
@@ -230,13 +239,15 @@ class PlacedArray:
     def range(self, block: int) -> BlockRange:
         """Return its addresses and its blocks."""
         base, nbytes = address(self.content) - self.place.skip, self.content.nbytes + self.place.skip
-        if len(self.place.files) == 1:
+        if len(self.place.files) == 1 or self.place.first is not None:
             return BlockRange(base, nbytes, -(-nbytes // block))
         chunk = self.place.file_bytes
         return BlockRange(base, nbytes, len(self.place.files) * -(-chunk // block), chunk)
 
     def wanted(self, found: IntArray, block: int) -> Wanted:
         """Return blocks, numbered as in `range`, by file."""
+        if self.place.first is not None:
+            return self.place.by_file(found)
         if len(self.place.files) == 1:
             return [(int(self.place.files[0]), found)]
         which, within = np.divmod(found, -(-self.place.file_bytes // block))

@@ -1,0 +1,81 @@
+"""Append episodes to a dataset that does not grow: its next version, which shares all files of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rlds_cli import ids
+from rlds_cli.convert import merging
+from rlds_cli.dataset import Dataset, editing
+from rlds_cli.errors import InvalidArgument, NameTaken
+from rlds_cli.home import Home
+from rlds_cli.progress import Progress
+from rlds_cli.store import manifest, publishing, sealing, versions
+from rlds_cli.store.opening import Store
+from rlds_cli.text import plural
+
+UNIT = "append"  # of a step of the provenance
+_METADATA = "metadata"
+_OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
+_OF_THE_RESULT += ("archive", "shared", "episode_columns")
+
+
+def check(store: Store, place: Home) -> None:
+    """Refuse a dataset that cannot have a version of more episodes.
+
+    Raises
+    ------
+    NameTaken
+        It is one of the registry, or lies in another home.
+    """
+    m = store.manifest
+    hint = f"rlds append local/NAME FILES makes another; rlds merge {m.id} local/NAME --as local/ALL joins them"
+    if editing.is_published(ids.parse(m.id), m):
+        raise NameTaken(f"{m.id} is a dataset of the registry, which is not changed in its place.", hint=hint)
+    if store.path != place.dataset(ids.parse(m.id)):
+        raise NameTaken(f"{m.id} lies in another home: {store.path}.", hint=hint)
+
+
+def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, tell: Progress) -> Path:
+    """Publish the next version of a dataset, which also has the episodes of another one; return its directory.
+
+    The caller has the lock of the dataset.
+
+    Parameters
+    ----------
+    there : Dataset
+        At its newest version.
+    made : Dataset
+        With the same fields.
+    files : sequence of Path
+        Which ``made`` was read from, for the provenance.
+
+    Raises
+    ------
+    InvalidArgument
+        They have episodes in common.
+    """
+    m, id = there.manifest, ids.parse(there.id)
+    if count := merging.in_common(there, made):
+        raise InvalidArgument(
+            f"{id} has {plural(count, 'episode')} of the files already. Nothing is appended.",
+            hint="leave out their files; rlds_cli.loader.Mixture draws some data more often than others",
+        )
+    how = {"files": ", ".join(f.name for f in files), "episodes": made.num_episodes}
+    step = {"id": str(id), **editing.step_of(there, "append", how), "unit": UNIT}
+    target = place.dataset(id)
+
+    def publish(built: Path) -> None:
+        if m.metadata:
+            publishing.link_tree(there.path / _METADATA, built / _METADATA)
+        joined = manifest.read(built)
+        changed = {name: getattr(joined, name) for name in _OF_THE_RESULT}
+        notes, provenance = (*m.notes, *made.manifest.notes), (*m.provenance, step)
+        described = replace(m, **changed, version=m.version + 1, notes=notes, provenance=provenance)
+        sealing.seal(built, described, known=sealing.listed(built))
+        versions.publish(built, target)
+
+    merging.make(id, [there, made], place, publish, store=m.encoding, tell=tell)
+    return target
