@@ -9,6 +9,8 @@ from pathlib import Path
 import lerobot_archives
 import numpy as np
 import pytest
+import tensorstore
+import zarr
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
@@ -219,6 +221,32 @@ def test_segments_that_cannot_be(merged: Dataset, old: str, new: str) -> None:
     assert any(p.where == "observation/state" for p in verify("local/both").problems)
     with pytest.raises(DamagedDataset, match="observation/state"):
         rlds_cli.open_dataset("local/both").column("observation/state")
+
+
+def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
+    merged: Dataset, two: tuple[list[Episode], list[Episode]]
+) -> None:
+    a, b = two
+    ds = rlds_cli.open_dataset("local/a")
+    k = next(k for k, e in enumerate(a) if e.length > 2)
+    views = [
+        (ds.select(episodes=[4, 1]).save("some"), [a[4], a[1]]),
+        (ds.trim({k: [(0, 1), (1, 3)]}, "cut"), [*a[:k], a[k].part(0, 1), a[k].part(1, 3), *a[k + 1 :]]),
+        (ds.label(quality="good"), a),
+        (merged, [*a, *b]),
+    ]
+    for view, episodes in views:
+        group = zarr.open_group(str(view.path), mode="r")
+        for name in ("action", "next/reward", "next/truncated", "observation/state", "observation/large"):
+            segments = arrays.layout(view.path / name).segments
+            parts = [s.directory.relative_to(view.path).as_posix() for s in segments]
+            for start, e in zip(view.episodes["start"].tolist(), episodes, strict=True):
+                at = max(i for i, s in enumerate(segments) if s.start <= start)
+                first, wanted = start - segments[at].start, e.rows[name]
+                spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{view.path / parts[at]}/"}}
+                found = tensorstore.open(spec).result()[first : first + len(wanted)].read().result()
+                np.testing.assert_array_equal(found, wanted)
+                np.testing.assert_array_equal(group[parts[at]][first : first + len(wanted)], wanted)
 
 
 def test_a_merge_at_an_address(
