@@ -268,8 +268,7 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
     """Describe a dataset after an append of the episodes of ``made``."""
     episodes, steps = (made.num_episodes, made.num_steps) if made else (0, 0)
     fingerprint = store.fingerprint()
-    version = store.commit.number if isinstance(store, GrowingStore) else store.manifest.version
-    return Appended(planned.id, store.path, version, fingerprint, episodes, steps, planned.files, planned.skipped)
+    return Appended(planned.id, store.path, store.version, fingerprint, episodes, steps, planned.files, planned.skipped)
 
 
 def _frames(there: Store | None) -> str:

@@ -32,7 +32,7 @@ from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.store import GrowingStore, open_store
+from rlds_cli.growing.store import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
@@ -193,7 +193,7 @@ class Dataset:
     @property
     def version(self) -> int:
         """Number of the version that is open."""
-        return self.store.commit.number if isinstance(self.store, GrowingStore) else self.manifest.version
+        return self.store.version
 
     @property
     def versions(self) -> Sequence[Version]:
@@ -240,7 +240,7 @@ class Dataset:
         InvalidArgument
             This is a selection: refresh the whole dataset, and select again.
         """
-        if not isinstance(self.store, GrowingStore):
+        if not self.store.grows:
             return self
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")

@@ -96,11 +96,30 @@ class GrowingStore(Store):
         """The sha256 of the version's record, see `Store.version_id`."""
         return self.commit.version_id
 
+    @property
+    def version(self) -> int:
+        """Number of this version."""
+        return self.commit.number
+
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest version."""
+        return commits.last(self.path).number
+
+    @property
+    def first_episode(self) -> int:  # type: ignore[override]
+        """Number of the first episode, among all that were ever recorded."""
+        return self.commit.first_episode
+
     def newest(self) -> GrowingStore:
         """Return the newest version, which may be this one."""
-        if commits.last(self.path).number == self.commit.number:
+        if self.newest_version == self.version:
             return self
         return GrowingStore(self.path, check=self._checks, before=self)
+
+    def at(self, version: int) -> GrowingStore:
+        """Return another version, which maps what this one has mapped; raises DatasetNotFound."""
+        return self if version == self.version else GrowingStore(self.path, version, check=self._checks, before=self)
 
     def _follow(self) -> Path:
         """Return the path: the rows of a version that is held stay as they are."""

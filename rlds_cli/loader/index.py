@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader.kernel import PrefixTable, SampleNumbers, WindowTable
 from rlds_cli.loader.order import Order
 from rlds_cli.ted import Array, IntArray
@@ -208,8 +207,7 @@ class WindowIndex:
     def recorded(self) -> IntArray:
         """Number of each episode among all that were ever recorded, of a dataset that grows."""
         store = self.dataset.store
-        assert isinstance(store, GrowingStore)
-        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.commit.first_episode
+        numbers: IntArray = self.dataset.episodes.index.take(self.table.number) + store.first_episode
         return numbers
 
     @cached_property

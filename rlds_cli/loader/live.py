@@ -21,7 +21,6 @@ import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, EmptyWindow, InvalidArgument, WrongState
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
@@ -223,16 +222,11 @@ class LiveDataset:
     @property
     def versions(self) -> Versions:
         """The number of the version that is taken up, see `LiveData`."""
-        return (self._store.commit.number,)
-
-    @property
-    def _store(self) -> GrowingStore:
-        assert isinstance(self.dataset.store, GrowingStore)
-        return self.dataset.store
+        return (self.dataset.version,)
 
     def newest(self) -> Versions:
         """Look for the newest version, see `LiveData`."""
-        return (commits.last(self._store.path).number,)
+        return (self.dataset.store.newest_version,)
 
     def take_up(self, wanted: Versions) -> DatasetSource:
         """Return the source over a version, see `LiveData`."""
@@ -248,7 +242,7 @@ class LiveDataset:
 
     def _made(self, wanted: Versions, over: Callable[[WindowIndex], Draw] | None) -> tuple[Draw, DatasetSource]:
         same = wanted == self.versions
-        dataset = self.dataset if same else Dataset(GrowingStore(self._store.path, *wanted, before=self._store))
+        dataset = self.dataset if same else Dataset(self.dataset.store.at(*wanted))
         return build.dataset_source(dataset, self._request, self._transforms, self._arrays, over)
 
     @property
@@ -262,7 +256,7 @@ class LiveDataset:
 
     def version_id(self, wanted: Versions) -> str:
         """Return the version id of a version, see `LiveData`."""
-        return commits.at(self._store.path, *wanted).version_id
+        return commits.at(self.dataset.store.path, *wanted).version_id
 
 
 def check(dataset: Dataset, request: Request) -> None:

@@ -58,7 +58,7 @@ class Entries:
         path = Path(ref.place)
         store = open_store(path, ref)
         m = store.manifest
-        number = store.commit.number if isinstance(store, GrowingStore) else m.version
+        number = store.version
         if m.id in within:
             raise RldsError(f"{m.id} was replaced by a dataset that was made of it. Nothing was locked.")
         if m.id not in self._found:

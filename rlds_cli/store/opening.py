@@ -96,6 +96,35 @@ class Store:
         text = f"{self.manifest.id} was replaced since it was {since}, in {self._path}."
         return DamagedDataset(text, hint="open it again")
 
+    first_episode = 0
+    """Number of the first episode, among all that were ever recorded."""
+
+    @property
+    def version(self) -> int:
+        """Number of this version."""
+        return self.manifest.version
+
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest version that can be taken up: this one, unless the dataset grows."""
+        return self.version
+
+    def at(self, version: int) -> Store:
+        """Return another version that can be taken up: of a dataset that grows.
+
+        Raises
+        ------
+        DatasetNotFound
+            There is none of this number.
+        """
+        if version != self.version:
+            raise DatasetNotFound(f"{self.manifest.id} does not grow: version {version:,} cannot be taken up.")
+        return self
+
+    def newest(self) -> Store:
+        """Return the newest version that can be taken up, which may be this one."""
+        return self
+
     def beside(self, *parts: str) -> Path:
         """Return the path of a file or directory beside the rows, such as ``metadata/NAME``; it need not exist."""
         return self.path.joinpath(*parts)

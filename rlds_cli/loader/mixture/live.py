@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader import live
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.index import WEIGHT
@@ -16,6 +15,7 @@ from rlds_cli.loader.mixture.mixture import Member, Mixture, fingerprint_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.schedule import Position
 from rlds_cli.store import commits
+from rlds_cli.store.opening import Store
 
 
 def growing(mixture: Mixture) -> dict[str, int]:
@@ -76,16 +76,14 @@ class LiveMixture:
     @property
     def versions(self) -> Versions:
         """Numbers of the versions that are taken up, in the order of the members, see `LiveData`."""
-        return tuple(self._store(name).commit.number for name in self._names)
+        return tuple(self._store(name).version for name in self._names)
 
-    def _store(self, name: str) -> GrowingStore:
-        store = _dataset(self.source.mixture.parts[name]).store
-        assert isinstance(store, GrowingStore)
-        return store
+    def _store(self, name: str) -> Store:
+        return _dataset(self.source.mixture.parts[name]).store
 
     def newest(self) -> Versions:
         """Look for the newest versions, see `LiveData`."""
-        return tuple(commits.last(self._store(name).path).number for name in self._names)
+        return tuple(self._store(name).newest_version for name in self._names)
 
     def take_up(self, wanted: Versions) -> MixtureSource:
         """Return the source over these versions, see `LiveData`."""
@@ -101,9 +99,8 @@ class LiveMixture:
         members = dict(mixture.parts)
         for name, number in zip(self._names, wanted, strict=True):
             store = _dataset(members[name]).store
-            assert isinstance(store, GrowingStore)
-            if store.commit.number != number:
-                dataset = Dataset(GrowingStore(store.path, number, before=store))
+            if store.version != number:
+                dataset = Dataset(store.at(number))
                 members[name] = replace(members[name], dataset=dataset)
         return replace(mixture, members=members)
 
