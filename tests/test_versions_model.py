@@ -24,6 +24,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument, NoPermission
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
+from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import versions
 
@@ -154,6 +155,20 @@ class History:
         if not self.resets:
             self._make_again()
 
+    def end(self, place: Path) -> None:
+        """The newest versions, pushed and read at their addresses; and compact."""
+        for id, every in self.known.items():
+            ds = rlds_cli.open_dataset(id)
+            before, address = ds.fingerprint, place / ds.path.name
+            rlds_cli.push(id, address)
+            far = rlds_cli.open_dataset(address, cache_dir=place / "far")
+            check(far, every[-1])
+            check_batches(far, every[-1], 0)
+            compact(id)
+            ds = rlds_cli.open_dataset(id)
+            assert ds.fingerprint == before and not ds.store.has_gaps and not verify(ds.path).problems
+            check(ds, every[-1])
+
     def _make_again(self) -> None:
         """The newest version of each dataset has the fingerprint of a dataset that is made of its episodes."""
         for id, every in self.known.items():
@@ -167,7 +182,7 @@ def _common(a: list[Episode], b: list[Episode]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_version_is_what_the_list_says(seed: int) -> None:
+def test_every_version_is_what_the_list_says(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     history = History(rng, resets=seed % 2 == 0, store=("memmap", "zarr")[seed // 2 % 2])
     history.create("local/a")
@@ -175,6 +190,7 @@ def test_every_version_is_what_the_list_says(seed: int) -> None:
     for _ in range(STEPS):
         history.step()
     history.look()
+    history.end(tmp_path)
 
 
 # -- cases by themselves

@@ -379,6 +379,8 @@ def _findings(s: Subject, f: Field, jumps: Sightings, spikes: Sightings) -> Iter
 
 def limits(s: Subject, f: Field) -> Array:
     """The longest step of every component that is not a jump, float64 [width]; infinite where it has no scale."""
+    if not len(s.rows):
+        return np.full(_width(f), np.inf)
     at_most = max(1, _SAMPLE_BYTES // (_BLOCK_ROWS * _width(f) * 8))
     blocks = max(1, min(_BLOCKS, at_most, len(s.rows) // _BLOCK_ROWS))
     starts = np.linspace(0, max(len(s.rows) - _BLOCK_ROWS, 0), blocks).astype(np.int64)
