@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -98,3 +100,90 @@ def test_compact_takes_the_space_of_what_it_writes(arm: Dataset) -> None:
     compacting.compact("local/arm")
     now = rlds_cli.open_dataset("local/arm")
     assert (now.fingerprint, now.num_rows, [v.number for v in now.versions]) == (left.fingerprint, 6 + 7, [3])
+
+
+def changes(id: str = "local/arm") -> list[str]:
+    return [v.change for v in rlds_cli.open_dataset(id).versions]
+
+
+def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    os.mkfifo(file)
+
+    def other() -> None:
+        for label in ({"speed": 2}, None):
+            with file.open("w") as opened:  # waits until the command, which has opened the dataset, reads
+                if label:
+                    arm.label(label)
+                opened.write("episode,quality\n1,bad\n")
+
+    Thread(target=other, daemon=True).start()
+    run("label", "local/arm", "--from", str(file))
+    newest = rlds_cli.open_dataset("local/arm")
+    assert newest.version == 3
+    assert newest.episodes["quality"].tolist() == [None, "bad", None, None]
+    assert newest.episodes["speed"].tolist() == [2] * 4
+
+
+def test_a_version_that_is_named_and_not_the_newest_is_not_changed(arm: Dataset) -> None:
+    run("label", "local/arm", "quality=bad")
+    with pytest.raises(InvalidArgument, match=r"local/arm#v1 is not the newest version: that is v2"):
+        run("label", "local/arm#v1", "quality=good")
+    run("label", "local/arm#v2", "quality=good")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+
+
+def test_labels_that_change_nothing_make_no_version(arm: Dataset) -> None:
+    assert "nothing changed" in run("label", "local/arm", "--where", "take == 4", "success=true")
+    run("label", "local/arm", "--set", "fps=50", "speed=1.5")
+    assert "nothing changed" in run("label", "local/arm", "--set", "fps=50", "speed=1.5", "none=null")
+    assert "nothing changed" not in run("label", "local/arm", "speed=2.5")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+
+
+def test_an_earlier_version_is_restored(arm: Dataset) -> None:
+    second = arm.select(episodes=[1]).label(quality="bad", facts={"fps": 50})
+    second.tag("good")
+    second.select(episodes=[0]).drop().label(quality="none", facts={"fps": 20})
+    run("restore", "local/arm#good")
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.version, now.fingerprint, now.manifest.env["fps"]) == (5, second.fingerprint, 50)
+    assert [v.number for v in now.versions] == [1, 2, 3, 4, 5] and changes()[-1] == "restored v2"
+    assert dict(now.tags) == {"good": 2}
+    file = Path("observation", "c", "0", "0")
+    assert (now.path / file).samefile(second.path / file)
+    assert "nothing changed" in run("restore", "local/arm#v2")
+    with pytest.raises(InvalidArgument, match="Which version"):
+        run("restore", "local/arm")
+
+
+def test_a_dataset_of_the_registry_is_not_restored() -> None:
+    ds = rlds_cli.download("sample/pendulum-d4rl")
+    with pytest.raises(InvalidArgument, match="of the registry"):
+        run("restore", f"{ds.id}#v1")
+
+
+def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("episode,good\n0,true\n3,false\n")
+    run("label", "local/arm", "--where", "episode in [1, 3]", "quality=bad", "note=very slow")
+    run("label", "local/arm", "--from", str(file), "--set", "fps=50")
+    run("drop", "local/arm", "--episodes", "0-1,3")
+    arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
+    run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
+    assert changes() == [
+        "create",
+        'label --where "episode in [1, 3]" quality=bad note="very slow" (2 episodes)',
+        "label --episodes 0,3 good=(by episode) --set fps=50 (2 episodes)",
+        "drop --episodes 0-1,3 (3 episodes)",
+    ]
+    assert changes("local/arm@some") == ['select --where "(take > 3) and (take < 6)" --episodes 1-2 (2 episodes)']
+    assert changes("local/arm@late") == ['select --where "take > 4" (2 episodes)']
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"), [("-1", "not the number of an episode"), ("2,4", "no episode 4"), ("3-1", "ends before")]
+)
+def test_numbers_of_episodes_that_are_wrong(arm: Dataset, numbers: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        run("drop", "local/arm", "--episodes", numbers)

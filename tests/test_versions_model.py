@@ -207,7 +207,7 @@ def test_only_the_newest_version_is_changed_in_its_place(five: list[Episode]) ->
     first = build("local/a", five)
     first.label(quality="good")
     for ds in (first, rlds_cli.open_dataset(versions.at(first.path, 1))):
-        with pytest.raises(InvalidArgument, match="newer version, 2"):
+        with pytest.raises(InvalidArgument, match="v1 is not the newest version: that is v2"):
             ds.label(quality="bad")
     check(first.label(quality="bad", name="other"), [e.labelled(quality="bad") for e in five])
 
