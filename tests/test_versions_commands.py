@@ -14,7 +14,7 @@ import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.maintenance import compacting
 from rlds_cli.sharing.pushing import push
 
@@ -187,3 +187,48 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
 def test_numbers_of_episodes_that_are_wrong(arm: Dataset, numbers: str, why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
         run("drop", "local/arm", "--episodes", numbers)
+
+
+def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> None:
+    arm.tag("icra")
+    arm.label(quality="bad").tag("paper")
+    episodes = [{"observation": np.zeros((2, 1)), "action": np.zeros((1, 1)), "next": {"terminated": True}}]
+    why = r"has tags: icra \(v1\), paper \(v2\). Replacing it would remove them, and 2 versions. Nothing was replaced"
+    with pytest.raises(NameTaken, match=f"local/arm {why}"):
+        rlds_cli.create("local/arm", episodes, force=True)
+    with pytest.raises(NameTaken, match=f"local/arm {why}"):
+        run("merge", "local/arm#icra", "--as", "local/arm", "--force")
+    few = arm.select(episodes=[0]).save("few")
+    few.label(quality="good").tag("kept")
+    with pytest.raises(NameTaken, match="kept"):
+        run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+    with pytest.raises(NameTaken, match="kept"):
+        rlds_cli.preprocess.run(arm, "scale_reward", "few", args={"scale": 2}, force=True)
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.version, dict(now.tags)) == (2, {"icra": 1, "paper": 2})
+
+
+def test_a_dataset_without_tags_is_replaced_with_its_versions(arm: Dataset) -> None:
+    few = arm.select(episodes=[0]).save("few").label(quality="good")
+    run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+    assert [v.number for v in rlds_cli.open_dataset(few.id).versions] == [1]
+    assert not list((few.path.parents[2] / "versions").glob("*/*/*"))
+
+
+def test_the_same_content_in_other_storage_keeps_tags_and_versions(arm: Dataset) -> None:
+    arm.label(quality="bad").tag("paper")
+    run("convert", "local/arm", "--to", "zarr")
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.encoding, dict(now.tags), [v.number for v in now.versions]) == ("zarr", {"paper": 2}, [1, 2])
+
+
+def test_a_removal_names_versions_and_tags(arm: Dataset) -> None:
+    arm.tag("icra")
+    arm.label(quality="bad").label(quality="good")
+    said = "with 2 earlier versions and its tags icra (v1)"
+    assert said in run("rm", "local/arm", "--dry-run")
+    with pytest.raises(RldsError, match="Nothing was removed"):
+        run("rm", "local/arm")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+    assert said in run("rm", "local/arm", "--yes")
+    assert not rlds_cli.find("local/arm", local=True)

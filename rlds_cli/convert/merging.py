@@ -27,7 +27,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, publishing
+from rlds_cli.store import episode_table, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Stats
@@ -159,7 +159,7 @@ def merge(
         built = write_rows(todo, work, jobs=0, progress=tell)
         finish(built, todo.described(store), shared=todo.shared, locate=todo.videos.locate)
         record(built.directory)
-        publishing.publish(built.directory, place.dataset(id))
+        versions.replace(built.directory, place.dataset(id))
         trees.discard(work)
     return open_dataset(str(id), cache_dir=cache_dir)
 

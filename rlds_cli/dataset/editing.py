@@ -241,8 +241,7 @@ def again(
         if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
             versions.publish(built, target)
         else:
-            publishing.publish(built, target)
-            versions.remove(target)
+            versions.replace(built, target)
     return target
 
 
@@ -399,9 +398,9 @@ def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -
         found = home.find(id, where)
         if found is not None and not to.force:
             raise NameTaken(f"{id} is here: {found}.", hint="another name, or --force (force=True) replaces it")
+        versions.check_replaceable(place.dataset(id))
         built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
-        publishing.publish(built, place.dataset(id))
-        versions.remove(place.dataset(id))
+        versions.replace(built, place.dataset(id))
     return place.dataset(id)
 
 
