@@ -14,7 +14,7 @@ import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, RldsError
 from rlds_cli.maintenance import compacting
 from rlds_cli.sharing.pushing import push
 
@@ -232,3 +232,15 @@ def test_a_removal_names_versions_and_tags(arm: Dataset) -> None:
     assert rlds_cli.open_dataset("local/arm").version == 3
     assert said in run("rm", "local/arm", "--yes")
     assert not rlds_cli.find("local/arm", local=True)
+
+
+def test_an_open_version_that_compact_removes(arm: Dataset) -> None:
+    first = rlds_cli.open_dataset("local/arm")
+    action = first.column("action")
+    before = action.copy()
+    arm.select(episodes=[0]).drop()
+    run("compact", "local/arm")
+    np.testing.assert_array_equal(first.column("action"), before)
+    with pytest.raises(DatasetNotFound, match=r"local/arm#v1 was removed since it was opened: rlds compact") as e:
+        first.column("observation")
+    assert e.value.hint is not None and "open local/arm again, at v3" in e.value.hint
