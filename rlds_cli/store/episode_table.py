@@ -20,7 +20,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Scalar
+from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, IntArray, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
@@ -172,6 +172,11 @@ class StoredColumn:
         if isinstance(self.values, list):
             return list(self.values)
         return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
+
+    def take(self, index: IntArray) -> StoredColumn:
+        """Return the column of some episodes."""
+        values = [self.values[k] for k in index] if isinstance(self.values, list) else self.values[index]
+        return StoredColumn(self.dtype, values, self.missing[index])
 
     def comparable(self) -> Array:
         """Return values that are equal where those of episodes are, by their bytes: -0.0 is not 0.0, NaN is NaN."""
