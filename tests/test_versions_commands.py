@@ -244,3 +244,29 @@ def test_an_open_version_that_compact_removes(arm: Dataset) -> None:
     with pytest.raises(DatasetNotFound, match=r"local/arm#v1 was removed since it was opened: rlds compact") as e:
         first.column("observation")
     assert e.value.hint is not None and "open local/arm again, at v3" in e.value.hint
+
+
+def test_tags_are_shown_beside_their_versions(arm: Dataset) -> None:
+    assert "TAGS" not in run("list", "--here")
+    arm.tag("icra")
+    arm.label(quality="bad").tag("paper")
+    assert "icra (v1), paper (v2)" in run("list", "--here")
+    assert [line.split()[:2] for line in run("log", "local/arm").splitlines()] == [["v2", "[paper]"], ["v1", "[icra]"]]
+    assert run("inspect", "local/arm").startswith("local/arm#v2 [paper] ")
+    assert run("inspect", "local/arm#v1").startswith("local/arm [icra] ")
+
+
+def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
+    some = arm.select(episodes=[0, 1]).save("some")
+    assert rlds_cli.preprocess.run(some, "scale_reward", args={"scale": 2}).id == "local/arm@some-scale_reward"
+    assert rlds_cli.preprocess.run(arm, "scale_reward", args={"scale": 2}).id == "local/arm@scale_reward"
+    assert rlds_cli.preprocess.run(some, "scale_reward", "x", args={"scale": 2}).id == "local/arm@x"
+    both = rlds_cli.preprocess.run(some, ["scale_reward", "return_to_go"], args={"scale_reward.scale": 2})
+    assert both.id == "local/arm@some-scale_reward-return_to_go"
+
+
+@pytest.mark.parametrize("function", ["scale_reward", "missing.py:moving"])
+def test_a_function_of_a_trim_that_is_not_found(arm: Dataset, function: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--trim {function}: ") as e:
+        run("select", "local/arm", "--trim", function, "--name", "x")
+    assert e.value.hint is not None and e.value.hint.startswith("--trim FILE.py:FUNCTION")

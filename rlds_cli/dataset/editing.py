@@ -109,14 +109,17 @@ def label(
     if columns and not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to label.")
     if not columns and not facts:
-        raise InvalidArgument(f"There is nothing to set in {ds.id}.", hint='ds.label(quality="bad")')
+        raise InvalidArgument(
+            f"No label and no fact is given for {ds.id}.",
+            hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
+        )
     count = ds.store.manifest.counts.episodes
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
-    episode_table.check_names([*ds.store.own_columns, *(n for n in own if n not in ds.store.own_columns)], ds.id)
+    episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
     unknown = sorted(set(facts) - set(FACTS))
     if unknown:
-        raise InvalidArgument(f"{unknown[0]} is no fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+        raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
     described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
     before = facts_of(ds.manifest)
     changed = {n: v for n, v in facts.items() if v != before[n]}
@@ -293,8 +296,8 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     before = ds.store.own_column(name) if known else made
     if before.dtype != made.dtype and {before.dtype, made.dtype} & {"str", "bool"} and not before.missing.all():
         raise InvalidArgument(
-            f"{name} of {ds.id} has values of type {before.dtype}, and none of type {made.dtype}.",
-            hint=f"another column; or take the values away first: {name}=None (null on the command line)",
+            f"{name} of {ds.id} holds values of type {before.dtype}; the new ones are of type {made.dtype}.",
+            hint=f"another column; or remove all its values first: {name}=None (null on the command line)",
         )
     return made
 
@@ -304,9 +307,15 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 
 def _check_kind(ds: _Dataset) -> None:
     if ds.store.grows:
-        raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
+        raise InvalidArgument(
+            f"{ds.id} grows: select, trim, label, drop and restore do not apply to growing datasets.",
+            hint=f"rlds merge {ds.id} --as local/NAME makes a dataset of its episodes that can be changed",
+        )
     if ds.store.remote:
-        raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
+        raise InvalidArgument(
+            f"{ds.id} is at an address, where it is not changed.",
+            hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+        )
 
 
 def _step(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,7 +406,9 @@ def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -
     with exclusive(place, id, shown(None)):
         found = home.find(id, where)
         if found is not None and not to.force:
-            raise NameTaken(f"{id} is here: {found}.", hint="another name, or --force (force=True) replaces it")
+            raise NameTaken(
+                f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"
+            )
         versions.check_replaceable(place.dataset(id))
         built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
         versions.replace(built, place.dataset(id))
@@ -439,4 +450,7 @@ def _home_of(path: Path, id: DatasetId) -> Home:
     for place in map(Home, newest.parents):
         if place.dataset(id) == newest:
             return place
-    raise InvalidArgument(f"{path} is in no home.", hint="--name NAME (name=) makes another dataset")
+    raise InvalidArgument(
+        f"{path} is not in a home, where its earlier versions would be kept.",
+        hint="--name NAME (name=) makes another dataset, in your home",
+    )

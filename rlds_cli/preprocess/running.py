@@ -73,7 +73,7 @@ def run(
         episode, [B, L, ...], and ``mask`` [B, L], False outside of the episode; it returns the fields that it adds or
         changes, [B, ...].
     name : str, optional
-        Name of the result; by default that of the function.
+        Name of the result; by default that of the function, and PART-FUNCTION for a dataset ``ID@PART``.
     unit : {"episode", "batch", "step", "window"}, optional
         The input of one call; by default from the function's decorator ``unit``, or else ``episode``.
     history, future : int, optional
