@@ -282,7 +282,7 @@ def test_rm_asks_where_somebody_can_answer(rlds: Rlds, monkeypatch: pytest.Monke
     assert (code, text) == (1, "")
     assert "--yes" in err
     assert "local/x" in err
-    assert "nothing can make it again: it was created from values in Python" in err
+    assert "cannot be made again: it was created from values in Python" in err
     assert path.exists()
     shown = on_a_terminal("rm", "local/x", answer="n\n")
     assert "Nothing was removed" in shown
@@ -304,7 +304,7 @@ def test_rm_without_asking(rlds: Rlds) -> None:
         "removed local/y",
         "removed sample/pendulum-d4rl",
     ]
-    assert all(line.endswith("nothing can make it again: it was created from values in Python") for line in lines[:2])
+    assert all(line.endswith("cannot be made again: it was created from values in Python") for line in lines[:2])
     assert re.search(r"its archive \(\d.* KiB\) stays$", lines[2])
     assert re.match(r"\d.* freed$", lines[3])
     assert rlds("rm", "local/x", "--yes")[0] == 1

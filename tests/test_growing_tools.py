@@ -180,7 +180,7 @@ def test_what_cannot_be_done_with_a_growing_dataset_says_so(tmp_path):
         reencode.convert("local/run", to="zarr", cache_dir=tmp_path)
     assert not reencode.convert("local/run", to="memmap", cache_dir=tmp_path).changed
     (removal,) = remove.plan(["local/run"], cache_dir=tmp_path)
-    assert removal.lost == "it grows: its episodes are nowhere else" and removal.bytes > 0
+    assert removal.lost == "it grows, and its episodes are stored nowhere else" and removal.bytes > 0
     with pytest.raises(RldsError):
         rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path)
     with pytest.raises(RldsError):

@@ -257,3 +257,32 @@ def test_a_dataset_of_an_address_that_was_labelled(tmp_path: Path, elsewhere: Pa
     pinning.sync(file, cache_dir=elsewhere)
     assert is_again(ds, elsewhere).manifest.env["fps"] == 10
     is_again(view, elsewhere)
+
+
+def test_changes_since_a_push_are_locked_over_the_pushed_version(tmp_path: Path, elsewhere: Path) -> None:
+    episodes = [{"observation": np.full((5, 2), k), "action": np.zeros((4, 1)), "next": {"truncated": True}}
+                for k in range(4)]  # fmt: skip
+    first = rlds_cli.create("local/arm", episodes).select(episodes=[0]).drop()
+    pushed = first.select(episodes=[1]).label(quality="good")
+    rlds_cli.push("local/arm", str(tmp_path / "there"), pages=False)
+    ds = pushed.select(episodes=[2]).label(quality="bad", facts={"fps": 20})
+    ds = ds.select(episodes=[0]).drop()
+    file = locked(tmp_path, ds.id)
+    found = entry(file, ds.id)
+    assert (found["version"], found["address"]) == (5, str(tmp_path / "there"))
+    assert (found["edits"]["base"], found["edits"]["episodes"]) == (pushed.fingerprint, [[1, 3]])
+    assert found["edits"]["columns"]["quality"]["values"] == ["good", "bad"]
+    assert [d.how for d in pinning.sync(file, cache_dir=elsewhere)] == ["made"]
+    made = is_again(ds, elsewhere)
+    assert [v.number for v in made.versions] == [3, 5] and made.manifest.env["fps"] == 20
+    assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
+
+
+def test_a_restored_version_is_locked_as_data(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
+    first = sample.select(episodes=[1, 2, 3]).save("v")
+    first.label(quality="bad", facts={"fps": 20}).select(episodes=[0]).drop()
+    ds = rlds_cli.open_dataset(f"{first.id}#v1").restore()
+    file = locked(tmp_path, ds.id)
+    assert (entry(file, ds.id)["edits"]["columns"], entry(file, ds.id)["version"]) == ({"quality": None}, 4)
+    pinning.sync(file, cache_dir=elsewhere)
+    assert is_again(ds, elsewhere).fingerprint == first.fingerprint

@@ -14,7 +14,6 @@ from test_loader_fields import pixels
 import rlds_cli
 from rlds_cli.errors import (
     BatchSize,
-    DamagedDataset,
     DatasetNotFound,
     EmptyWindow,
     InvalidArgument,
@@ -443,9 +442,9 @@ def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store)
     ds = create(KNOWN, store=store)
     gone(ds)
     for options in MADE:
-        with refused(DamagedDataset, "local/known was ", " since it was opened", "open it again"):
+        with refused(DatasetNotFound, "local/known was ", " since it was opened", "open it again"):
             load(ds, **options)
-    with refused(DamagedDataset, " since it was opened"):
+    with refused(DatasetNotFound, " since it was opened"):
         ds.column("action")
     if gone is remove:
         with refused(DatasetNotFound, "local/known"):
@@ -464,7 +463,7 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
         if store == "memmap" and "fields" in options:  # text is in memory
             same(expected, next(iter(load(ds, **options))))
         else:
-            with refused(DamagedDataset, " since it was opened"):
+            with refused(DatasetNotFound, " since it was opened"):
                 load(ds, **options)
 
 
@@ -493,7 +492,7 @@ def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
 def test_the_same_content_in_another_encoding_is_another_dataset(home):
     ds = create(KNOWN)
     create(KNOWN, store="zarr")
-    with refused(DamagedDataset, "was replaced since it was opened", "open it again"):
+    with refused(DatasetNotFound, "was replaced since it was opened", "open it again"):
         load(ds)
 
 
@@ -502,14 +501,14 @@ def test_a_renamed_member_is_of_what_was_opened(home):
     ds = create(KNOWN)
     member = Member(ds, rename={"observation": "seen"})
     replace(ds)
-    with refused(DamagedDataset, "Mixture, a: local/known was replaced since it was opened"):
+    with refused(DatasetNotFound, "Mixture, a: local/known was replaced since it was opened"):
         load(Mixture({"a": member}), fields=("seen", "action"))
 
 
 def test_a_selection_of_what_was_replaced_is_refused(fresh):
     view = fresh.select(episodes=[1, 3])
     replace(fresh)
-    with refused(DamagedDataset, " since it was opened"):
+    with refused(DatasetNotFound, " since it was opened"):
         load(view)
 
 
@@ -519,9 +518,9 @@ def test_a_pickled_loader_of_what_was_replaced_is_refused(fresh):
     pickled = pickle.dumps(loader)
     same(expected, next(iter(pickle.loads(pickled))))
     replace(fresh)
-    with refused(DamagedDataset, "local/known was replaced since it was pickled", "open it again"):
+    with refused(DatasetNotFound, "local/known was replaced since it was pickled", "open it again"):
         pickle.loads(pickled)
-    with refused(DamagedDataset, "replaced since"):
+    with refused(DatasetNotFound, "replaced since"):
         pickle.loads(pickle.dumps(loader))
     remove(fresh)
     with refused(RldsError, "known"):

@@ -12,6 +12,7 @@ import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.checks.findings import Place
 from rlds_cli.cli import out
+from rlds_cli.cli.pages.diff import DifferencePage
 from rlds_cli.errors import RldsError
 from rlds_cli.report.diff import Difference, FieldDifference, compare
 
@@ -159,6 +160,33 @@ def test_nothing_in_common() -> None:
     d = compare(create("local/a", [{"observation": np.zeros(3)}]), create("local/b", [{"observation": ["a", "b"]}]))
     assert not d.same and d.episodes is None
     assert json.loads(json.dumps(out.plain(d), allow_nan=False))["same"] is False
+
+
+def test_episode_columns_and_facts_of_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    first = create("local/a", [{**e, "episode": {"take": k}} for k, e in enumerate(walks())])
+    second = first.select(episodes=[1, 4]).label(quality="bad", take=9)
+    third = second.select(episodes=[0]).drop().label(quality=["x", None, None, "bad", None], facts={"fps": 50})
+    d = compare("local/a#v1", "local/a#v2")
+    assert not d.same and not changed(d) and not d.facts
+    found = {c.name: (c.a, c.b, c.episodes, c.differing) for c in d.columns}
+    assert found == {"quality": (None, "str", 6, 2), "take": ("int64", "int64", 6, 2)}
+    assert [(e.episode, e.a, e.b) for c in d.columns for e in c.examples] == [
+        (1, 1, 9), (4, 4, 9), (1, None, "bad"), (4, None, "bad"),
+    ]  # fmt: skip
+    later = compare(second, third)  # episodes by their ids
+    assert [(c.name, c.episodes, [(e.episode, e.a, e.b) for e in c.examples]) for c in later.columns] == [
+        ("quality", 5, [(1, "bad", "x")])
+    ]
+    assert [(f.name, f.a, f.b) for f in later.facts] == [("fps", None, 50.0)]
+    assert not compare(first, first).columns
+    out.page(DifferencePage(d), d)
+    assert "take  differs in 2 of 6 episodes: episode 1: 1 -> 9; episode 4: 4 -> 9" in capsys.readouterr().out
+
+
+def test_facts_alone_are_the_same_content() -> None:
+    first = create("local/a", walks())
+    d = compare(first, first.label(facts={"license": "MIT"}))
+    assert d.same and d.close and [(f.name, f.a, f.b) for f in d.facts] == [("license", None, "MIT")]
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

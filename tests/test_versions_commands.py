@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import rlds_cli
 from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidArgument, RldsError
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, RldsError
 from rlds_cli.maintenance import compacting
 from rlds_cli.sharing.pushing import push
 
@@ -98,3 +100,173 @@ def test_compact_takes_the_space_of_what_it_writes(arm: Dataset) -> None:
     compacting.compact("local/arm")
     now = rlds_cli.open_dataset("local/arm")
     assert (now.fingerprint, now.num_rows, [v.number for v in now.versions]) == (left.fingerprint, 6 + 7, [3])
+
+
+def changes(id: str = "local/arm") -> list[str]:
+    return [v.change for v in rlds_cli.open_dataset(id).versions]
+
+
+def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    os.mkfifo(file)
+
+    def other() -> None:
+        for label in ({"speed": 2}, None):
+            with file.open("w") as opened:  # waits until the command, which has opened the dataset, reads
+                if label:
+                    arm.label(label)
+                opened.write("episode,quality\n1,bad\n")
+
+    Thread(target=other, daemon=True).start()
+    run("label", "local/arm", "--from", str(file))
+    newest = rlds_cli.open_dataset("local/arm")
+    assert newest.version == 3
+    assert newest.episodes["quality"].tolist() == [None, "bad", None, None]
+    assert newest.episodes["speed"].tolist() == [2] * 4
+
+
+def test_a_version_that_is_named_and_not_the_newest_is_not_changed(arm: Dataset) -> None:
+    run("label", "local/arm", "quality=bad")
+    with pytest.raises(InvalidArgument, match=r"local/arm#v1 is not the newest version: that is v2"):
+        run("label", "local/arm#v1", "quality=good")
+    run("label", "local/arm#v2", "quality=good")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+
+
+def test_labels_that_change_nothing_make_no_version(arm: Dataset) -> None:
+    assert "nothing changed" in run("label", "local/arm", "--where", "take == 4", "success=true")
+    run("label", "local/arm", "--set", "fps=50", "speed=1.5")
+    assert "nothing changed" in run("label", "local/arm", "--set", "fps=50", "speed=1.5", "none=null")
+    assert "nothing changed" not in run("label", "local/arm", "speed=2.5")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+
+
+def test_an_earlier_version_is_restored(arm: Dataset) -> None:
+    second = arm.select(episodes=[1]).label(quality="bad", facts={"fps": 50})
+    second.tag("good")
+    second.select(episodes=[0]).drop().label(quality="none", facts={"fps": 20})
+    run("restore", "local/arm#good")
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.version, now.fingerprint, now.manifest.env["fps"]) == (5, second.fingerprint, 50)
+    assert [v.number for v in now.versions] == [1, 2, 3, 4, 5] and changes()[-1] == "restored v2"
+    assert dict(now.tags) == {"good": 2}
+    file = Path("observation", "c", "0", "0")
+    assert (now.path / file).samefile(second.path / file)
+    assert "nothing changed" in run("restore", "local/arm#v2")
+    with pytest.raises(InvalidArgument, match="Which version"):
+        run("restore", "local/arm")
+
+
+def test_a_dataset_of_the_registry_is_not_restored() -> None:
+    ds = rlds_cli.download("sample/pendulum-d4rl")
+    with pytest.raises(InvalidArgument, match="of the registry"):
+        run("restore", f"{ds.id}#v1")
+
+
+def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("episode,good\n0,true\n3,false\n")
+    run("label", "local/arm", "--where", "episode in [1, 3]", "quality=bad", "note=very slow")
+    run("label", "local/arm", "--from", str(file), "--set", "fps=50")
+    run("drop", "local/arm", "--episodes", "0-1,3")
+    arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
+    run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
+    assert changes() == [
+        "create",
+        'label --where "episode in [1, 3]" quality=bad note="very slow" (2 episodes)',
+        "label --episodes 0,3 good=(by episode) --set fps=50 (2 episodes)",
+        "drop --episodes 0-1,3 (3 episodes)",
+    ]
+    assert changes("local/arm@some") == ['select --where "(take > 3) and (take < 6)" --episodes 1-2 (2 episodes)']
+    assert changes("local/arm@late") == ['select --where "take > 4" (2 episodes)']
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"), [("-1", "not the number of an episode"), ("2,4", "no episode 4"), ("3-1", "ends before")]
+)
+def test_numbers_of_episodes_that_are_wrong(arm: Dataset, numbers: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        run("drop", "local/arm", "--episodes", numbers)
+
+
+def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> None:
+    arm.tag("icra")
+    arm.label(quality="bad").tag("paper")
+    episodes = [{"observation": np.zeros((2, 1)), "action": np.zeros((1, 1)), "next": {"terminated": True}}]
+    why = r"has tags: icra \(v1\), paper \(v2\). Replacing it would remove them, and 2 versions. Nothing was replaced"
+    with pytest.raises(NameTaken, match=f"local/arm {why}"):
+        rlds_cli.create("local/arm", episodes, force=True)
+    with pytest.raises(NameTaken, match=f"local/arm {why}"):
+        run("merge", "local/arm#icra", "--as", "local/arm", "--force")
+    few = arm.select(episodes=[0]).save("few")
+    few.label(quality="good").tag("kept")
+    with pytest.raises(NameTaken, match="kept"):
+        run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+    with pytest.raises(NameTaken, match="kept"):
+        rlds_cli.preprocess.run(arm, "scale_reward", "few", args={"scale": 2}, force=True)
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.version, dict(now.tags)) == (2, {"icra": 1, "paper": 2})
+
+
+def test_a_dataset_without_tags_is_replaced_with_its_versions(arm: Dataset) -> None:
+    few = arm.select(episodes=[0]).save("few").label(quality="good")
+    run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+    assert [v.number for v in rlds_cli.open_dataset(few.id).versions] == [1]
+    assert not list((few.path.parents[2] / "versions").glob("*/*/*"))
+
+
+def test_the_same_content_in_other_storage_keeps_tags_and_versions(arm: Dataset) -> None:
+    arm.label(quality="bad").tag("paper")
+    run("convert", "local/arm", "--to", "zarr")
+    now = rlds_cli.open_dataset("local/arm")
+    assert (now.encoding, dict(now.tags), [v.number for v in now.versions]) == ("zarr", {"paper": 2}, [1, 2])
+
+
+def test_a_removal_names_versions_and_tags(arm: Dataset) -> None:
+    arm.tag("icra")
+    arm.label(quality="bad").label(quality="good")
+    said = "with 2 earlier versions and its tags icra (v1)"
+    assert said in run("rm", "local/arm", "--dry-run")
+    with pytest.raises(RldsError, match="Nothing was removed"):
+        run("rm", "local/arm")
+    assert rlds_cli.open_dataset("local/arm").version == 3
+    assert said in run("rm", "local/arm", "--yes")
+    assert not rlds_cli.find("local/arm", local=True)
+
+
+def test_an_open_version_that_compact_removes(arm: Dataset) -> None:
+    first = rlds_cli.open_dataset("local/arm")
+    action = first.column("action")
+    before = action.copy()
+    arm.select(episodes=[0]).drop()
+    run("compact", "local/arm")
+    np.testing.assert_array_equal(first.column("action"), before)
+    with pytest.raises(DatasetNotFound, match=r"local/arm#v1 was removed since it was opened: rlds compact") as e:
+        first.column("observation")
+    assert e.value.hint is not None and "open local/arm again, at v3" in e.value.hint
+
+
+def test_tags_are_shown_beside_their_versions(arm: Dataset) -> None:
+    assert "TAGS" not in run("list", "--here")
+    arm.tag("icra")
+    arm.label(quality="bad").tag("paper")
+    assert "icra (v1), paper (v2)" in run("list", "--here")
+    assert [line.split()[:2] for line in run("log", "local/arm").splitlines()] == [["v2", "[paper]"], ["v1", "[icra]"]]
+    assert run("inspect", "local/arm").startswith("local/arm#v2 [paper] ")
+    assert run("inspect", "local/arm#v1").startswith("local/arm [icra] ")
+
+
+def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
+    some = arm.select(episodes=[0, 1]).save("some")
+    assert rlds_cli.preprocess.run(some, "scale_reward", args={"scale": 2}).id == "local/arm@some-scale_reward"
+    assert rlds_cli.preprocess.run(arm, "scale_reward", args={"scale": 2}).id == "local/arm@scale_reward"
+    assert rlds_cli.preprocess.run(some, "scale_reward", "x", args={"scale": 2}).id == "local/arm@x"
+    both = rlds_cli.preprocess.run(some, ["scale_reward", "return_to_go"], args={"scale_reward.scale": 2})
+    assert both.id == "local/arm@some-scale_reward-return_to_go"
+
+
+@pytest.mark.parametrize("function", ["scale_reward", "missing.py:moving"])
+def test_a_function_of_a_trim_that_is_not_found(arm: Dataset, function: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--trim {function}: ") as e:
+        run("select", "local/arm", "--trim", function, "--name", "x")
+    assert e.value.hint is not None and e.value.hint.startswith("--trim FILE.py:FUNCTION")

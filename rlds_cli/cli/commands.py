@@ -34,6 +34,7 @@ COMMANDS = {
     "select": "Make a dataset of some of the episodes, or of ranges of their steps.",
     "label": "Set episode columns and facts of a dataset: its next version.",
     "drop": "Leave episodes out of a dataset: its next version.",
+    "restore": "Undo changes of a dataset: make a next version with the content of an earlier one.",
     "log": "Show the versions of a dataset: when each was made, and what changed.",
     "merge": "Make one dataset of several.",
     "export": "Write a dataset in the format of another library.",

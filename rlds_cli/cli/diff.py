@@ -31,7 +31,8 @@ def diff(
 ) -> None:
     """Compare two datasets. Exit 0 if equal, 1 if different, 2 on errors.
 
-    Fields, counts, statistics, hashes and episodes are compared.
+    Fields, counts, statistics, hashes, episodes, episode columns and facts are compared. Other facts (fps, license,
+    description) alone are not different content.
 
     \b
     Examples:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 
 @app.command("drop")
@@ -38,5 +41,9 @@ def drop(
 
     if where is None and split is None and episodes is None:
         raise InvalidArgument("Which episodes?", hint="--where, --split or --episodes")
-    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
-    out.new_version(ds.drop(name=name, force=force, copy=copy, cache_dir=cache_dir))
+
+    def change() -> tuple[Dataset, Dataset]:
+        ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+        return ds, ds.drop(name=name, force=force, copy=copy, cache_dir=cache_dir)
+
+    out.new_version(selecting.on_newest(id, change)[1])

@@ -198,6 +198,11 @@ def _chain(m: Manifest) -> Iterator[str]:
         count = m.archive["files"]
         yield f"{plural(count, 'archive file')}, sha256 {m.archive['sha256']}"
     for step in m.provenance:
+        if step["unit"] == "dataset":
+            from rlds_cli.dataset import history
+
+            yield f"{step['from']} ({short(step['source'])}) by {history.described(step)}"
+            continue
         args = ", ".join(f"{k}={json_module.dumps(v)}" for k, v in step["args"].items())
         code = f", source {step['code'][:8]}"
         yield f"{step['from']} ({short(step['source'])}) by {step['reference']}({args}){code}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset import Dataset
 
 
 @app.command("label")
@@ -61,11 +64,17 @@ def label(
 
     if file is not None and (labels or where or split or episodes):
         raise InvalidArgument("--from names the episodes and their labels itself.", hint="two commands")
-    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
-    columns = selecting.assignments(labels or [])
-    if file is not None:
-        index, columns = selecting.from_file(file, ds)
-        ds = ds.select(episodes=index)
+    columns, values = selecting.assignments(labels or []), selecting.assignments(facts or [])
     how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
-    made = ds.label(columns, facts=selecting.assignments(facts or []), **how)
+
+    def change() -> tuple[Dataset, Dataset]:
+        ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+        if file is None:
+            return ds, ds.label(columns, facts=values, **how)
+        index, read = selecting.from_file(file, ds)
+        return ds, ds.select(episodes=index).label(read, facts=values, **how)
+
+    before, made = selecting.on_newest(id, change)
     out.new_version(made)
+    if (made.id, made.version) == (before.id, before.version):
+        out.note("note: nothing changed: these labels and facts are set already, so there is no new version")

@@ -109,8 +109,13 @@ def _rows(rows: tuple[Row, ...]) -> str:
 def _contents(rows: tuple[Row, ...]) -> str:
     """Datasets and variants on this disk, a line each."""
     found = [c for r in rows for c in r.contents]
+    header: tuple[str, ...] = ("ID", "STEPS", "EPISODES", "DISK")
+    cells: list[tuple[str, ...]]
     cells = [(c.id, _count(c.steps), _count(c.episodes), out.size(c.bytes_on_disk)) for c in found]
-    return out.table(("ID", "STEPS", "EPISODES", "DISK"), cells, right="STEPS EPISODES DISK") if found else ""
+    if any(c.tags for c in found):
+        header = (*header, "TAGS")
+        cells = [(*cell, c.tags) for cell, c in zip(cells, found, strict=True)]
+    return out.table(header, cells, right="STEPS EPISODES DISK") if found else ""
 
 
 def _count(n: int | None) -> str:

@@ -26,7 +26,7 @@ def log(
 ) -> None:
     """Show the versions of a dataset: when each was made, and what changed.
 
-    ID#vN opens version N.
+    ID#vN opens version N, and rlds restore ID#vN makes its content the newest. Tags of a version are in brackets.
 
     Example: rlds log local/day1
     """
@@ -40,4 +40,5 @@ def log(
 
 def _line(v: Version) -> str:
     counts = f"{text.plural(v.episodes, 'episode')}  {text.plural(v.steps, 'step')}"
-    return f"v{v.number}  {v.created[:16].replace('T', ' ')}  {counts}  {v.change}"
+    named = f"  [{', '.join(v.tags)}]" if v.tags else ""
+    return f"v{v.number}{named}  {v.created[:16].replace('T', ' ')}  {counts}  {v.change}"

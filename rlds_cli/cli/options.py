@@ -56,7 +56,10 @@ Frames = Annotated[
     ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
-Force = Annotated[bool, typer.Option("--force", help="Make the dataset again and replace the existing one.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace an existing dataset and its versions, unless it has tags."),
+]
 Rewards = Annotated[
     str | None,
     typer.Option(

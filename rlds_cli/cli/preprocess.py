@@ -76,7 +76,10 @@ _Fn = Annotated[
         autocompletion=_complete_name,
     ),
 ]
-_Name = Annotated[str | None, typer.Option("--name", help="NAME of the result; default: the function's name.")]
+_Name = Annotated[
+    str | None,
+    typer.Option("--name", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
+]
 _Unit = Annotated[
     list[UnitOption] | None,
     typer.Option(

@@ -30,6 +30,8 @@ def rm(
 ) -> None:
     """Remove datasets; archives and derived datasets stay. A dataset that cannot be made again is marked.
 
+    All versions and tags of a dataset are removed with it, and named.
+
     Example: rlds rm d4rl/hopper-medium-v2@norm --yes
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
@@ -47,12 +49,12 @@ def rm(
 
 def _removals(planned: Sequence[Removal]) -> str:
     """Datasets that would be removed, with their sizes."""
-    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_lost(r)}" for r in planned)
+    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_versions(r)}{_lost(r)}" for r in planned)
 
 
 def _removed(done: Sequence[Removal]) -> str:
     """Datasets that were removed, and the space freed."""
-    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_lost(r)}" for r in done]
+    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_versions(r)}{_lost(r)}" for r in done]
     if len(done) > 1:
         lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
     return visible.lines(lines)
@@ -62,5 +64,12 @@ def _kept(r: Removal) -> str:
     return f"; its archive ({out.size(r.archive)}) stays" if r.archive else ""
 
 
+def _versions(r: Removal) -> str:
+    """What goes with the newest version."""
+    earlier = [f"{r.versions:,} earlier {'version' if r.versions == 1 else 'versions'}"] if r.versions else []
+    named = [f"its tags {r.tags}"] if r.tags else []
+    return f"; with {' and '.join([*earlier, *named])}" if earlier or named else ""
+
+
 def _lost(r: Removal) -> str:
-    return f"; nothing can make it again: {r.lost}" if r.lost else ""
+    return f"; cannot be made again: {r.lost}" if r.lost else ""

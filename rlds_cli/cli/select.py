@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
+from rlds_cli.errors import InvalidArgument, PreprocessError
 
 
 @app.command("select")
@@ -49,6 +51,17 @@ def select(
     if trim is None:
         out.new_dataset(ds.save(name, force=force, copy=copy, cache_dir=cache_dir))
         return
+    out.new_dataset(ds.trim(_function(trim), name, force=force, copy=copy, cache_dir=cache_dir))
+
+
+def _function(reference: str) -> Callable[..., Any]:
+    """Return the function of ``--trim``."""
     from rlds_cli.preprocess import functions
 
-    out.new_dataset(ds.trim(functions.find(trim).load(), name, force=force, copy=copy, cache_dir=cache_dir))
+    hint = "--trim FILE.py:FUNCTION, as in examples/idle.py:moving: a function of an episode, for the steps that stay"
+    if ":" not in reference and not reference.endswith(".py"):
+        raise InvalidArgument(f"--trim {reference}: this names no function in a file or module.", hint=hint)
+    try:
+        return functions.find(reference).load()
+    except PreprocessError as e:
+        raise InvalidArgument(f"--trim {reference}: {e.message}", hint=hint) from e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,34 @@ def selected(
     return found
 
 
+def on_newest(ref: str, change: Callable[[], tuple[Dataset, Dataset]]) -> tuple[Dataset, Dataset]:
+    """Apply a change to the newest version, again where another process has made a newer one meanwhile.
+
+    Parameters
+    ----------
+    ref : str
+        The dataset. If it names a version, the change applies to that one alone.
+    change : callable
+        Opens the dataset and changes it; returns it as it was, and the result.
+
+    Raises
+    ------
+    NotNewest
+        The version that ``ref`` names is not the newest.
+    """
+    from rlds_cli import refs
+    from rlds_cli.dataset import editing
+
+    tried: set[int] = set()
+    while True:
+        try:
+            return change()
+        except editing.NotNewest as e:
+            if refs.parse(ref).selector is not None or e.version in tried:
+                raise
+            tried.add(e.version)
+
+
 def numbers(text: str, count: int) -> list[int]:
     """Return the numbers of ``3,7,10-19``: single ones, and ranges with both ends.
 
@@ -52,10 +80,22 @@ def numbers(text: str, count: int) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InvalidArgument(f"--episodes {text}: {part!r} is no number.", hint="--episodes 3,7,10-19")
+            raise InvalidArgument(
+                f"--episodes {text}: {part.strip()!r} is not the number of an episode, nor a range of numbers.",
+                hint=f"--episodes 3,7,10-19: numbers from 0 to {count - 1:,}; the last episode is {count - 1:,}, not -1"
+                if count
+                else "the dataset has no episodes",
+            )
+        if int(last or first) < int(first):
+            raise InvalidArgument(
+                f"--episodes {text}: the range {part.strip()} ends before it begins.", hint=f"--episodes {last}-{first}"
+            )
+        if int(last or first) >= count:
+            raise InvalidArgument(
+                f"--episodes {text}: there is no episode {int(last or first):,}; the dataset has {count:,}.",
+                hint=f"numbers from 0 to {count - 1:,}" if count else None,
+            )
         found += range(int(first), int(last or first) + 1)
-    if found and max(found) >= count:
-        raise InvalidArgument(f"--episodes {text}: there are {count:,} episodes, numbered from 0.")
     return found
 
 

@@ -28,7 +28,7 @@ from rlds_cli.formats.image_header import MAX_PIXELS
 from rlds_cli.home import Home
 from rlds_cli.ids import FRAME_SIZE, DatasetId
 from rlds_cli.progress import Progress, Stage
-from rlds_cli.store import arrays, publishing
+from rlds_cli.store import arrays, versions
 from rlds_cli.store.build import Built, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.frames import decode_any_size, decode_frame, decode_frames
@@ -197,7 +197,7 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
     except RldsError:
         trees.discard(work)
         raise
-    publishing.publish(directory, home.dataset(c.id))
+    versions.replace(directory, home.dataset(c.id))
     trees.discard(work)
     return manifest
 

@@ -30,7 +30,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import episode_table, images, publishing
+from rlds_cli.store import episode_table, images, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
@@ -170,7 +170,7 @@ def create(
             about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)
             record(built.directory)
-            publishing.publish(built.directory, place.dataset(id))
+            versions.replace(built.directory, place.dataset(id))
         except NoSpace as e:  # an iterable cannot be resumed
             raise NoSpace(
                 f"The disk of {place.root} is full. Nothing of {id} is kept.",
@@ -237,12 +237,13 @@ def rate(fps: float | None) -> dict[str, float]:
 
 
 def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=True") -> None:
-    """Raise NameTaken if the id exists and is not to be replaced, or is being written; ``how`` one replaces it."""
+    """Raise NameTaken if the id exists and is not replaced (``how`` does it), has tags, or is being written."""
     found = home.find(id, where)
     if found and not force:
         raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:
         logs.check_not_written(found)
+    versions.check_replaceable(Home(where.home).dataset(id))
 
 
 class _EpisodesJob:

@@ -27,7 +27,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, Stage, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, joining, publishing
+from rlds_cli.store import episode_table, joining, publishing, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.opening import Store
@@ -158,7 +158,7 @@ def merge(
     check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
-        publish = partial(publishing.publish, target=place.dataset(id))
+        publish = partial(versions.replace, path=place.dataset(id))
         make(id, members, place, publish, fields=fields, column=column, store=store, tell=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
 

@@ -498,7 +498,7 @@ class Dataset:
         if warning:
             warnings.warn(warning, UserWarning, stacklevel=2)
         given = {"split": split, "where": where}
-        picked = {} if episodes is None else {"episodes": len(chosen)}
+        picked = {} if episodes is None else {"episodes": True}
         return self._view(chosen, {**{n: v for n, v in given.items() if v is not None}, **picked})
 
     @property
@@ -572,7 +572,9 @@ class Dataset:
 
     def _view(self, chosen: IntArray, how: Mapping[str, Any] | None = None) -> Dataset:
         """Select episodes; ``how`` is what a user asked for, as the log of versions says it."""
-        said = {"episodes": len(chosen)} if how is None else how
+        said = dict({"episodes": True} if how is None else how)
+        if "where" in said and "where" in self._how:
+            said["where"] = f"({self._how['where']}) and ({said['where']})"
         index = chosen if self._index is None else self._index[chosen]
         return Dataset(self.store, index, how={**self._how, **said})
 
@@ -644,9 +646,7 @@ class Dataset:
         """
         function = getattr(ranges, "__name__", "function") if callable(ranges) else "ranges"
         found = trimming.collect(self, ranges)
-        return self._opened(
-            editing.trim(self, found, {**self._how, "trim": function}, Target(name, force, copy, cache_dir))
-        )
+        return self._opened(editing.trim(self, found, function, self._how, Target(name, force, copy, cache_dir)))
 
     def label(
         self,
@@ -662,8 +662,8 @@ class Dataset:
     ) -> Dataset:
         """Set episode columns of the selected episodes: the next version of the dataset.
 
-        Open loaders keep the version that they have. A dataset of the registry is not changed in its place: that takes
-        a ``name``.
+        Open loaders keep the version that they have. If nothing changes, no version is made. A dataset of the registry
+        is not changed in its place: that takes a ``name``.
 
         Parameters
         ----------
@@ -681,7 +681,7 @@ class Dataset:
         ------
         InvalidArgument
             The numbers of values and episodes differ; the dataset is one of the registry, grows, is at an address, or
-            has a newer version than this one.
+            has a newer version than this one: changes apply to the newest alone.
         InvalidEpisode
             A column has the name of one of TED's own, or values of several types.
 
@@ -715,6 +715,22 @@ class Dataset:
                 f"{self.id}: no episodes are selected, and all would go.", hint="ds.select(...).drop()"
             )
         return self._opened(editing.drop(self, self._how, Target(name, force, copy, cache_dir)))
+
+    def restore(self) -> Dataset:
+        """Make a next version with the content of this one, which is an earlier version: undo what came after it.
+
+        The versions between stay. No row is copied. If the newest version has this content, no version is made.
+
+        Raises
+        ------
+        InvalidArgument
+            This is a selection; the dataset is one of the registry, grows, or is at an address.
+
+        Examples
+        --------
+        >>> ds = open_dataset("local/day1#v2").restore()  # doctest: +SKIP
+        """
+        return self._opened(editing.restore(self))
 
     def _opened(self, path: Path) -> Dataset:
         return Dataset(open_store(path))

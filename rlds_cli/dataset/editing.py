@@ -1,12 +1,12 @@
-"""Change a dataset without a copy of its rows: select, trim, label, drop.
+"""Change a dataset without a copy of its rows: select, trim, label, drop, restore.
 
 A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are the next version of the dataset, or
-``ID@NAME`` of a dataset of the registry, which is never changed in its place.
+``ID@NAME`` of a dataset of the registry, which is never changed in its place. Restoring makes a next version, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,11 +31,26 @@ from rlds_cli.store import episode_table, manifest, publishing, tags, versions, 
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Field, Scalar
+from rlds_cli.ted import Field, IntArray, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
-_SELECT, _TRIM, _LABEL, _DROP, _COMPACT, _SYNC = "select", "trim", "label", "drop", "compact", "sync"
+LABEL, COMPACT, RESTORE = "label", "compact", "restore"
+_SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
+BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
+_LONGEST = 60  # characters of the numbers of episodes that the log of versions names
+
+
+class NotNewest(InvalidArgument):
+    """The ``version`` of a dataset that would be changed is not the newest one."""
+
+    def __init__(self, id: DatasetId, version: int, newest: int) -> None:
+        super().__init__(
+            f"{id}#v{version} is not the newest version: that is v{newest}. Nothing was changed.",
+            hint=f"without #v{version}, or opened again, the newest is changed; rlds restore {id}#v{version} makes a "
+            "version with its content; --name NAME (name=) makes another dataset",
+        )
+        self.version = version
 
 
 class _Dataset(Protocol):
@@ -49,6 +64,8 @@ class _Dataset(Protocol):
     def store(self) -> Store: ...
     @property
     def manifest(self) -> Manifest: ...
+    @property
+    def is_selection(self) -> bool: ...
     @property
     def episodes(self) -> EpisodeColumns: ...
     @property
@@ -70,14 +87,15 @@ def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    return _derive(ds, trimming.whole(index), step_of(ds, _SELECT, how), to)
+    return _derive(ds, trimming.whole(index), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
-def trim(ds: _Dataset, ranges: Ranges, how: Mapping[str, Any], to: Target) -> Path:
+def trim(ds: _Dataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     _check_kind(ds)
     change = trimming.change(ds.store, ranges)
-    return _derive(ds, change, {**step_of(ds, _TRIM, how), "changed": sorted(change.rows)}, to)
+    step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
+    return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
 
 
 def label(
@@ -91,17 +109,24 @@ def label(
     if columns and not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to label.")
     if not columns and not facts:
-        raise InvalidArgument(f"There is nothing to set in {ds.id}.", hint='ds.label(quality="bad")')
+        raise InvalidArgument(
+            f"No label and no fact is given for {ds.id}.",
+            hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
+        )
+    count = ds.store.manifest.counts.episodes
     own = {column: _set(ds, column, values) for column, values in columns.items()}
-    episode_table.check_names([*ds.store.own_columns, *(n for n in own if n not in ds.store.own_columns)], ds.id)
+    own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
+    episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
     unknown = sorted(set(facts) - set(FACTS))
     if unknown:
-        raise InvalidArgument(f"{unknown[0]} is no fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
-    change = Change(own=own, facts=described_facts(ds.manifest, facts))
-    shown_columns = {c: v for c, v in columns.items() if isinstance(v, bool | int | float | str | None)}
-    how = {**how, **shown_columns, **{c: "..." for c in columns if c not in shown_columns}, **facts}
-    step = {**step_of(ds, _LABEL, how), "columns": sorted(columns), "facts": sorted(facts)}
-    return _apply(ds, change, step, to)
+        raise InvalidArgument(f"{unknown[0]} is not a fact of a dataset.", hint=f"facts: {', '.join(FACTS)}")
+    described_facts(ds.manifest, facts)  # refuses wrong values, also of facts that do not change
+    before = facts_of(ds.manifest)
+    changed = {n: v for n, v in facts.items() if v != before[n]}
+    change = Change(own=own, facts=described_facts(ds.manifest, changed))
+    given = {c: v if isinstance(v, bool | int | float | str | None) else BY_EPISODE for c, v in columns.items()}
+    step = {**step_of(ds, LABEL, {**_selection(ds, how), **given, **facts}), "columns": sorted(own)}
+    return _apply(ds, change, {**step, "facts": sorted(changed)}, to)
 
 
 def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
@@ -111,12 +136,61 @@ def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     index = np.flatnonzero(stays)
     if len(index) == len(stays):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
-    known = ds.store.episodes
-    columns: dict[str, views.Column] = {
+    return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
+
+
+def restore(ds: _Dataset) -> Path:
+    """Make a next version with the content of an earlier one, which is open; see `Dataset.restore`."""
+    if ds.is_selection:
+        raise InvalidArgument(
+            f"{ds.id}: a selection is not restored.", hint=f'open_dataset("{ds.id}#v{ds.manifest.version}").restore()'
+        )
+    _check_kind(ds)
+    id = ids.parse(ds.id)
+    _check_own(id, ds.manifest)
+    place = _home_of(ds.path, id)
+    target = place.dataset(id)
+    with exclusive(place, id, shown(None)):
+        newest = Store(target)
+        m = newest.manifest
+        columns, facts = _differences(newest, ds.store)
+        if not facts and m.fingerprint == ds.manifest.fingerprint:
+            return target
+        step = {
+            **step_of(ds, RESTORE, {"version": ds.manifest.version}),
+            "version": m.version,
+            "source": m.fingerprint,
+            "columns": columns,
+            "facts": facts,
+        }
+        built = _write(ds, place, id, m.version + 1, Change(), step, m.provenance)
+        versions.publish(built, target)
+    return target
+
+
+def _differences(a: Store, b: Store) -> tuple[list[str], list[str]]:
+    """Return the names of the user's columns and of the facts that differ in two versions of a dataset."""
+    count, other = a.manifest.counts.episodes, b.manifest.counts.episodes
+    columns = {
+        n
+        for n in {*a.own_columns, *b.own_columns}
+        if count != other or not episode_table.is_equal(_own_column(a, n), _own_column(b, n), count)
+    }
+    before, after = facts_of(a.manifest), facts_of(b.manifest)
+    return sorted(columns), sorted(n for n in FACTS if before[n] != after[n])
+
+
+def _own_column(store: Store, name: str) -> episode_table.StoredColumn | None:
+    return store.own_column(name) if name in store.own_columns else None
+
+
+def _origins(store: Store, index: IntArray) -> dict[str, views.Column]:
+    """Return which episodes and steps of the dataset's source the episodes ``index`` are."""
+    known = store.episodes
+    return {
         n: known[n][index] if n in known else start
         for n, start in (("source_episode", index), ("source_step", np.zeros(len(index), np.int64)))
     }
-    return _apply(ds, Change(index, columns), step_of(ds, _DROP, how), to)
 
 
 def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
@@ -124,7 +198,7 @@ def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     disk.check_space(needed, place.root)
-    path = _publish(ds, change, step_of(ds, _COMPACT, {}))
+    path = _publish(ds, change, step_of(ds, COMPACT, {}))
     with exclusive(place, id, shown(None)):
         kept = set(tags.read(path).values())
         for number in versions.earlier(path):
@@ -159,6 +233,8 @@ def again(
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
         step = {**step_of(ds, _SYNC, {}), "changed": sorted(change.rows), **about}
+        if ds.id == str(id) and change.index is not None:
+            change = replace(change, columns={**change.columns, **_origins(ds.store, change.index)})
         built = _write(ds, place, id, version, change, step)
         try:
             verify(built)
@@ -168,8 +244,7 @@ def again(
         if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
             versions.publish(built, target)
         else:
-            publishing.publish(built, target)
-            versions.remove(target)
+            versions.replace(built, target)
     return target
 
 
@@ -221,8 +296,8 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     before = ds.store.own_column(name) if known else made
     if before.dtype != made.dtype and {before.dtype, made.dtype} & {"str", "bool"} and not before.missing.all():
         raise InvalidArgument(
-            f"{name} of {ds.id} has values of type {before.dtype}, and none of type {made.dtype}.",
-            hint=f"another column; or take the values away first: {name}=None (null on the command line)",
+            f"{name} of {ds.id} holds values of type {before.dtype}; the new ones are of type {made.dtype}.",
+            hint=f"another column; or remove all its values first: {name}=None (null on the command line)",
         )
     return made
 
@@ -232,9 +307,15 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 
 def _check_kind(ds: _Dataset) -> None:
     if ds.store.grows:
-        raise InvalidArgument(f"{ds.id} grows: it is not changed in this way.", hint="rlds merge makes a dataset of it")
+        raise InvalidArgument(
+            f"{ds.id} grows: select, trim, label, drop and restore do not apply to growing datasets.",
+            hint=f"rlds merge {ds.id} --as local/NAME makes a dataset of its episodes that can be changed",
+        )
     if ds.store.remote:
-        raise InvalidArgument(f"{ds.id} is at an address.", hint="rlds download ADDRESS --as local/NAME")
+        raise InvalidArgument(
+            f"{ds.id} is at an address, where it is not changed.",
+            hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+        )
 
 
 def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,33 +339,58 @@ def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _selection(ds: _Dataset, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the log of versions says of the selected episodes: conditions, numbers if few, and how many."""
+    if not ds.is_selection:
+        return {}
+    named = {n: how[n] for n in ("where", "split") if n in how}
+    if ("episodes" in how or not named) and len(numbers := _ranges(ds.episodes.index)) <= _LONGEST:
+        named["episodes"] = numbers
+    return {**named, "selected": len(ds.episodes)}
+
+
+def _ranges(index: IntArray) -> str:
+    """Return numbers as ``3,7,10-19``, in ascending order."""
+    ascending = np.unique(index)
+    runs = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1) if len(ascending) else ()
+    return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
 def _apply(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if to.name is not None:
         index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
         of_source = {**change.columns, **trimming.whole(index).columns}
         return _derive(ds, replace(change, columns=of_source), step, to)
-    id = ids.parse(ds.id)
-    if is_published(id, ds.manifest):
-        raise InvalidArgument(
-            f"{ds.id} is a dataset of the registry, which is not changed in its place.",
-            hint=f"--name NAME (name=) makes {id.base}@NAME",
-        )
+    _check_own(ids.parse(ds.id), ds.manifest)
     return _publish(ds, change, step)
 
 
+def _check_own(id: DatasetId, m: Manifest) -> None:
+    if is_published(id, m):
+        raise InvalidArgument(
+            f"{id} is a dataset of the registry: it stays as it is.",
+            hint=f"label and drop with --name NAME (name=) make {id.base}@NAME; rlds select makes one, too",
+        )
+
+
 def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
-    """Make the next version of a dataset."""
+    """Make the next version of a dataset, unless nothing changes.
+
+    Raises
+    ------
+    NotNewest
+        The dataset has a newer version than the one that is open.
+    """
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     with exclusive(place, id, shown(None)):
-        newest = manifest.read(place.dataset(id))
-        if newest.version != ds.manifest.version or newest.fingerprint != ds.manifest.fingerprint:
-            raise InvalidArgument(
-                f"{ds.id} has a newer version, {newest.version:,}, than the {ds.manifest.version:,} that is open.",
-                hint="open it again; --name NAME (name=) makes another dataset",
-            )
-        built = _write(ds, place, id, ds.manifest.version + 1, change, step)
+        newest, open_ = manifest.read(place.dataset(id)), ds.manifest
+        if newest.version != open_.version or newest.fingerprint != open_.fingerprint:
+            raise NotNewest(id, open_.version, newest.version)
+        if change.index is None and not (change.own or change.facts or change.rows or change.columns):
+            return place.dataset(id)
+        built = _write(ds, place, id, open_.version + 1, change, step)
         versions.publish(built, place.dataset(id))
     return place.dataset(id)
 
@@ -300,18 +406,30 @@ def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -
     with exclusive(place, id, shown(None)):
         found = home.find(id, where)
         if found is not None and not to.force:
-            raise NameTaken(f"{id} is here: {found}.", hint="another name, or --force (force=True) replaces it")
+            raise NameTaken(
+                f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"
+            )
+        versions.check_replaceable(place.dataset(id))
         built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
-        publishing.publish(built, place.dataset(id))
-        versions.remove(place.dataset(id))
+        versions.replace(built, place.dataset(id))
     return place.dataset(id)
 
 
-def _write(ds: _Dataset, place: Home, id: DatasetId, version: int, change: Change, step: Mapping[str, Any]) -> Path:
+def _write(
+    ds: _Dataset,
+    place: Home,
+    id: DatasetId,
+    version: int,
+    change: Change,
+    step: Mapping[str, Any],
+    before: Sequence[Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write a version; ``before`` are the steps of its provenance before ``step``, by default those of ``ds``."""
+    steps = (*(ds.manifest.provenance if before is None else before), {"id": str(id), **step})
     work = place.partial(id, "version")
     trees.discard(work)
     safe_files.work_directory(work, place.root)
-    views.write(ds.store, work, change, id=str(id), version=version, step={"id": str(id), **step})
+    views.write(ds.store, work, change, id=str(id), version=version, provenance=steps)
     return work
 
 
@@ -332,4 +450,7 @@ def _home_of(path: Path, id: DatasetId) -> Home:
     for place in map(Home, newest.parents):
         if place.dataset(id) == newest:
             return place
-    raise InvalidArgument(f"{path} is in no home.", hint="--name NAME (name=) makes another dataset")
+    raise InvalidArgument(
+        f"{path} is not in a home, where its earlier versions would be kept.",
+        hint="--name NAME (name=) makes another dataset, in your home",
+    )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlds_cli import text
+from rlds_cli.dataset import editing
 from rlds_cli.growing.store import is_growing
-from rlds_cli.store import commits, manifest, versions
+from rlds_cli.store import commits, manifest, tags, versions
 from rlds_cli.store.manifest import Manifest
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +31,12 @@ class Version:
     created : str
         ISO-8601 time, UTC.
     change : str
-        What made it: ``label quality="bad"``, or the reader for the first one.
+        What made it, as it is typed: ``label --where "take > 3" quality=bad``; or the reader for the first one.
     episodes, steps : int
     fingerprint : str
         Empty for a dataset that grows, whose fingerprints are computed when they are asked for.
+    tags : tuple of str
+        Its names.
     """
 
     number: int
@@ -36,10 +45,16 @@ class Version:
     episodes: int
     steps: int
     fingerprint: str
+    tags: tuple[str, ...] = ()
 
 
 def versions_of(path: Path) -> Sequence[Version]:
     """Return the versions of the dataset in ``path`` that are here, oldest first."""
+    named = tags.read(path)
+    return [replace(v, tags=tuple(t for t, n in named.items() if n == v.number)) for v in _untagged(path)]
+
+
+def _untagged(path: Path) -> Sequence[Version]:
     if is_growing(path):
         return _of_commits(path)
     newest = manifest.read(path)
@@ -59,9 +74,28 @@ def change_of(m: Manifest) -> str:
 
 
 def described(step: Mapping[str, Any]) -> str:
-    """Return a step of a provenance as text: the function and its arguments."""
-    args = ", ".join(f"{name}={value!r}" for name, value in step["args"].items())
-    return f"{step['function']} {args}".rstrip()
+    """Return a step of a provenance as text: a change as the command that makes it, or a function and its arguments."""
+    args = dict(step["args"])
+    if step["unit"] != editing.UNIT:
+        return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
+    if step["function"] == editing.RESTORE:
+        return f"restored v{args['version']}"
+    selected = args.pop("selected", None)
+    said = ["select" if "trim" in args else step["function"]]
+    said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
+    facts = [n for n in editing.FACTS if n in args and n not in step.get("columns", ())]
+    said += [f"{n}={_typed(v)}" for n, v in args.items() if n not in facts]
+    said += [f"--set {n}={_typed(args[n])}" for n in facts]
+    return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
+
+
+def _typed(value: Any) -> str:
+    """Return a value as it is typed on the command line."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _PLAIN.fullmatch(value) or value == editing.BY_EPISODE:
+        return value
+    return shlex.quote(value) if set(value) & set('"$`\\!') else f'"{value}"'
 
 
 def _of_commits(path: Path) -> Sequence[Version]:

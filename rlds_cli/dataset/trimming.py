@@ -93,14 +93,14 @@ def of_values(given: Any, length: int, where: str) -> list[tuple[int, int]]:
         return []
     if values.dtype.kind not in "iu" or values.shape[-1:] != (2,) or values.ndim > 2:
         raise InvalidArgument(
-            f"{where}: {given!r:.80} is no range of its {length:,} steps.",
+            f"{where}: {given!r:.80} is not a range of its {length:,} steps.",
             hint="a bool for each step, (first, stop), or a list of such pairs",
         )
     pairs = [(int(a), int(b)) for a, b in values.reshape(-1, 2).tolist()]
     before = 0
     for a, b in pairs:
         if not before <= a <= b <= length:
-            said = "overlaps the one before it" if 0 <= a < before else f"is no range of its {length:,} steps"
+            said = "overlaps the one before it" if 0 <= a < before else f"is not a range of its {length:,} steps"
             raise InvalidArgument(f"{where}: ({a}, {b}) {said}.", hint="0 <= first <= stop <= T, in order")
         before = b
     return [(a, b) for a, b in pairs if a < b]

@@ -31,7 +31,7 @@ from rlds_cli.progress import Event, Progress, shown, silent
 from rlds_cli.registry import Entry, facts
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest, publishing
+from rlds_cli.store import manifest, publishing, versions
 from rlds_cli.subset import Subset
 
 if TYPE_CHECKING:
@@ -518,7 +518,7 @@ def adopt(source: str, id: DatasetId, home: Home, progress: Progress) -> None:
         problem = next(chain(map(str, report.problems), _unpublished(copy)), None)
         if problem:
             raise DamagedDataset(f"{found}: {problem}. Nothing was copied.", hint=f"rlds verify {id}")
-        publishing.publish(copy, home.dataset(id))
+        versions.replace(copy, home.dataset(id))
     finally:
         trees.discard(work)
     progress(Event(str(id), "ready", note=f"copied from {found}"))

@@ -14,7 +14,7 @@
             "counts": [2, 94]}},                  how many episodes
         "facts": {"fps": 50.0, "license": ...}}   those that were set, null for one taken away
 
-All steps that made a dataset of its source are one change.
+All steps that made a dataset of its source, or of an earlier version of itself, are one change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 from rlds_cli import ids
 from rlds_cli.dataset import Dataset, editing, trimming
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidEpisode, RldsError
+from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.growing.store import open_store
 from rlds_cli.maintenance.lock_values import Value
 from rlds_cli.settings import StrPath
@@ -39,7 +39,7 @@ from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Array, IntArray, Scalar
+from rlds_cli.ted import BoolArray, IntArray, Scalar
 
 _MEMBERS = ("from", "base", "episodes", "columns", "facts")
 _MOST = 1 << 53  # episodes and steps: far above those of any dataset, and sums stay below 64 bits
@@ -75,15 +75,19 @@ def steps_of(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     return m.provenance[len(m.provenance) - count :]
 
 
-def described(store: Store, steps: Sequence[Mapping[str, Any]], source: Store | None) -> dict[str, Any]:
+def described(
+    store: Store, steps: Sequence[Mapping[str, Any]], source: Store | None, episodes: list[list[int]] | None
+) -> dict[str, Any]:
     """Return the edits of a dataset for a lock file.
 
     Parameters
     ----------
     steps : sequence of mappings
-        Those of `steps_of`; at least one.
+        Those of `steps_of`, or the last ones of them; at least one.
     source : Store, optional
         The dataset that it was made of; None if that was an earlier version of the same.
+    episodes : list, optional
+        Its episodes, as ranges of those that the first step changed: see `of_source` and `of_version`.
 
     Raises
     ------
@@ -97,19 +101,42 @@ def described(store: Store, steps: Sequence[Mapping[str, Any]], source: Store | 
     return {
         "from": None if source is None else source.manifest.id,
         "base": steps[0]["source"],
-        "episodes": _entries(store, source),
+        "episodes": episodes,
         "columns": {name: _runs(store, name) if name in store.own_columns else None for name in columns},
         "facts": {name: now[name] for name in facts},
     }
 
 
-def _entries(store: Store, source: Store | None) -> list[list[int]] | None:
-    """Return the episodes of a dataset as ranges of its source's; None for all of them."""
+def of_source(store: Store, source: Store | None) -> list[list[int]] | None:
+    """Return the episodes of a dataset as ranges of its source's, or of its first version's; None for all of them."""
     e = store.episodes
     if "source_episode" not in e:
         return None
     of, first, stop = e["source_episode"], e["source_step"], e["source_step"] + e["length"]
     whole = np.ones(len(of), bool) if source is None else (first == 0) & (stop == source.episodes["length"][of])
+    return _entries(of, first, stop, whole)
+
+
+def of_version(store: Store, earlier: Store) -> list[list[int]] | None:
+    """Return the episodes of a version of a dataset as ranges of those of an earlier one; None for all of them.
+
+    Raises
+    ------
+    DatasetNotFound
+        The earlier version lacks an episode.
+    """
+    numbers = {id.tobytes(): k for k, id in enumerate(earlier.episodes["id"])}
+    try:
+        of = np.array([numbers[id.tobytes()] for id in store.episodes["id"]], np.int64)
+    except KeyError:
+        m, before = store.manifest, earlier.manifest.version
+        raise DatasetNotFound(f"{m.id}#v{before} lacks an episode of {m.id}#v{m.version}.") from None
+    if np.array_equal(of, np.arange(len(numbers))):
+        return None
+    return _entries(of, np.zeros(len(of), np.int64), store.episodes["length"], np.ones(len(of), bool))
+
+
+def _entries(of: IntArray, first: IntArray, stop: IntArray, whole: BoolArray) -> list[list[int]]:
     joined = whole[1:] & whole[:-1] & (of[1:] == of[:-1] + 1)
     starts = np.flatnonzero(np.concatenate([[True], ~joined])[: len(of)])
     counts = np.diff(np.append(starts, len(of)))
@@ -118,12 +145,9 @@ def _entries(store: Store, source: Store | None) -> list[list[int]] | None:
 
 
 def _runs(store: Store, name: str) -> dict[str, Any]:
-    """Return a column as runs of episodes with the same value. Values are compared by their bytes: -0.0 is not 0.0."""
+    """Return a column as runs of episodes with the same value."""
     column = store.own_column(name)
-    values: Array = np.array(column.values, object) if isinstance(column.values, list) else column.values
-    if values.dtype != object:
-        values = np.where(column.missing, np.zeros((), values.dtype), values)
-        values = values.view(f"u{values.dtype.itemsize}")
+    values = column.comparable()
     same = (values[1:] == values[:-1]) & (column.missing[1:] == column.missing[:-1])
     starts = np.flatnonzero(np.concatenate([[True], ~same])[: len(values)])
     shown = [column.scalar(k) for k in starts.tolist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,13 +80,17 @@ class Entries:
             return Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number, address)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)
+        if (later := _since_pushed(path, store, edited)) is not None:
+            return replace(entry, **later)
         in_place = bool(edited) and edited[0]["from"] == m.id
         address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
         if edited and not (address and in_place) and (result := _address(m.id, origins.of_content(path, fingerprint))):
             return replace(entry, address=result)
         if edited:
             source = None if in_place else self._add_source(edited[0], within)
-            entry = replace(entry, edits=edits.described(store, edited, source), version=m.version)
+            entry = replace(
+                entry, edits=edits.described(store, edited, source, edits.of_source(store, source)), version=m.version
+            )
         if edited and not in_place:
             return entry
         if address is not None and (made_by or m.reader in (merging.READER, "create")):
@@ -130,6 +135,27 @@ def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
 def versions_of(path: Path) -> list[Path]:
     """Return the directories of all versions of a dataset that are here, the newest first."""
     return [path, *(versions.at(path, n) for n in reversed(versions.earlier(path)))]
+
+
+def _since_pushed(path: Path, store: Store, edited: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the address of the version that was pushed last, and the edits since, as members of an entry.
+
+    None if no version but the first was pushed. That one may be made of its archive, too.
+    """
+    m = store.manifest
+    for k in range(len(edited) - 1, 0, -1):
+        source = str(edited[k]["source"])
+        address = _address(m.id, origins.of_content(path, source))
+        number = _version_made_of(path, edited[k]) if address else None
+        if number is not None:
+            with suppress(DatasetNotFound):  # the pushed version lacks an episode
+                episodes = edits.of_version(store, open_store(path, Ref(path, version=number)))
+                later = edits.described(store, edited[k:], None, episodes)
+                return {"edits": later, "version": m.version, "address": address}
+        elif address and all(step["function"] in (editing.LABEL, editing.COMPACT) for step in edited[k:]):
+            later = edits.described(store, edited[k:], None, None)
+            return {"edits": later, "version": m.version, "address": address}
+    return None
 
 
 def _address(id: str, origin: Origin | None) -> str | None:

@@ -82,7 +82,8 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     if lost is not None and not allow_unreproducible:
         raise RldsError(
             f"{lost.id} cannot be made again on another machine: {lost.why}. Nothing was locked.",
-            hint="--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
+            hint=f"rlds push {lost.id} ADDRESS, then lock it again: it is fetched from there; or "
+            "--allow-unreproducible (allow_unreproducible=True) locks it with a mark",
         )
     return documents.dumps({"rlds_lock": lock_file.VERSION, "datasets": [d.to_json() for d in locked]}, "the lock")
 

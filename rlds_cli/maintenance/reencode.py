@@ -18,7 +18,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, compression, manifest, publishing, sealing
+from rlds_cli.store import arrays, compression, manifest, sealing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -122,7 +122,7 @@ def _reencode(store: Store, home: Home, id: DatasetId, to: Encoding, threads: in
         # Fields are no longer shared with another dataset.
         known = _known(store)
         sealing.seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)
-        publishing.publish(work, target)
+        versions.replace(work, target)
     finally:
         trees.discard(place)
     return target

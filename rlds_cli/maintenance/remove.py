@@ -9,7 +9,7 @@ from pathlib import Path
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import extending, merging
 from rlds_cli.dataset import editing
-from rlds_cli.errors import DatasetNotFound, NoPermission, RldsError
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import fingerprint_of
@@ -21,7 +21,7 @@ from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress, shown
 from rlds_cli.remote import origins as pushed
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest, publishing, versions
+from rlds_cli.store import manifest, publishing, tags, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
@@ -31,7 +31,7 @@ class Removal:
     """A dataset to remove. ``bytes`` become free: those shared with other datasets do not count.
 
     ``archive`` bytes stay, so that the dataset can be made again without a download. ``lost`` says why it cannot be
-    made again; it is empty if it can.
+    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it.
     """
 
     id: str
@@ -39,6 +39,8 @@ class Removal:
     bytes: int
     archive: int
     lost: str = ""
+    versions: int = 0
+    tags: str = ""
 
 
 def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
@@ -75,7 +77,14 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
 def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
     archive = 0 if id.variant else size_on_disk(own.archive(id))
-    return Removal(str(id), path, freed, archive, lost)
+    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path))
+
+
+def _tags(path: Path) -> str:
+    try:
+        return tags.described(path)
+    except DamagedDataset:
+        return ""
 
 
 def remove(
@@ -114,7 +123,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         if pushed.of_dataset(path) is not None:
             return ""
         if m.growing:
-            return "it grows: its episodes are nowhere else"
+            return "it grows, and its episodes are stored nowhere else"
         if m.reader == merging.READER:
             return _of_merged(m, gone, cache_dir)
         if m.provenance:
@@ -140,7 +149,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     if steps[-1].get("unit") == extending.UNIT:
         return "files were appended to it"
     if steps[-1].get("unit") == editing.UNIT:
-        return "rlds lock ID writes down which episodes and labels it has; nothing else does"
+        return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
     for reference in (str(s.get("reference", "")) for s in steps):
         if not _is_kept(reference):
             return f'the source of its function "{reference}" is not kept'

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import ids, text
+from rlds_cli import text
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
 from rlds_cli.files import trees
@@ -177,12 +177,7 @@ def described(
     """Describe the pipeline of functions; their modules can be imported inside the block."""
     with functions.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
-        name = name or "-".join(s.function.name.rpartition(".")[2] for s in made)
-        if "<lambda>" in name:
-            raise PreprocessError("A lambda has no name for the result.", hint='name="..."')
-        id = ids.parse(dataset.id).with_variant(name)
-        if id == ids.parse(dataset.id):
-            raise PreprocessError(f"The result would replace its own source, {id}.", hint="another name: --name, name=")
+        id = task.id_of(dataset, "-".join(s.function.name.rpartition(".")[2] for s in made), name)
         depends = tuple(os.fspath(p) for p in depends_on)
         p = Pipeline(dataset, made, id, task.names_of(fields), keep_going, depends)
         with importable(made):

@@ -24,7 +24,7 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import arrays, manifest, publishing
+from rlds_cli.store import arrays, manifest, versions
 from rlds_cli.store.build import JOURNAL, Built, ignore, write_rows
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import Manifest, Stats
@@ -224,7 +224,7 @@ def publish(
     finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
     for check in checks:
         check(open_dataset(built.directory))
-    publishing.publish(built.directory, target)
+    versions.replace(built.directory, target)
 
 
 def _description(t: Task, plan: WritePlan) -> Description:

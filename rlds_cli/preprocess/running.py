@@ -23,6 +23,7 @@ from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.store import versions
 from rlds_cli.store.workers import Executor
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def run(
         episode, [B, L, ...], and ``mask`` [B, L], False outside of the episode; it returns the fields that it adds or
         changes, [B, ...].
     name : str, optional
-        Name of the result; by default that of the function.
+        Name of the result; by default that of the function, and PART-FUNCTION for a dataset ``ID@PART``.
     unit : {"episode", "batch", "step", "window"}, optional
         The input of one call; by default from the function's decorator ``unit``, or else ``episode``.
     history, future : int, optional
@@ -200,6 +201,7 @@ class _ResultMaker:
         with exclusive(place, t.id, self.progress):
             if not self.force and publish.is_made(t, where):
                 return  # made by the process that held the lock
+            versions.check_replaceable(place.dataset(t.id))
             work = place.partial(t.id, t.key[:16])
             _forget_others(place, t, None if self.force else work)
             safe_files.work_directory(work, place.root)

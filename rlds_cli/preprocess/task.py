@@ -272,7 +272,7 @@ def describe(
     task = Task(
         prepared.dataset,
         function,
-        _id_of(dataset, function, name),
+        id_of(dataset, function.name.rpartition(".")[2], name),
         unit,
         arrays,
         dict(args),
@@ -314,11 +314,18 @@ def is_whole(dataset: Dataset) -> bool:
     return bool(np.array_equal(dataset.episodes.index, everything))
 
 
-def _id_of(dataset: Dataset, function: Function, name: str | None) -> DatasetId:
-    name = name or function.name.rpartition(".")[2]
-    if name == "<lambda>":
-        raise PreprocessError("A lambda has no name for the result.", hint='name="..."')
+def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:
+    """Return the id of the result of a function: ``ID@NAME``; without a name ``ID@FUNCTION``, or ``ID@PART-FUNCTION``.
+
+    Raises
+    ------
+    PreprocessError
+        There is no name, or it is that of the source.
+    """
     source = ids.parse(dataset.id)
+    if not name and "<lambda>" in function:
+        raise PreprocessError("A lambda has no name for the result.", hint='name="..."')
+    name = name or (f"{source.variant}-{function}" if source.variant else function)
     id = source.with_variant(name)
     if id == source:
         raise PreprocessError(f"The result would replace its own source, {source}.", hint="another name: --name, name=")

@@ -49,7 +49,7 @@ from rlds_cli.remote.plain import Plain
 from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_bytes
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
-from rlds_cli.store import commits, manifest, publishing, sealing
+from rlds_cli.store import commits, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
@@ -198,6 +198,7 @@ def _check_replaceable(
     if not here.is_relative_to(place.root):
         raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
     if force:
+        versions.check_replaceable(here)
         return
     known = origins.of(place, id)
     if known is not None and known.pulled and known.address == str(address) and index.version is not None:
@@ -285,7 +286,7 @@ def _publish(
     _identify(dataset, head, id, growing=growing)
     _check(dataset, index, objects, expect, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
-    publishing.publish(dataset, place.dataset(id), growing=growing)
+    versions.replace(dataset, place.dataset(id), growing=growing)
     trees.discard(work)
 
 

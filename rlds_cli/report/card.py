@@ -14,6 +14,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import ids, registry, text, visible
+from rlds_cli.dataset import history
+from rlds_cli.dataset.editing import UNIT
 from rlds_cli.errors import InvalidId
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import link
@@ -268,8 +270,10 @@ def _provenance(steps: tuple[Mapping[str, Any], ...]) -> str | None:
 
 def _made(step: Mapping[str, Any]) -> str:
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
-    source = short(step.get("of", step["source"]))
-    call, origin = code(visible.within(f"{step['reference']}({args})")), code(step["from"])
+    source, origin = short(step.get("of", step["source"])), code(step["from"])
+    if step["unit"] == UNIT:
+        return f"{code(visible.within(history.described(step)))}, from {origin} ({plain(source)})"
+    call = code(visible.within(f"{step['reference']}({args})"))
     return f"{call}, unit {plain(step['unit'])}, from {origin} ({plain(source)})"
 
 

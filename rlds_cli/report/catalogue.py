@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import manifest
+from rlds_cli.store import manifest, tags
 from rlds_cli.store.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -60,13 +61,14 @@ class Overview:
 class StoredRow:
     """A dataset or variant on this disk; the counts are None if its manifest cannot be read.
 
-    ``bytes_on_disk`` includes files that it shares with other datasets.
+    ``bytes_on_disk`` includes files that it shares with other datasets. ``tags`` are text: ``icra (v2)``.
     """
 
     id: str
     steps: int | None
     episodes: int | None
     bytes_on_disk: int
+    tags: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,8 @@ def _stored_row(copy: Copy) -> StoredRow:
     if copy.manifest is None:
         return StoredRow(copy.id, None, None, copy.bytes_on_disk)
     counts = copy.manifest.counts
+    with suppress(DamagedDataset):
+        return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk, tags.described(copy.path))
     return StoredRow(copy.id, counts.steps, counts.episodes, copy.bytes_on_disk)
 
 

@@ -19,7 +19,9 @@ from rlds_cli.checks.findings import Place
 from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
+from rlds_cli.report import labels
 from rlds_cli.report.columns import Distribution, distribution, rank
+from rlds_cli.report.labels import ColumnDifference, FactDifference
 from rlds_cli.report.summary import of_episodes
 from rlds_cli.settings import StrPath
 from rlds_cli.store import digests
@@ -146,7 +148,8 @@ class Difference:
     """Result of ``rlds diff``.
 
     ``same``: content and fingerprint are equal, in any encoding. ``close``: the same, or within a given tolerance, with
-    everything else equal: names of fields, texts, lengths, ends, seeds, splits.
+    everything else equal: names of fields, texts, lengths, ends, seeds, splits. ``columns`` are the users' episode
+    columns that differ. ``facts`` are no content: also of the same content they may differ.
     """
 
     a: Side
@@ -159,6 +162,8 @@ class Difference:
     returns: tuple[Distribution | None, Distribution | None]
     lengths: tuple[Distribution | None, Distribution | None]
     episodes: EpisodesDifference | None
+    columns: tuple[ColumnDifference, ...] = ()
+    facts: tuple[FactDifference, ...] = ()
 
 
 def compare(
@@ -208,6 +213,8 @@ def compare(
         returns=(_returns(one), _returns(other)),
         lengths=(distribution(one.episodes["length"]), distribution(other.episodes["length"])),
         episodes=None if same else _episodes(one, other),
+        columns=() if same else tuple(labels.of_columns(one, other)),
+        facts=tuple(labels.of_facts(one, other)),
     )
 
 

@@ -118,6 +118,7 @@ class Summary:
     shared: Mapping[str, str]
     version: int = 1
     keeps: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ def summarise(
         provenance=m.provenance,
         shared=m.shared,
         version=ds.version,
+        tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
         keeps=None if not ds.store.grows else retention.described(m.growing.get("keep", {})),
     )
 

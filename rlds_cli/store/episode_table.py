@@ -20,7 +20,7 @@ from rlds_cli.files import json as documents
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.paths import component
-from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, Scalar
+from rlds_cli.ted import CUT, EPISODE_COLUMNS, TERMINATED, Array, BoolArray, IntArray, Scalar
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **dict.fromkeys(("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated"), "i8"),
@@ -173,11 +173,39 @@ class StoredColumn:
             return list(self.values)
         return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
 
+    def take(self, index: IntArray) -> StoredColumn:
+        """Return the column of some episodes."""
+        values = [self.values[k] for k in index] if isinstance(self.values, list) else self.values[index]
+        return StoredColumn(self.dtype, values, self.missing[index])
+
+    def comparable(self) -> Array:
+        """Return values that are equal where those of episodes are, by their bytes: -0.0 is not 0.0, NaN is NaN."""
+        if isinstance(self.values, list):
+            return np.array(self.values, object)
+        values = np.where(self.missing, np.zeros((), self.values.dtype), self.values)
+        return values.view(f"u{values.dtype.itemsize}")
+
     def shown(self) -> Array:
         """Return the column for users: texts as objects; missing values as None, or as NaN in numbers (float64)."""
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
+
+
+def differing(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> BoolArray:
+    """Return the episodes [episodes] whose values differ; None is a column without a value. Types are compared, too."""
+    one, other = (np.ones(episodes, bool) if c is None else c.missing for c in (a, b))
+    if a is None or b is None or a.dtype != b.dtype:
+        return ~(one & other)
+    found: BoolArray = (one != other) | (a.comparable() != b.comparable())
+    return found
+
+
+def is_equal(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> bool:
+    """Return whether columns have the same type and values, or both are None."""
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and not differing(a, b, episodes).any()
 
 
 def check_names(names: Iterable[str], where: str) -> None:

@@ -87,14 +87,24 @@ class Store:
 
         Raises
         ------
-        DamagedDataset
+        DatasetNotFound
         """
         if self.version_id != version_id:
             raise self._replaced(since)
 
-    def _replaced(self, since: str) -> DamagedDataset:
+    def _replaced(self, since: str) -> DatasetNotFound:
         text = f"{self.manifest.id} was replaced since it was {since}, in {self._path}."
-        return DamagedDataset(text, hint="open it again")
+        return DatasetNotFound(text, hint="open it again")
+
+    def _removed(self) -> DatasetNotFound:
+        """Return the error for a version that is not on the disk any more."""
+        id, number, newest = self.manifest.id, self.manifest.version, versions.newest_of(self._path)
+        if not (newest / "zarr.json").exists():
+            return DatasetNotFound(
+                f"{id} was removed since it was opened: {self._path}.",
+                hint="download or import it, and open it again",
+            )
+        return _version_removed(id, number, newest, "opened")
 
     first_episode = 0
     """Number of the first episode, among all that were ever recorded."""
@@ -144,7 +154,7 @@ class Store:
     @property
     def path(self) -> Path:
         """The directory in which this version is now: another one since its dataset has a newer version."""
-        with suppress(DamagedDataset):
+        with suppress(DatasetNotFound):
             self._follow()
         return self._path
 
@@ -157,8 +167,9 @@ class Store:
 
         Raises
         ------
-        DamagedDataset
-            The dataset was removed or replaced since it was opened. Arrays that are mapped already stay valid.
+        DatasetNotFound
+            This version was removed since it was opened, by `rlds compact` or with its dataset; or the dataset was
+            replaced. Arrays that are mapped already stay valid.
         """
         while True:
             place = self._follow()
@@ -177,25 +188,17 @@ class Store:
             now = self._identify(self._path)
             if now == self._identity:
                 return self._path
-            place, (_, version_id) = self._path, manifest.read_with_version_id(self._path)
-            if version_id != self.version_id:
-                place, now, version_id = self._moved()
-        except (OSError, DamagedDataset):
-            text = f"{self.manifest.id} was removed since it was opened: {self._path}."
-            raise DamagedDataset(text, hint="download or import it, and open it again") from None
+            place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
+            if version_id != self.version_id and newest.version > self.manifest.version:
+                place = versions.at(self._path, self.manifest.version)
+                now, (_, version_id) = self._identify(place), manifest.read_with_version_id(place)
+        except (OSError, DamagedDataset, DatasetNotFound):
+            raise self._removed() from None
         if version_id != self.version_id:
             raise self._replaced("opened")
         self._path, self._identity = place, now
         self._check_sizes()
         return place
-
-    def _moved(self) -> tuple[Path, tuple[int, int], str]:
-        """Return where this version is now that its dataset has a newer one: path, identity and version id."""
-        try:
-            path = versions.at(self._path, self.manifest.version)
-        except DatasetNotFound:
-            return self._path, self._identity, ""
-        return path, self._identify(path), manifest.read_with_version_id(path)[1]
 
     def _check_sizes(self) -> None:
         for f in self.fields.values():
@@ -489,17 +492,26 @@ def _reopened(path: Path, version_id: str, number: int) -> Store:
     Raises
     ------
     DatasetNotFound
-        The version was removed.
-    DamagedDataset
-        The dataset was replaced.
+        The version was removed, or the dataset was replaced.
     """
-    if not (path / "zarr.json").exists():
-        raise DatasetNotFound(f"Version {number:,} was removed since it was pickled: {path}.", hint="open it again")
-    store = Store(path)
+    newest = versions.newest_of(path)
+    if not (newest / "zarr.json").exists():
+        raise DatasetNotFound(f"{path} was removed since it was pickled.", hint="download or import it")
+    store = Store(newest)
     if store.version_id != version_id and number < store.manifest.version:
-        store = Store(versions.at(path, number))
+        if number not in versions.earlier(newest):
+            raise _version_removed(store.manifest.id, number, newest, "pickled")
+        store = Store(versions.at(newest, number))
     store.expect(version_id, "pickled")
     return store
+
+
+def _version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:
+    return DatasetNotFound(
+        f"{id}#v{number} was removed since it was {since}: rlds compact removes earlier versions without a tag.",
+        hint=f"open {id} again, at v{versions.newest(newest)}; rlds tag {id}#v{number} NAME keeps a version while it "
+        "is in use",
+    )
 
 
 class LazyStats(Mapping[str, Mapping[str, Any]]):

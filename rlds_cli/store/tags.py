@@ -45,6 +45,17 @@ def read(dataset: Path) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+def described(dataset: Path) -> str:
+    """Return the tags with their versions as text, ``icra (v2), paper (v3)``; empty without tags."""
+    return ", ".join(f"{name} (v{number})" for name, number in read(dataset).items())
+
+
+def carry(dataset: Path, newer: Path) -> None:
+    """Give the directory of a newer version the tags of a dataset, if it has some."""
+    if (dataset / FILE).exists() and not (newer / FILE).exists():
+        safe_files.write_bytes(newer / FILE, (dataset / FILE).read_bytes())
+
+
 def number(dataset: Path, tag: str) -> int:
     """Return the number of the version that has a tag.
 

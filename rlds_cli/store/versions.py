@@ -17,12 +17,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError
-from rlds_cli.files import safe as safe_files
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import short
 from rlds_cli.refs import Ref
 from rlds_cli.store import commits, manifest, publishing, tags
+from rlds_cli.text import plural
 
 TOP = "versions"
 
@@ -132,9 +132,57 @@ def publish(built: Path, path: Path) -> None:
         if place.is_dir():  # of a dataset that this one has replaced
             publishing.remove(place)
         aside.rename(place)
-    if (path / tags.FILE).exists():
-        safe_files.write_bytes(built / tags.FILE, (path / tags.FILE).read_bytes())
+    tags.carry(path, built)
     publishing.publish(built, path)
+
+
+def replace(built: Path, path: Path, *, growing: bool = False) -> None:
+    """Put the dataset in ``built`` in the place of the one in ``path``, if there is one, and of its earlier versions.
+
+    A dataset that is made again with the same content keeps tags and earlier versions. So does the copy of a growing
+    dataset, of which a later version is fetched.
+
+    Raises
+    ------
+    NameTaken
+        The dataset has tags; nothing was replaced.
+    """
+    if growing or _is_again(built, path):
+        tags.carry(path, built)
+        publishing.publish(built, path, growing=growing)
+        return
+    check_replaceable(path)
+    publishing.publish(built, path)
+    remove(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to replace a dataset that has tags: somebody relies on these versions.
+
+    Raises
+    ------
+    NameTaken
+    """
+    named = tags.described(path)
+    if named:
+        id = manifest.read(path).id
+        count = plural(len(_numbers(path)), "version")
+        raise NameTaken(
+            f"{id} has tags: {named}. Replacing it would remove them, and {count}. Nothing was replaced.",
+            hint=f"another name; or rlds rm {id}, which removes it with its tags, and the same command again",
+        )
+
+
+def _is_again(built: Path, path: Path) -> bool:
+    """Return whether ``built`` has the content and the number of the dataset in ``path``, or repairs its manifest."""
+    if not (path / "zarr.json").exists():
+        return False
+    new = manifest.read(built)
+    try:
+        old = manifest.read(path)
+    except RldsError:
+        return True
+    return (new.fingerprint, new.version) == (old.fingerprint, old.version)
 
 
 def _holds(place: Path, version_id: str) -> bool:

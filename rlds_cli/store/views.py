@@ -7,7 +7,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,15 +69,23 @@ class Change:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write(source: Store, directory: Path, change: Change, *, id: str, version: int, step: Mapping[str, Any]) -> None:
+def write(
+    source: Store,
+    directory: Path,
+    change: Change,
+    *,
+    id: str,
+    version: int,
+    provenance: Sequence[Mapping[str, Any]],
+) -> None:
     """Write the dataset that a change makes of another one into an empty directory, but do not publish it.
 
     Parameters
     ----------
     id, version
         Of the result.
-    step : mapping
-        What was done, for the provenance.
+    provenance : sequence of mappings
+        The steps that made the result, the last one included.
 
     Raises
     ------
@@ -100,7 +108,7 @@ def write(source: Store, directory: Path, change: Change, *, id: str, version: i
     known |= _write_table(source, directory, change, listed)
     known |= _write_digests(source, directory, change, listed)
     arrays.write_groups(directory)
-    sealing.seal(directory, _described(source, directory, change, id, version, step), known=known)
+    sealing.seal(directory, _described(source, directory, change, id, version, provenance), known=known)
     read(directory)  # refuse now what would be refused on opening
 
 
@@ -189,7 +197,12 @@ def _write_digests(source: Store, directory: Path, change: Change, listed: Mappi
 
 
 def _described(
-    source: Store, directory: Path, change: Change, id: str, version: int, step: Mapping[str, Any]
+    source: Store,
+    directory: Path,
+    change: Change,
+    id: str,
+    version: int,
+    provenance: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     m = source.manifest
     fields = tuple(replace(f, digest=_digest(f, directory, change)) for f in m.fields)
@@ -207,7 +220,7 @@ def _described(
         rlds_version=__version__,
         stats={} if change.index is not None else m.stats,
         shared={f.name: "link" for f in fields if f.name not in change.rows},
-        provenance=(*m.provenance, step),
+        provenance=tuple(provenance),
         episode_columns=digests.described(own),
         **change.facts,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
@@ -17,6 +20,7 @@ from rlds_cli.report.diff import Deviation, Difference, Drift, EpisodesDifferenc
 
 _STYLES = {"same": "dim", "content": "yellow", "type": "bold yellow", "added": "green", "removed": "red"}
 _FAR = 0.1  # standard deviations
+_LONGEST = 40  # characters of a value
 _MATCHED_BY = {"origin": "place in the archive", "content": "first, middle and last step"}
 
 
@@ -32,6 +36,7 @@ class DifferencePage:
         yield line(console, f"b  {_side(d.b)}", "bold")
         if d.same:
             yield line(console, "the same content" + ("" if d.a.encoding == d.b.encoding else ", in other encodings"))
+            yield from (line(console, text) for text in _facts(d))
             return
         if d.close:
             yield line(console, f"equal within the tolerance: rtol {d.tolerance.rtol:g}, atol {d.tolerance.atol:g}")
@@ -39,10 +44,32 @@ class DifferencePage:
         yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
         if d.episodes:
             yield from (line(console, text) for text in _episodes(d.episodes))
+        yield from (line(console, text) for text in (*_columns(d), *_facts(d)))
 
 
 def _side(s: Side) -> str:
     return f"{s.id}#v{s.version}   {short(s.fingerprint)}   {s.encoding}"
+
+
+def _columns(d: Difference) -> Iterator[str]:
+    for c in d.columns:
+        kind = f"only in b: {c.b}, " if c.a is None else f"only in a: {c.a}, " if c.b is None else ""
+        kind = kind or (f"{c.a} -> {c.b}, " if c.a != c.b else "")
+        values = "; ".join(f"episode {e.episode:,}: {_value(e.a)} -> {_value(e.b)}" for e in c.examples)
+        more = "; ..." if c.differing > len(c.examples) else ""
+        differ = f"differs in {c.differing:,} of {text.plural(c.episodes, 'episode')}"
+        yield f"episode column {c.name}  {kind}{differ}{f': {values}{more}' if values else ''}"
+
+
+def _facts(d: Difference) -> Iterator[str]:
+    return (f"fact {f.name}  {_value(f.a)} -> {_value(f.b)}" for f in d.facts)
+
+
+def _value(value: Any) -> str:
+    """A value of an episode column or a fact; a dash for none."""
+    if isinstance(value, str):
+        return json.dumps(textwrap.shorten(value, _LONGEST, placeholder="..."), ensure_ascii=False)
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def _counts(d: Difference, everything: bool) -> Table:

@@ -22,6 +22,7 @@ from rlds_cli.cli import out
 from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
+from rlds_cli.dataset import history
 from rlds_cli.dataset.editing import UNIT
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import Distribution, OwnColumn, rank, resample, sparkline, trace
@@ -95,6 +96,7 @@ class SummaryPage:
 
 def _heading(s: Summary) -> str:
     named = f"{s.id}#v{s.version}" if s.version > 1 and s.keeps is None else s.id
+    named += f" [{', '.join(s.tags)}]" if s.tags else ""
     return "   ".join([named, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
 
 
@@ -196,13 +198,14 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 
 def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
+    if step["unit"] == UNIT:
+        return f"made by  {history.described(step)}, from {step['from']} ({short(step['source'])})"
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     function = f"{step['reference']}{f' ({args})' if args else ''}"
     source = short(step.get("of", step["source"]))
     reads = ", ".join(f"{name} (sha256 {sha[:12]})" for name, sha in (step.get("depends") or {}).items())
     reads = f", which reads {reads}" if reads else ""
-    unit = "" if step["unit"] == UNIT else f", unit {step['unit']}"
-    return f"made by  {function}{reads}{unit}, from {step['from']} ({source})"
+    return f"made by  {function}{reads}, unit {step['unit']}, from {step['from']} ({source})"
 
 
 def _spaces(s: Summary) -> str:
