@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import rlds_cli
-from rlds_cli.cli import main
+from rlds_cli.cli import main, selecting
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, RldsError
@@ -106,18 +105,19 @@ def changes(id: str = "local/arm") -> list[str]:
     return [v.change for v in rlds_cli.open_dataset(id).versions]
 
 
-def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(arm: Dataset, tmp_path: Path) -> None:
+def test_a_command_changes_the_newest_version_also_if_it_was_made_meanwhile(
+    arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "labels.csv"
-    os.mkfifo(file)
+    file.write_text("episode,quality\n1,bad\n")
+    read = selecting.from_file
 
-    def other() -> None:
-        for label in ({"speed": 2}, None):
-            with file.open("w") as opened:  # waits until the command, which has opened the dataset, reads
-                if label:
-                    arm.label(label)
-                opened.write("episode,quality\n1,bad\n")
+    def meanwhile(file: Path, ds: Dataset) -> Any:
+        if ds.version == 1:
+            arm.label(speed=2)  # by another process, since the command has opened the dataset
+        return read(file, ds)
 
-    Thread(target=other, daemon=True).start()
+    monkeypatch.setattr(selecting, "from_file", meanwhile)
     run("label", "local/arm", "--from", str(file))
     newest = rlds_cli.open_dataset("local/arm")
     assert newest.version == 3

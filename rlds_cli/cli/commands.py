@@ -30,7 +30,7 @@ COMMANDS = {
     "info": "Show source, licence, task and known defects of a dataset.",
     "download": "Download, verify and convert datasets.",
     "import": "Make a dataset from your own files.",
-    "append": "Append the episodes of your own files to a dataset that grows.",
+    "append": "Append the episodes of your own files to a dataset.",
     "select": "Make a dataset of some of the episodes, or of ranges of their steps.",
     "label": "Set episode columns and facts of a dataset: its next version.",
     "drop": "Leave episodes out of a dataset: its next version.",
