@@ -270,3 +270,15 @@ def test_a_function_of_a_trim_that_is_not_found(arm: Dataset, function: str) -> 
     with pytest.raises(InvalidArgument, match=f"--trim {function}: ") as e:
         run("select", "local/arm", "--trim", function, "--name", "x")
     assert e.value.hint is not None and e.value.hint.startswith("--trim FILE.py:FUNCTION")
+
+
+def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: Path) -> None:
+    there = str(tmp_path / "there")
+    push("local/arm", there, pages=False)
+    arm.tag("icra")
+    run("download", f"file://{there}", "--as", "local/arm", "--force")
+    assert dict(rlds_cli.open_dataset("local/arm").tags) == {"icra": 1}
+    arm = rlds_cli.open_dataset("local/arm").label(quality="bad")
+    with pytest.raises(NameTaken, match="has tags: icra"):
+        run("download", f"file://{there}", "--as", "local/arm", "--force")
+    assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint

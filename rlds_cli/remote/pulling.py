@@ -194,11 +194,13 @@ def _check_wanted(address: Address, found: str, expect: str | None) -> None:
 def _check_replaceable(
     here: Path, place: Home, id: DatasetId, address: Address, index: Index | Plain, force: bool
 ) -> None:
-    """Raise NameTaken unless a dataset may be replaced: with ``force``, or as the copy of an earlier version."""
+    """Raise NameTaken unless a dataset may be replaced: an earlier version of the copy, or, without tags, by force."""
     if not here.is_relative_to(place.root):
         raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
     if force:
-        versions.check_replaceable(here)
+        with suppress(DamagedDataset):  # its manifest: it is fetched again
+            if manifest.read(here).fingerprint != index.fingerprint:
+                versions.check_replaceable(here)
         return
     known = origins.of(place, id)
     if known is not None and known.pulled and known.address == str(address) and index.version is not None:
