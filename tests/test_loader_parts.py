@@ -84,9 +84,9 @@ def test_members_and_merges_share_packed_rows(merged: Dataset, home: Path) -> No
     assert len(files(home)) == 3 and before.items() <= {f: f.stat().st_ino for f in files(home)}.items()
     check(rlds_cli.open_dataset("local/c"))
     check(merged.select(episodes=[5, 1]).save("some"))
-    check(merged.trim({2: [(3, 20)]}, "cut"))
     check(rlds_cli.merge(["local/all", create("d", 3)], "local/more", column="by"))
     assert len(files(home)) == 4
+    check(merged.trim({2: [(3, 20)]}, "cut"))
 
 
 def test_a_merge_keeps_packed_rows_when_its_members_are_removed(merged: Dataset, home: Path) -> None:

@@ -166,19 +166,24 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
     if not size or size < LEAST_BYTES:
         return {}, ""
     if layout.row_bytes > MOST_ROW_BYTES:
-        return {}, f"no packed rows: {layout.row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
+        return {}, too_wide(layout.row_bytes)
     whole = parts[0].rows == dataset.num_rows
     place = None if whole else Addresses(dataset.num_rows * layout.row_bytes)
     contents = [_content(layout, p, place) for p in parts]
     held = packed.open_all(dataset, contents, kind="rows", budget=budget)
-    content = held[-1].array
-    if content is None:
-        return {}, f"no packed rows: {held[-1].reason}"
+    found = [h.array for h in held if h.array is not None]
+    if len(found) < len(held):
+        return {}, f"no packed rows: {next(h.reason for h in held if h.array is None)}"
     where = f"packed rows of {layout.row_bytes} B, {_where(held)}"
     if place is not None:
         return layout.columns(*_side_by_side(place, dataset.num_rows, layout.row_bytes, held)), where
     file = _mapped(held[0].path, layout.row_bytes, parts[0].rows)
-    return layout.columns(content if file is None else file.content, file), where
+    return layout.columns(found[0] if file is None else file.content, file), where
+
+
+def too_wide(row_bytes: int) -> str:
+    """Return why rows of so many bytes are not packed."""
+    return f"no packed rows: {row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
 
 
 def _content(layout: RowLayout, part: Part, place: Addresses | None) -> Content:

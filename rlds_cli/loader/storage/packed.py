@@ -63,6 +63,9 @@ _THREADS = 4
 _checked: set[tuple[int, ...]] = set()  # files that this process has checked, with size and times
 
 Parts = Callable[[], Iterable[Array]]
+Where = Literal["packed file", "private memory"]
+FILE: Where = "packed file"
+MEMORY: Where = "private memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class PackedContent:
     """
 
     array: Array | None
-    where: Literal["packed file", "private memory"] | None
+    where: Where | None
     reason: str = ""
     path: Path | None = None
 
@@ -147,18 +150,17 @@ def open_or_build(
         See `open_all`.
     """
     if nbytes == 0:
-        return PackedContent(np.empty(0, np.uint8), "private memory")
+        return PackedContent(np.empty(0, np.uint8), MEMORY)
     version = version_of(dataset)
-    return open_all(dataset, [Content(version, {"version": version, **key}, nbytes, parts)], kind=kind, budget=budget)[
-        0
-    ]
+    content = Content(version, {"version": version, **key}, nbytes, parts)
+    return open_all(dataset, [content], kind=kind, budget=budget)[0]
 
 
-def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget: int) -> list[PackedContent]:
+def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget: int | None) -> list[PackedContent]:
     """Map the files of contents, after building those that are missing.
 
     One process builds a file, the others wait. Files are written to the dataset's home, else to the user's own. They
-    may take a tenth of the free space, and 8 GiB.
+    may take a tenth of the free space, and 8 GiB. Once one cannot be written, no other one is tried.
 
     Parameters
     ----------
@@ -166,27 +168,26 @@ def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget
     contents : sequence of Content
     kind : str
         Ending of the files' names.
-    budget : int
-        Bytes of private memory that may be taken where no file can be written.
-
-    Returns
-    -------
-    list of PackedContent
-        In order. Nothing is built after a content for which there is neither a file nor memory: the last one then.
+    budget : int or None
+        Bytes of private memory that may be taken for all contents without a file; None for none at all.
     """
     at = homes(dataset)
-    wanted = [(c, [c.file(home, kind) for home in at]) for c in contents]
-    checked = MOST_CHECKED // max(1, len(wanted))
-    existing = [_existing(files, checked) for _, files in wanted]
-    missing = sum(c.nbytes for (c, _), found in zip(wanted, existing, strict=True) if found.array is None)
-    opened = []
-    for (content, files), found in zip(wanted, existing, strict=True):
-        if found.array is None:
-            found = _made(content, files, found.reason, missing, budget)
-            budget -= 0 if found.path else content.nbytes
-        opened.append(found)
-        if found.array is None:
+    wanted = [[c.file(home, kind) for home in at] for c in contents]
+    opened = [_existing(files, MOST_CHECKED // len(contents)) for files in wanted]
+    missing, refused = [k for k, found in enumerate(opened) if found.array is None], ""
+    size = sum(contents[k].nbytes for k in missing)
+    for k in missing:
+        opened[k] = _built_in_first(wanted[k], contents[k].parts, opened[k].reason, size)
+        if opened[k].array is None:
+            refused = opened[k].reason
             break
+    missing = [k for k in missing if opened[k].array is None]
+    size = sum(contents[k].nbytes for k in missing)
+    if budget is not None and size > budget:
+        refused, budget = f"{refused}; {text.size_of(size)} of memory are more than {text.size_of(budget)}", None
+    for k in missing:
+        array, where = (None, None) if budget is None else (contents[k].in_memory(), MEMORY)
+        opened[k] = PackedContent(array, where, refused)
     return opened
 
 
@@ -200,23 +201,19 @@ def _existing(files: Sequence[_File], checked: int) -> PackedContent:
             damaged = "built again, since the old file was damaged"
             continue
         if array is not None:
-            return PackedContent(array, "packed file", path=file.path)
+            return PackedContent(array, FILE, path=file.path)
     return PackedContent(None, None, damaged)
 
 
-def _made(content: Content, files: Sequence[_File], damaged: str, missing: int, budget: int) -> PackedContent:
-    """Build a content: in the first file that can be written, else in memory."""
+def _built_in_first(files: Sequence[_File], parts: Parts, damaged: str, missing: int) -> PackedContent:
+    """Build the first file that can be written; else the reason says why there is none."""
     reasons = []
     for file in files:
         try:
-            return PackedContent(_built(file, content.parts, missing), "packed file", damaged, file.path)
+            return PackedContent(_built(file, parts, missing), FILE, damaged, file.path)
         except _Refused as e:
             reasons.append(str(e))
-    reason = "; ".join(dict.fromkeys(reasons))
-    if content.nbytes <= budget:
-        return PackedContent(content.in_memory(), "private memory", reason)
-    size = text.size_of(content.nbytes)
-    return PackedContent(None, None, f"{reason}; {size} of memory are more than {text.size_of(budget)}")
+    return PackedContent(None, None, "; ".join(dict.fromkeys(reasons)))
 
 
 def version_of(dataset: Dataset) -> str:

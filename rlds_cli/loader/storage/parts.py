@@ -7,7 +7,7 @@
     made of       files of the first member | files of the second one
 
 A dataset of its own files is one part. A merge has the parts of its members, which are known by the files that both
-share: whoever packs first, the other maps the same file. Versions, selections and trims share all parts.
+share: whoever packs first, the other maps the same file. Versions and selections share all parts.
 """
 
 from __future__ import annotations
