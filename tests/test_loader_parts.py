@@ -13,6 +13,7 @@ from test_loader_packed import alter, files
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
+from rlds_cli.home.usage import size_on_disk, usage
 from rlds_cli.loader import Loader, Sequential, Transition
 from rlds_cli.loader.storage import blocks, packed
 from rlds_cli.maintenance.compacting import compact
@@ -146,6 +147,7 @@ def test_parts_for_which_there_is_no_space_are_in_memory(
 def test_packed_rows_that_are_removed_while_they_are_read(merged: Dataset, home: Path) -> None:
     whole = np.concatenate([batch["action"] for batch in loaded(merged)[1]])
     loader = Loader(merged, 16, sampler=Sequential(), backend="numpy")
+    assert usage().packed == size_on_disk(home / "packed") > 0
     removed = collect(plan()).removed
     assert [g.kind for g in removed] == ["packed"] * 3 and not (home / "packed").exists()
     np.testing.assert_array_equal(np.concatenate([batch["action"] for batch in loader]), whole)

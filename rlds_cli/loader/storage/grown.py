@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class GrownRows:
     """
 
     def __init__(self, source: str, store: GrowingStore, row_bytes: int) -> None:
-        g, unit = store.commit, min(_UNIT, store.segment_rows)
+        g, unit = store.commit, gcd(_UNIT, store.segment_rows)  # within one segment
         self._source, self._unit, self._row_bytes = source, unit, row_bytes
         self._first, self._stop = g.first_row // unit, -(-(g.rows + _ROOM) // unit)
         self._size = unit * row_bytes  # bytes of a unit
