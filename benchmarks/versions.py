@@ -3,6 +3,9 @@
 Cameras: episodes of JPEG images, of which a selection, a trim and a merge share the files. Table: a million episodes of
 two steps and eight fields, for what is done by the episode table alone. Each figure is the median of three runs in a
 process that has the dataset open; bytes are those that the home grows by.
+
+Loading: a million rows in one dataset, in a merge of ten, and in one that grows. Their loaders take turns; the ratio is
+the median over the turns.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import numpy as np
 from PIL import Image
 
 RUNS = 3
+TURNS, SECONDS = 15, 0.3  # of loading; of each turn of each loader
+LEAST = 0.95  # of the rate of an ordinary dataset
 
 
 def main() -> None:
@@ -29,12 +34,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=5_000, help="of the dataset with cameras")
     parser.add_argument("--table", type=int, default=1_000_000, help="episodes of the other one")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the datasets that are loaded")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="rlds-versions-"))
     os.environ["RLDS_HOME"] = str(home)
     try:
         cameras(home, given.episodes)
         table(home, given.table)
+        loading(given.rows)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -79,6 +86,58 @@ def table(home: Path, count: int) -> None:
     measure("select 95 %", home, whole, lambda: some.save("part", force=True))
     seconds("open, first batch", lambda: next(iter(Loader("local/short", 256, seed=0))))
     seconds("open the selection, first batch", lambda: next(iter(Loader("local/short@part", 256, seed=0))))
+
+
+def loading(rows: int) -> None:
+    """Print the rates of loaders of a merge and of a growing dataset, beside an ordinary one of equal content."""
+    import rlds_cli
+    from rlds_cli.loader import Loader, Slice, Transition
+
+    members, each = [f"local/member{k}" for k in range(10)], rows // 10 // (STEPS + 1)
+    for k, name in enumerate(members):
+        rlds_cli.create(name, moving(k, each))
+    rlds_cli.merge(members, "local/merged")
+    ds = rlds_cli.create("local/ordinary", (e for k in range(10) for e in moving(k, each)))
+    with rlds_cli.writer("local/growing", like=ds) as writer:
+        for k in range(10):
+            writer.add_episodes(moving(k, each))
+    kinds = ("ordinary", "merged", "growing")
+    print(f"loading: {ds.num_rows:,} rows of 17 + 6 float32")
+    for what, window, size in (("256 transitions", Transition(), 256), ("32 slices of 64", Slice(64), 32)):
+        batches = {kind: iter(Loader(f"local/{kind}", size, window=window, seed=0)) for kind in kinds}
+        rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(TURNS + 1):
+            for kind in kinds:
+                rates[kind].append(rate(batches[kind]))
+        for kind in kinds:
+            ratio = statistics.median(a / b for a, b in zip(rates[kind][1:], rates["ordinary"][1:], strict=True))
+            aim = "" if kind == "ordinary" else f"   at least {LEAST}: {'reached' if ratio >= LEAST else 'missed'}"
+            taken = 1e6 / statistics.median(rates[kind][1:])
+            print(f"  {f'{what}, {kind}':32} {taken:8.1f} us  {ratio:6.3f} of the ordinary rate{aim}")
+
+
+def rate(batches: Iterator[Any]) -> float:
+    """Return how many batches come in a second."""
+    count, start = 0, time.perf_counter()
+    while (taken := time.perf_counter() - start) < SECONDS:
+        for _ in range(50):
+            next(batches)
+        count += 50
+    return count / taken
+
+
+STEPS = 200  # of an episode without images
+
+
+def moving(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield episodes without images."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield {
+            "observation": rng.random((STEPS + 1, 17), np.float32),
+            "action": rng.random((STEPS, 6), np.float32),
+            "next": {"reward": rng.random(STEPS, np.float32), "terminated": True},
+        }
 
 
 def filmed(count: int) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ def values(dtype: str, shape: tuple[int, ...], rows: int = ROWS) -> Array:
 def pack(columns: dict[str, Array], rows: int = ROWS) -> dict[str, ColumnRows]:
     """The columns of a block in memory, made of its tiles end to end; those without a byte are not in it."""
     layout = RowLayout(BlockField(n, v.dtype, v.shape[1:], v) for n, v in columns.items())
-    content = np.concatenate([tile.ravel() for tile in map(np.copy, layout.tiles(rows))])
+    content = np.concatenate([tile.ravel() for tile in map(np.copy, layout.tiles(0, rows))])
     assert content.size == rows * layout.row_bytes
     made = layout.columns(content, None)
     assert set(made) == {name for name, v in columns.items() if v[:1].size}
@@ -45,7 +45,7 @@ def open_block(ds: Dataset, fields: list[BlockField], budget: int = 0) -> tuple[
     """The columns of a block in a file or in memory; none where there is neither."""
     layout, rows = RowLayout(fields), ds.num_rows
     size = rows * layout.row_bytes
-    held = packed.open_or_build(ds, layout.key(), size, lambda: layout.tiles(rows), kind="rows", budget=budget)
+    held = packed.open_or_build(ds, layout.key(), size, lambda: layout.tiles(0, rows), kind="rows", budget=budget)
     return ({} if held.array is None else layout.columns(held.array, None)), held
 
 
@@ -135,7 +135,7 @@ def test_outputs_are_writable_and_contiguous_and_overlap_nothing() -> None:
 def test_casts() -> None:
     wide = np.array([[1e300, -1e300, 0.1, np.nan, 65504.0]])
     layout = RowLayout([BlockField("x", np.dtype(np.float16), (5,), wide), BlockField("y", np.dtype("f4"), (5,), wide)])
-    windows = {name: c.values for name, c in layout.columns(next(layout.tiles(1)).ravel(), None).items()}
+    windows = {name: c.values for name, c in layout.columns(next(layout.tiles(0, 1)).ravel(), None).items()}
     inf = np.inf
     np.testing.assert_array_equal(windows["x"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float16))
     np.testing.assert_array_equal(windows["y"], np.array([[inf, -inf, 0.1, np.nan, 65504]], np.float32))
@@ -152,7 +152,7 @@ def test_computed_fields_stand_beside_stored_ones() -> None:
     layout = RowLayout(
         [BlockField("x", plain.dtype, (2,), plain), BlockField("square", np.dtype(np.int64), (), squares, "squares")]
     )
-    block = layout.columns(np.concatenate([t.ravel().copy() for t in layout.tiles(ROWS)]), None)
+    block = layout.columns(np.concatenate([t.ravel().copy() for t in layout.tiles(0, ROWS)]), None)
     first = np.array([9_998, 0, 5000])
     np.testing.assert_array_equal(take(block, first)["square"], first**2)
     np.testing.assert_array_equal(take(block, first, shift=1)["square"], (first + 1) ** 2)
@@ -162,7 +162,7 @@ def test_computed_fields_stand_beside_stored_ones() -> None:
 # -- layout
 
 
-def test_rows_are_padded_to_the_widest_item_and_fields_in_any_order_are_one_block() -> None:
+def test_rows_are_padded_to_32_bytes_and_fields_in_any_order_are_one_block() -> None:
     fields = [
         BlockField("flag", np.dtype(bool), (), np.zeros(1)),
         BlockField("observation", np.dtype("f4"), (17,), np.zeros(1), after=True),
@@ -186,9 +186,9 @@ def test_what_is_packed(width: int, fits: bool, home: Path, monkeypatch: pytest.
     assert set(columns) == ({"observation"} if fits else set())
     if fits:
         (path,) = (home / "packed").iterdir()
-        assert place == f"packed rows of {4 * width} B, {path}"
+        assert place == f"packed rows of {max(32, 4 * width)} B, {path}"
     else:
-        assert place == "no packed rows: 516 B a row (at most 512 are packed)"
+        assert place == "no packed rows: 544 B a row (at most 512 are packed)"
 
 
 # -- of a dataset
@@ -201,11 +201,11 @@ def test_the_block_of_a_dataset(home: Path) -> None:
     block, held = open_block(ds, fields)
     assert held.where == "packed file"
     assert set(block) == {*names} - {"info/nothing"}
-    # float32 [5] + [2] + reward, int64 [1, 2] and two flags: 16 + 32 + 2, padded to 8
-    assert RowLayout(fields).row_bytes == 56
+    # float32 [5] + [2] + reward, int64 [1, 2] and two flags: 16 + 32 + 2, padded to 32
+    assert RowLayout(fields).row_bytes == 64
     assert held.path is not None
     rows = ds.num_rows
-    assert rows * 56 < held.path.stat().st_size < rows * 56 + 2000
+    assert rows * 64 < held.path.stat().st_size < rows * 64 + 2000
     first = np.array([0, 7, 39, rows - 2])
     here = take(block, first)
     for name, got in here.items():
@@ -224,7 +224,7 @@ def test_the_block_that_loaders_read(home: Path, monkeypatch: pytest.MonkeyPatch
     for names in (list(kinds), list(kinds)[::-1]):
         columns, place = blocks.pack(ds, {name: kinds[name] for name in names}, 0)
         (path,) = (home / "packed").iterdir()
-        assert place == f"packed rows of 28 B, {path}"
+        assert place == f"packed rows of 32 B, {path}"
         assert set(columns) == {"observation", "action"}
         for name, column in columns.items():
             assert (column.values.dtype, column.dtype) == (np.dtype(np.float32), ds.column(name).dtype)
@@ -266,5 +266,5 @@ def test_nowhere_to_put_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"no packed rows: {open_block(ds, [stored_block(ds, 'observation')])[1].reason}",
     )
     columns, place = blocks.pack(ds, kind, 1 << 20)
-    assert place.startswith("packed rows of 40 B, private memory")
+    assert place.startswith("packed rows of 64 B, private memory")
     np.testing.assert_array_equal(columns["observation"].values, ds.column("observation"))

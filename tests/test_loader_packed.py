@@ -257,7 +257,7 @@ def test_too_large_for_the_disk(dataset: Dataset, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(packed, "MOST_BYTES", 399_999)
     held, built = build(dataset)
     assert (held.where, built) == (None, 0)
-    assert "390.6 KiB are too large for a file" in held.reason
+    assert "390.6 KiB are too large to be packed" in held.reason
 
 
 def test_a_disk_that_fills_up(dataset: Dataset, home: Path) -> None:

@@ -17,18 +17,22 @@ from typing import Any
 from rlds_cli.errors import DamagedDataset
 
 MOST = 1 << 46  # bytes of a range: a process has 2**47 addresses
+HUGE_PAGE = 2 << 20  # of most systems; a file is mapped in such pages where its first byte has one of its own
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FIXED, _NO_RESERVE = 0x10, getattr(mmap, "MAP_NORESERVE", 0)
-_ZEROS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_ZEROS = _MEMORY | _NO_RESERVE
 _FAILED = ctypes.c_void_p(-1).value
 
 
 class Addresses:
     """A reserved range of ``size`` addresses, which takes no memory. It stays while a `view` of it is used.
+
+    It begins at a multiple of the size of a huge page.
 
     Raises
     ------
@@ -40,9 +44,10 @@ class Addresses:
         if not 0 < size <= MOST:
             raise DamagedDataset(f"{size:,} bytes cannot be mapped as one array.", hint="rlds verify ID")
         self._size = size
-        self._at = _mapped(None, size, _ZEROS, -1)
+        reserved = _mapped(None, size + HUGE_PAGE, _ZEROS, -1)
+        self._at = -(-reserved // HUGE_PAGE) * HUGE_PAGE
         self._raw = (ctypes.c_char * size).from_address(self._at)
-        weakref.finalize(self._raw, _libc.munmap, self._at, size).atexit = False  # threads may still read then
+        weakref.finalize(self._raw, _libc.munmap, reserved, size + HUGE_PAGE).atexit = False  # threads may read then
 
     def map(self, at: int, size: int, descriptor: int) -> None:
         """Map the first ``size`` bytes of a file at a multiple of the page size; the rest of its last page, too."""
@@ -53,6 +58,14 @@ class Addresses:
         """Let go of what is mapped there: the disk has it back then, if it was removed."""
         self._check(at, size)
         _mapped(self._at + at, size, _ZEROS | _FIXED, -1)
+
+    def memory(self, at: int, size: int) -> Any:
+        """Put zeroed memory of this process at a multiple of the page size; return it as a buffer to write to."""
+        self._check(at, size)
+        _mapped(self._at + at, size, _MEMORY | _FIXED, -1, mmap.PROT_READ | mmap.PROT_WRITE)
+        written: Any = (ctypes.c_char * size).from_address(self._at + at)
+        written.kept = self._raw
+        return written
 
     def _check(self, at: int, size: int) -> None:
         """Refuse other addresses: what the process has there would be gone."""
@@ -66,8 +79,8 @@ class Addresses:
         return view
 
 
-def _mapped(at: int | None, size: int, how: int, descriptor: int) -> int:
-    found = _libc.mmap(at, size, mmap.PROT_READ, how, descriptor, 0)
+def _mapped(at: int | None, size: int, how: int, descriptor: int, access: int = mmap.PROT_READ) -> int:
+    found = _libc.mmap(at, size, access, how, descriptor, 0)
     if found == _FAILED or found is None:
         code = ctypes.get_errno()
         raise DamagedDataset(f"{size:,} bytes cannot be mapped: {os.strerror(code)}.", hint="ulimit -v unlimited")

@@ -152,6 +152,11 @@ class GrowingStore(Store):
             raise DamagedDataset(f"{self.path / logs.DEPARTED} leaves {len(kept):,} of {g.kept:,}.", hint=logs.HINT)
         return kept
 
+    @property
+    def segment_rows(self) -> int:
+        """Rows of a segment."""
+        return self._segment_rows
+
     def needed(self) -> list[int]:
         """Return the numbers of the segments that hold rows of episodes that are kept."""
         return self._needed
@@ -239,14 +244,25 @@ class GrowingStore(Store):
     def rows(self, name: str) -> Array:
         """Return all rows of an array field, or the codes of a text field, mapped."""
         if name not in self._columns:
-            g, f = self.commit, self.fields[name]
-            found = self._maps.get(name)
-            if found is None or not found.fits(g.first_row, g.rows):
-                dtype, shape = segments.stored_row(f)
-                found = SegmentMap(self.directory(name), shape, dtype, self._segment_rows, g.first_row, g.rows)
-                self._maps[name] = found
-            self._columns[name] = found.rows(g.first_row, g.rows, self._needed, self._hold)
+            g = self.commit
+            self._columns[name] = self._map(name).rows(g.first_row, g.rows, self._needed, self._hold)
         return self._columns[name]
+
+    def committed(self, name: str, first: int, stop: int) -> Array:
+        """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
+
+        They are those of any version that has them, if `needed` names their segments. Freed rows mean nothing.
+        """
+        return self._map(name).rows(first, stop, self._needed, self._hold)
+
+    def _map(self, name: str) -> SegmentMap:
+        g, f = self.commit, self.fields[name]
+        found = self._maps.get(name)
+        if found is None or not found.fits(g.first_row, g.rows):
+            dtype, shape = segments.stored_row(f)
+            found = SegmentMap(self.directory(name), shape, dtype, self._segment_rows, g.first_row, g.rows)
+            self._maps[name] = found
+        return found
 
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""

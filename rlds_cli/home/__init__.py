@@ -4,7 +4,7 @@
 
     <home>/archives/<family>/<name>/    downloads as they came
     <home>/datasets/<family>/<name>/    published datasets, read-only
-    <home>/packed/<version>-*           packed rows, rebuilt when needed
+    <home>/packed/<source>-*            packed rows, rebuilt when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/locks/
 """
@@ -45,11 +45,11 @@ class Home:
         return self.root / "locks" / f"{id.family}+{id.component}.lock"
 
     def packed(self, name: str) -> Path:
-        """Return the path of the packed rows ``<version>-<hash>.<kind>``."""
+        """Return the path of the packed rows ``<source>-<hash>.<kind>``."""
         return self.root / "packed" / name
 
     def packed_lock(self, name: str) -> Path:
-        """Return the lock file for building packed rows; all packed rows of a dataset share it."""
+        """Return the lock file for building packed rows; all that is packed of a source shares it."""
         return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:

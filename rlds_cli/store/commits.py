@@ -11,8 +11,10 @@ import hashlib
 import os
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +134,20 @@ def at(dataset: Path, number: int) -> Commit:
     if not 0 <= number <= newest.number:
         raise DatasetNotFound(f"{dataset} has no version {number:,}; the newest is {newest.number:,}.")
     with _opened(dataset) as log:
-        found = _read(log.fileno(), number)
-    if found is None or found.number != number:
-        raise DamagedDataset(f"{dataset / FILE}: record {number:,} is damaged.", hint="rlds verify ID")
-    return found
+        return _whole(dataset, log.fileno(), number)
+
+
+def first_with(dataset: Path, rows: int, newest: int) -> Commit:
+    """Return the first version that has so many ``rows``, which version ``newest`` has.
+
+    Raises
+    ------
+    DamagedDataset
+        A record is damaged.
+    """
+    with _opened(dataset) as log:
+        at = partial(_whole, dataset, log.fileno())
+        return at(bisect_left(range(newest), rows, key=lambda number: at(number).rows))
 
 
 def all_until(dataset: Path, number: int) -> list[Commit]:
@@ -162,6 +174,13 @@ def _opened(dataset: Path) -> Any:
         return files.open_regular(dataset / FILE)
     except OSError as e:
         raise DamagedDataset(f"{dataset / FILE} cannot be read: {e.strerror}.", hint="rlds verify ID") from e
+
+
+def _whole(dataset: Path, descriptor: int, number: int) -> Commit:
+    found = _read(descriptor, number)
+    if found is None or found.number != number:
+        raise DamagedDataset(f"{dataset / FILE}: record {number:,} is damaged.", hint="rlds verify ID")
+    return found
 
 
 def _read(descriptor: int, number: int) -> Commit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,6 +23,19 @@ from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file with plain rows of a field, from row ``first`` on.
+
+    ``id`` identifies it by whichever name. It is taken from the file, and not from the manifest, which could claim
+    anything.
+    """
+
+    first: int
+    rows: int
+    id: str
 
 
 class Store:
@@ -239,20 +252,17 @@ class Store:
         """
         return self._open(name)
 
-    def rows_id(self, name: str) -> str:
-        """Return what identifies the files of a field's plain rows, by whichever names; empty for other fields.
-
-        It is taken from the files, and not from the manifest, which could claim anything.
-        """
+    def row_files(self, name: str) -> tuple[RowFile, ...]:
+        """Return the files of a field's plain rows, in order; none for other fields."""
         f = self.fields[name]
         if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
-            return ""
+            return ()
         try:
             segments = [s for s in arrays.layout(self.directory(name)).segments if s.size]
-            found = [(s.start, s.file.stat()) for s in segments]
+            found = [(s, s.file.stat()) for s in segments]
         except (FileNotFoundError, DamagedDataset):
-            return ""
-        return " ".join(f"{at} {s.st_ino} {s.st_size} {s.st_mtime_ns}" for at, s in found)
+            return ()
+        return tuple(RowFile(s.start, s.rows, f"{x.st_ino} {x.st_size} {x.st_mtime_ns}") for s, x in found)
 
     @property
     def is_segmented(self) -> bool:

@@ -17,7 +17,7 @@ from rlds_cli.loader.fields.columns import BatchColumn, Decoding, Grid
 from rlds_cli.loader.fields.episode_columns import EpisodeColumns
 from rlds_cli.loader.index import PROBABILITY, WEIGHT, WINDOW, WindowIndex
 from rlds_cli.loader.kernel import OF_PLACE, OF_WINDOW
-from rlds_cli.loader.storage import blocks, memory
+from rlds_cli.loader.storage import blocks, grown, memory
 from rlds_cli.loader.storage.memory import ColumnRows
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Anchors, Transition, Window
@@ -366,7 +366,8 @@ class Fields:
         stored = self.packable(names)
         if self.n_step > 1 and np.dtype(self.dataset.schema[REWARD].dtype) != self._packed_dtype(REWARD):
             stored.remove(REWARD)  # sums are of the archive's own values
-        packed, where = blocks.pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
+        pack = grown.pack if self.dataset.store.grows else blocks.pack
+        packed, where = pack(self.dataset, {n: self._packed_dtype(n) for n in stored}, self.budget)
         self._rows |= packed
         return where
 

@@ -5,16 +5,20 @@
     row t     | observation float32 [17] | action float32 [6] | reward | terminated truncated | pad |
     row t+1   | ...
 
-Fields stand by descending item size, each row is padded to the widest, so every value is aligned. A sample then touches
-two or three cache lines instead of two for each field. Fields of which a transition reads the next row as well stand
-first, so that little of that row is read. Longer windows and wider rows are read as fast column by column, which takes
-no space of its own.
+Fields stand by descending item size, and each row is padded to 32 bytes, so every value is aligned. A sample then
+touches two or three cache lines instead of two for each field. Fields of which a transition reads the next row as well
+stand first, so that little of that row is read. Longer windows and wider rows are read as fast column by column, which
+takes no space of its own.
+
+The parts of a merge are packed in files of their own, see `parts`, and mapped side by side. Each begins at a multiple
+of 65,536 rows, which are a multiple of a huge page because of the padding.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,15 +27,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files.mapping import Addresses
 from rlds_cli.loader.storage import memory, packed
 from rlds_cli.loader.storage.memory import ColumnRows
-from rlds_cli.loader.storage.page_cache import RandomMap
+from rlds_cli.loader.storage.packed import Content, PackedContent
+from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
+from rlds_cli.loader.storage.parts import Part, parts_of
 from rlds_cli.ted import Array
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 MOST_ROW_BYTES = 512
+_PADDED = 32  # bytes
 TILE_ROWS = 4096  # written at once: they stay in a cache while the columns are filled in one by one
 
 
@@ -98,28 +107,24 @@ class RowLayout:
         for f in self.fields:
             self.offsets[f.name] = end
             end += f.row_bytes
-        self._widest = max((f.dtype.itemsize for f in self.fields if f.row_bytes), default=1)
-        self.row_bytes = self._padded(end)
-
-    def _padded(self, size: int) -> int:
-        return -(-size // self._widest) * self._widest
+        self.row_bytes = -(-end // _PADDED) * _PADDED
 
     def key(self) -> dict[str, Any]:
         """Return the key of a block: all that its content depends on, as JSON."""
         return {"row": [[f.name, f.dtype.str, list(f.shape), f.made_of] for f in self.fields]}
 
-    def tiles(self, rows: int) -> Iterator[Array]:
-        """Yield the block from top to bottom, uint8 [n, row_bytes] each, in the same memory."""
-        tile = np.zeros((min(TILE_ROWS, rows), self.row_bytes), np.uint8)
+    def tiles(self, first: int, stop: int) -> Iterator[Array]:
+        """Yield rows ``first`` to ``stop`` of the block, uint8 [n, row_bytes] each, in the same memory."""
+        tile = np.zeros((min(TILE_ROWS, stop - first), self.row_bytes), np.uint8)
         inside = [self._within(tile, f) for f in self.fields]
-        for first in range(0, rows, TILE_ROWS):
-            end = min(first + TILE_ROWS, rows)
+        for at in range(first, stop, TILE_ROWS):
+            end = min(at + TILE_ROWS, stop)
             with np.errstate(over="ignore"):  # a float32 that was a float64 beyond its range is infinite
                 for f, place in zip(self.fields, inside, strict=True):
-                    place[: end - first] = f.values(first, end)
-            yield tile[: end - first]
+                    place[: end - at] = f.values(at, end)
+            yield tile[: end - at]
 
-    def columns(self, content: Array, file: RandomMap | None) -> dict[str, ColumnRows]:
+    def columns(self, content: Array, file: RandomRows | None) -> dict[str, ColumnRows]:
         """Return the fields' rows within the content of a block, uint8 [rows * row_bytes]."""
         tile = content.reshape(-1, self.row_bytes)
         kinds = {f.name: f.dtype if callable(f.source) else f.source.dtype for f in self.fields}
@@ -155,26 +160,61 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
     str
         The block's place, or the reason why there is none; empty for small datasets.
     """
-    fields = [stored_block(dataset, name, dtype) for name, dtype in dtypes.items()]
-    layout, rows = RowLayout(fields), dataset.num_rows
-    if rows * layout.row_bytes < LEAST_BYTES:
+    layout = RowLayout(stored_block(dataset, name, dtype) for name, dtype in dtypes.items())
+    parts = parts_of(dataset, [f.name for f in layout.fields if f.row_bytes])
+    size = sum(p.rows for p in parts) * layout.row_bytes
+    if not size or size < LEAST_BYTES:
         return {}, ""
     if layout.row_bytes > MOST_ROW_BYTES:
-        return {}, f"no packed rows: {layout.row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
-    held = packed.open_or_build(
-        dataset,
-        layout.key(),
-        rows * layout.row_bytes,
-        lambda: layout.tiles(rows),
-        kind="rows",
-        budget=budget,
-        fields=dtypes,
+        return {}, too_wide(layout.row_bytes)
+    whole = parts[0].rows == dataset.num_rows
+    place = None if whole else Addresses(dataset.num_rows * layout.row_bytes)
+    contents = [_content(layout, p, place) for p in parts]
+    held = packed.open_all(dataset, contents, kind="rows", budget=budget)
+    found = [h.array for h in held if h.array is not None]
+    if len(found) < len(held):
+        return {}, f"no packed rows: {next(h.reason for h in held if h.array is None)}"
+    where = f"packed rows of {layout.row_bytes} B, {_where(held)}"
+    if place is not None:
+        return layout.columns(*_side_by_side(place, dataset.num_rows, layout.row_bytes, held)), where
+    file = _mapped(held[0].path, layout.row_bytes, parts[0].rows)
+    return layout.columns(found[0] if file is None else file.content, file), where
+
+
+def too_wide(row_bytes: int) -> str:
+    """Return why rows of so many bytes are not packed."""
+    return f"no packed rows: {row_bytes:,} B a row (at most {MOST_ROW_BYTES} are packed)"
+
+
+def _content(layout: RowLayout, part: Part, place: Addresses | None) -> Content:
+    """Return the packed rows of a part, which have their addresses by their numbers."""
+    return Content(
+        part.source,
+        {**layout.key(), **part.made_of},
+        part.rows * layout.row_bytes,
+        lambda: layout.tiles(part.first, part.stop),
+        None if place is None else (place, part.first * layout.row_bytes),
     )
-    if held.array is None:
-        return {}, f"no packed rows: {held.reason}"
-    file = _mapped(held.path, layout.row_bytes, rows)
-    content = held.array if file is None else file.content
-    return layout.columns(content, file), f"packed rows of {layout.row_bytes} B, {held.place}"
+
+
+def _where(held: Sequence[PackedContent]) -> str:
+    """Return the places of the parts, for messages."""
+    if len(held) == 1:
+        return held[0].place
+    files = [h.path for h in held if h.path is not None]
+    places = [f"{len(files)} files in {files[0].parent}"] if files else []
+    return ", ".join(dict.fromkeys([*places, *(h.place for h in held if h.path is None or h.reason)]))
+
+
+def _side_by_side(
+    place: Addresses, rows: int, row_bytes: int, held: Sequence[PackedContent]
+) -> tuple[Array, MappedRows]:
+    """Return the content of parts that are mapped side by side, and its reads."""
+    content: Array = np.frombuffer(place.view(), np.uint8)[: rows * row_bytes]
+    content.flags.writeable = False
+    sparing = sum(h.array.nbytes for h in held if h.array is not None) > memory.limit()[0] // 2
+    mine = os.geteuid() == 0 or all(safe_files.is_own(h.path) for h in held if h.path is not None)
+    return content, MappedRows(content.reshape(rows, row_bytes), sparing=sparing, mine=mine)
 
 
 def _mapped(path: Path | None, row_bytes: int, rows: int) -> RandomMap | None:

@@ -15,6 +15,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.loader.fields import goals
 from rlds_cli.loader.storage import packed
 from rlds_cli.loader.storage.blocks import BlockField, RowLayout
+from rlds_cli.loader.storage.parts import Part, parts_of, sources_of
 from rlds_cli.store import arrays
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.sealing import Problem
@@ -29,7 +30,8 @@ def check(dataset: Dataset, homes: Iterable[Path], *, intact: bool) -> dict[Path
     The content is compared with the dataset's columns if the dataset is ``intact``, else with the file's own hashes.
     """
     found = {}
-    for file in (file for home in homes for file in packed.files(dataset, home)):
+    sources = sources_of(dataset)
+    for file in (file for home in homes for file in packed.files(home, sources)):
         try:
             problem = _check(dataset, file, intact)
         except (RldsError, OSError, ValueError, KeyError, TypeError, IndexError) as e:
@@ -46,9 +48,10 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
         if known is None:
             return "does not match its name"
         key, nbytes, hashes = known
-        if not _is_of(key, dataset):
-            return ""  # of another dataset whose name begins alike, or of an address
-        expected = _parts(dataset, key) if intact else None
+        part = _part_of(key, dataset)
+        if part is None:
+            return ""  # of another dataset that shares a file of rows, or of an address
+        expected = _parts(dataset, key, part) if intact else None
         differ = None if expected is None else _difference(f.fileno(), *expected, nbytes)
         if differ is not None:
             return f"bytes {differ[0]:,}-{differ[1] - 1:,} are not those of the columns that were packed"
@@ -57,13 +60,15 @@ def _check(dataset: Dataset, file: Path, intact: bool) -> str:
     return "" if bad is None else f"bytes from {bad * packed.BLOCK:,} on are not what they were when they were written"
 
 
-def _is_of(key: dict[str, Any], dataset: Dataset) -> bool:
-    """Return whether a file with this key was made of the rows, or of the version, of a dataset."""
+def _part_of(key: dict[str, Any], dataset: Dataset) -> Part | None:
+    """Return the rows of a dataset that a file with this key was made of."""
     fields = key.get("rows")
-    if fields is not None and not set(fields) <= set(dataset.schema):
-        return False
-    made_of = packed.content_of(dataset, fields)
-    return all(key.get(name) == value for name, value in made_of.items())
+    if fields is None:
+        version = packed.version_of(dataset)
+        whole = Part(0, dataset.num_rows, version, {"version": version})
+        return whole if key.get("version") == version else None
+    parts = parts_of(dataset, fields) if set(fields) <= set(dataset.schema) else []
+    return next((p for p in parts if all(key.get(name) == value for name, value in p.made_of.items())), None)
 
 
 def _difference(fd: int, kind: np.dtype[Any] | None, parts: Iterator[Array], nbytes: int) -> tuple[int, int] | None:
@@ -86,12 +91,12 @@ def _near(a: Array, b: Array) -> bool:
     return bool(np.isclose(a, b, rtol=rounding, atol=rounding * scale, equal_nan=True).all())
 
 
-def _parts(dataset: Dataset, key: dict[str, Any]) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
+def _parts(dataset: Dataset, key: dict[str, Any], part: Part) -> tuple[np.dtype[Any] | None, Iterator[Array]] | None:
     """Build the expected content of a file, and the dtype of its sums; None for an unknown key."""
     match key:
         case {"row": list(fields)} if not any(made_of for *_, made_of in fields):
             layout = RowLayout([_field(dataset, name, dtype) for name, dtype, *_ in fields])
-            return None, layout.tiles(dataset.num_rows)
+            return None, layout.tiles(part.first, part.stop)
         case {"column": goals.NAME, "gamma": gamma, "through_terminals": bool(through)}:
             return np.dtype(np.float64), goals.scan(dataset, float(gamma), through).parts()
     return None

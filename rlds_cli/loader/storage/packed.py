@@ -2,15 +2,17 @@
 
 ::
 
-    <home>/packed/<version>-<hash of the key>.<kind>         content | key as JSON | sha256 per block | of both | end
-    <home>/locks/packed-<version>.lock                       held while one is built
+    <home>/packed/<hash of the source>-<hash of the key>.<kind>
+                            content | key as JSON | sha256 per block | of both | end
+    <home>/locks/packed-<hash of the source>.lock
+                            held while one is built
 
 A process that has mapped a file keeps it when the name is removed. Where no file can be written, the content is built
 in this process's memory, within the caller's budget.
 
 Before a process first maps a file it hashes blocks of it, up to `MOST_CHECKED` bytes: all of a smaller file, else every
 nth from a random start. This finds any damage of n consecutive blocks, at a cost that does not grow with the
-file. A damaged file is built again.
+file. Files that are opened together share these bytes. A damaged file is built again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import mmap
 import os
 import secrets
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.locks import LockHeld, file_lock
+from rlds_cli.files.mapping import Addresses
 from rlds_cli.home import Home
 from rlds_cli.store import arrays
 from rlds_cli.ted import Array
@@ -45,13 +48,13 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 FORMAT = 1
-MOST_BYTES = 8 << 30  # of one file
-SHARE_OF_FREE = 10  # a file takes at most a tenth of what is free
+MOST_BYTES = 8 << 30  # of the files that are written at once
+SHARE_OF_FREE = 10  # which take at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
 
 BLOCK = 1 << 16  # bytes that are hashed at a time
 PIECE = 2 << 20  # bytes written at once: file systems with large folios map them as huge pages, 29 to 22 us a gather
-MOST_CHECKED = 64 << 20  # bytes that are hashed when a file is first mapped
+MOST_CHECKED = 64 << 20  # bytes that are hashed when files are first mapped
 
 _MAGIC = b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
@@ -60,6 +63,55 @@ _THREADS = 4
 _checked: set[tuple[int, ...]] = set()  # files that this process has checked, with size and times
 
 Parts = Callable[[], Iterable[Array]]
+Where = Literal["packed file", "private memory"]
+FILE: Where = "packed file"
+MEMORY: Where = "private memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A content that is wanted.
+
+    Attributes
+    ----------
+    source : str
+        What it is made of: the version of a dataset, or the identity of a file of rows.
+    key : mapping
+        All that it depends on, as JSON.
+    nbytes : int
+        Bytes of the content; positive.
+    parts : callable
+        Gives the content from start to end, in arrays of any size and dtype. Its exceptions are passed on.
+    place : (Addresses, int), optional
+        Addresses, and the byte among them where the content is to begin, a multiple of the page size; anywhere without
+        it.
+    """
+
+    source: str
+    key: Mapping[str, Any]
+    nbytes: int
+    parts: Parts
+    place: tuple[Addresses, int] | None = None
+
+    def file(self, home: Home, kind: str) -> _File:
+        """Return the file in a home, which need not exist."""
+        about = json.dumps({"format": FORMAT, **self.key}, sort_keys=True).encode()
+        return _File(home.packed(f"{prefix(self.source)}-{_hash(about)}.{kind}"), self.nbytes, about, self.place)
+
+    def in_memory(self) -> Array:
+        """Build the content in the memory of this process."""
+        content: Array = np.empty(self.nbytes, np.uint8)
+        if self.place is not None:
+            addresses, first = self.place
+            content = np.frombuffer(addresses.memory(first, self.nbytes), np.uint8)
+        at = 0
+        for part in self.parts():
+            raw = np.frombuffer(arrays.raw(part), np.uint8)
+            content[at : at + len(raw)] = raw
+            at += len(raw)
+        assert at == self.nbytes, f"{at:,} bytes of {self.nbytes:,}"
+        content.flags.writeable = False
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +122,7 @@ class PackedContent:
     """
 
     array: Array | None
-    where: Literal["packed file", "private memory"] | None
+    where: Where | None
     reason: str = ""
     path: Path | None = None
 
@@ -82,61 +134,86 @@ class PackedContent:
 
 
 def open_or_build(
-    dataset: Dataset,
-    key: Mapping[str, Any],
-    nbytes: int,
-    parts: Parts,
-    *,
-    kind: str,
-    budget: int,
-    fields: Iterable[str] | None = None,
+    dataset: Dataset, key: Mapping[str, Any], nbytes: int, parts: Parts, *, kind: str, budget: int
 ) -> PackedContent:
-    """Map the file of this key, after building it if need be.
-
-    One process builds, the others wait. The file goes into the dataset's home, else into the user's own. It may take a
-    tenth of the free space, and 8 GiB.
+    """Map the file of what is made of a whole dataset, after building it if need be; see `open_all`.
 
     Parameters
     ----------
     dataset : Dataset
-        What the content is made of is part of the key; a content that depends on the selection needs that in ``key``.
+        Its version is part of the key; a content that depends on the selection needs that in ``key``.
     key : mapping
         Everything else that the content depends on, as JSON.
-    nbytes : int
-        Bytes of the content.
-    parts : callable
-        Gives the content from start to end, in arrays of any size and dtype. Its exceptions are passed on.
-    kind : str
-        Ending of the file's name.
-    budget : int
-        Bytes of private memory that may be taken where no file can be written.
-    fields : iterable of str, optional
-        Fields whose rows the content follows from, wherever episodes lie. The whole dataset without it.
+    nbytes, parts
+        See `Content`.
+    kind, budget
+        See `open_all`.
     """
     if nbytes == 0:
-        return PackedContent(np.empty(0, np.uint8), "private memory")
-    about = json.dumps({"format": FORMAT, **content_of(dataset, fields), **key}, sort_keys=True).encode()
-    name = f"{_short(dataset)}-{_hash(about)}.{kind}"
-    files = [_File(home.packed(name), nbytes, about) for home in homes(dataset)]
+        return PackedContent(np.empty(0, np.uint8), MEMORY)
+    version = version_of(dataset)
+    content = Content(version, {"version": version, **key}, nbytes, parts)
+    return open_all(dataset, [content], kind=kind, budget=budget)[0]
+
+
+def open_all(dataset: Dataset, contents: Sequence[Content], *, kind: str, budget: int | None) -> list[PackedContent]:
+    """Map the files of contents, after building those that are missing.
+
+    One process builds a file, the others wait. Files are written to the dataset's home, else to the user's own. They
+    may take a tenth of the free space, and 8 GiB. Once one cannot be written, no other one is tried.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    contents : sequence of Content
+    kind : str
+        Ending of the files' names.
+    budget : int or None
+        Bytes of private memory that may be taken for all contents without a file; None for none at all.
+    """
+    at = homes(dataset)
+    wanted = [[c.file(home, kind) for home in at] for c in contents]
+    opened = [_existing(files, MOST_CHECKED // len(contents)) for files in wanted]
+    missing, refused = [k for k, found in enumerate(opened) if found.array is None], ""
+    size = sum(contents[k].nbytes for k in missing)
+    for k in missing:
+        opened[k] = _built_in_first(wanted[k], contents[k].parts, opened[k].reason, size)
+        if opened[k].array is None:
+            refused = opened[k].reason
+            break
+    missing = [k for k in missing if opened[k].array is None]
+    size = sum(contents[k].nbytes for k in missing)
+    if budget is not None and size > budget:
+        refused, budget = f"{refused}; {text.size_of(size)} of memory are more than {text.size_of(budget)}", None
+    for k in missing:
+        array, where = (None, None) if budget is None else (contents[k].in_memory(), MEMORY)
+        opened[k] = PackedContent(array, where, refused)
+    return opened
+
+
+def _existing(files: Sequence[_File], checked: int) -> PackedContent:
+    """Map the first file that exists; else the reason says whether one is damaged."""
     damaged = ""
     for file in files:
         try:
-            found = file.map()
+            array = file.map(checked)
         except _Damaged:
             damaged = "built again, since the old file was damaged"
             continue
-        if found is not None:
-            return PackedContent(found, "packed file", path=file.path)
+        if array is not None:
+            return PackedContent(array, FILE, path=file.path)
+    return PackedContent(None, None, damaged)
+
+
+def _built_in_first(files: Sequence[_File], parts: Parts, damaged: str, missing: int) -> PackedContent:
+    """Build the first file that can be written; else the reason says why there is none."""
     reasons = []
     for file in files:
         try:
-            return PackedContent(_built(file, parts), "packed file", damaged, file.path)
+            return PackedContent(_built(file, parts, missing), FILE, damaged, file.path)
         except _Refused as e:
             reasons.append(str(e))
-    reason = "; ".join(dict.fromkeys(reasons))
-    if nbytes <= budget:
-        return PackedContent(_in_memory(nbytes, parts), "private memory", reason)
-    return PackedContent(None, None, f"{reason}; {text.size_of(nbytes)} of memory are more than {text.size_of(budget)}")
+    return PackedContent(None, None, "; ".join(dict.fromkeys(reasons)))
 
 
 def version_of(dataset: Dataset) -> str:
@@ -145,20 +222,10 @@ def version_of(dataset: Dataset) -> str:
     return f"{dataset.store.version_id}@{seen}" if seen else dataset.store.version_id
 
 
-def content_of(dataset: Dataset, fields: Iterable[str] | None) -> dict[str, Any]:
-    """Return the part of a key that says what a content is made of: the files of fields, or the version of a dataset.
-
-    Versions, selections and trims share files of rows, and so what is packed from them.
-    """
-    found = None if fields is None else {name: dataset.store.rows_id(name) for name in sorted(fields)}
-    if found is None or not all(found.values()):
-        return {"version": version_of(dataset)}
-    return {"rows": found}
-
-
-def files(dataset: Dataset, home: Path) -> list[Path]:
-    """Return the files in a home that are packed from a dataset, sorted by name."""
-    return sorted(file for file in (home / "packed").glob(f"{_short(dataset)}-*") if file.is_file())
+def files(home: Path, sources: Iterable[str]) -> list[Path]:
+    """Return the files in a home that are made of any of these sources, sorted by name."""
+    known = {prefix(source) for source in sources}
+    return sorted(f for f in (home / "packed").glob("*-*") if f.name.partition("-")[0] in known and f.is_file())
 
 
 def _end(fd: int) -> tuple[int, int, bytes]:
@@ -184,10 +251,9 @@ def _hash(about: bytes) -> str:
     return hashlib.sha256(about).hexdigest()[:16]
 
 
-def _short(dataset: Dataset) -> str:
-    """Return the prefix of the names of all files of a dataset: of its first file of rows, which others may share."""
-    found = next(filter(None, (dataset.store.rows_id(name) for name in sorted(dataset.schema))), version_of(dataset))
-    return hashlib.sha256(found.encode()).hexdigest()[:12]
+def prefix(source: str) -> str:
+    """Return the prefix of the names of all files that are made of a source."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def homes(dataset: Dataset) -> list[Home]:
@@ -227,9 +293,12 @@ class _File:
     path: Path
     nbytes: int
     about: bytes
+    place: tuple[Addresses, int] | None = None
 
-    def map(self) -> Array | None:
+    def map(self, checked: int = MOST_CHECKED) -> Array | None:
         """Map the content [nbytes]; None where there is no file, or its key is not the one of its name.
+
+        Up to ``checked`` bytes are hashed if this process has not checked the file yet.
 
         Raises
         ------
@@ -241,11 +310,16 @@ class _File:
                 hashes = self.hashes(f.fileno())
                 if hashes is None:
                     return None
-                _check(f.fileno(), hashes, self.nbytes)
-                buffer = mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ)
+                _check(f.fileno(), hashes, self.nbytes, checked)
+                if self.place is None:
+                    return np.frombuffer(mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ), np.uint8)
+                addresses, first = self.place
+                addresses.map(first, self.nbytes, f.fileno())
+                content: Array = np.frombuffer(addresses.view(), np.uint8)[first : first + self.nbytes]
+                content.flags.writeable = False
+                return content
         except (OSError, ValueError, NoPermission):
             return None
-        return np.frombuffer(buffer, np.uint8)
 
     def hashes(self, fd: int) -> bytes | None:
         """Return the hashes of the blocks; None where the tail is not of this key."""
@@ -345,14 +419,14 @@ class _Hashes:
         return b"".join(self._done)
 
 
-def _check(fd: int, hashes: bytes, nbytes: int) -> None:
-    """Raise `_Damaged` where a checked block differs; a file is checked once by each process."""
+def _check(fd: int, hashes: bytes, nbytes: int, most: int) -> None:
+    """Raise `_Damaged` where one of ``most`` bytes differs; a file is checked once by each process."""
     status = os.fstat(fd)
     which = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     if which in _checked:
         return
     count = len(hashes) // _HASH
-    every = -(-count * BLOCK // max(BLOCK, MOST_CHECKED))
+    every = -(-count * BLOCK // max(BLOCK, most))
     numbers = range(secrets.randbelow(every), count, every)
     if len(numbers) < 4 * _THREADS:
         sound = all(block_is_sound(fd, hashes, nbytes, k) for k in numbers)
@@ -371,14 +445,14 @@ def block_is_sound(fd: int, hashes: bytes, nbytes: int, k: int) -> bool:
     return hashlib.sha256(content).digest() == hashes[k * _HASH : (k + 1) * _HASH]
 
 
-def _built(file: _File, parts: Parts) -> Array:
-    """Build the file under the lock, unless another process has."""
+def _built(file: _File, parts: Parts, missing: int) -> Array:
+    """Build the file, one of several of ``missing`` bytes, under the lock, unless another process has."""
     home = Home(file.path.parents[1])
     with _refusals(file.path):
         most = min(MOST_BYTES, disk.free(home.root) // SHARE_OF_FREE)
-    if file.nbytes > most:
+    if missing > most:
         raise _Refused(
-            f"{text.size_of(file.nbytes)} are too large for a file in {home.root} (at most {text.size_of(most)})"
+            f"{text.size_of(missing)} are too large to be packed in {home.root} (at most {text.size_of(most)})"
         )
     with _lock(home.packed_lock(file.path.name)):
         found = _sound(file)
@@ -413,14 +487,3 @@ def _lock(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _in_memory(nbytes: int, parts: Parts) -> Array:
-    content, at = np.empty(nbytes, np.uint8), 0
-    for part in parts():
-        raw = np.frombuffer(arrays.raw(part), np.uint8)
-        content[at : at + len(raw)] = raw
-        at += len(raw)
-    assert at == nbytes, f"{at:,} bytes of {nbytes:,}"
-    content.flags.writeable = False
-    return content
