@@ -33,6 +33,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_table, images, publishing
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import check_frames
 from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
@@ -533,9 +534,11 @@ def _stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources) -
     if f.codec == VIDEO:
         return of_videos(store, f, store.rows(f.name)[a:b], videos)
     if f.kind == "frames":
-        offsets = store.frame_offsets(f.name)[a : b + 1]
-        data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
-        return EncodedFrames(data, np.diff(offsets), f.shape, f.codec)
+        starts, ends = store.frame_spans(f.name, np.arange(a, b))
+        data = store.frame_bytes(f.name)
+        check_frames(starts, ends, len(data), f.name)
+        frames = [data[s:e] for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return EncodedFrames(np.concatenate(frames), ends - starts, f.shape, f.codec)
     values = store.rows(f.name)[a:b]
     return store.texts(f.name, values).tolist() if f.kind == "text" else values
 

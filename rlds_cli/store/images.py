@@ -126,6 +126,7 @@ def _decoded(files: Sequence[bytes], f: Field, where: str) -> Iterator[Array]:
     data, offsets = np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *map(len, files)], dtype=np.int64)
     for a in range(0, max(1, len(files)), at_once):
         try:
-            yield decode_frames(data, offsets, np.arange(a, min(a + at_once, len(files))), f)
+            b = min(a + at_once, len(files))
+            yield decode_frames(data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
         except Frames as e:
             raise InvalidEpisode(f"{where}: {e.message}") from e
