@@ -16,6 +16,7 @@ from rlds_cli import home, ids, importing, settings
 from rlds_cli.convert.archive import decoded_field
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -31,7 +32,7 @@ from rlds_cli.importing import ImportPlan
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.ted import Array, BoolArray, Chunk, Column, Field
+from rlds_cli.ted import VIDEO, Array, BoolArray, Chunk, Column, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,18 @@ def plan_append(
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
-    found = tuple(decoded_field(f, "raw") if f.kind == "frames" else f for f in planned.fields)
+    frames = _frames(planned.fields, schema)
+    found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
+
+
+def _frames(given: Sequence[Field], there: Sequence[Field]) -> str:
+    """Return how frames of files are kept, for a dataset that has the fields ``there``."""
+    held = {f.name for f in there if f.kind == "array"}
+    decoded = any(f.codec == VIDEO or (f.kind == "frames" and f.name in held) for f in given)
+    return "raw" if decoded else "encoded"
 
 
 def _as_before(before: Mapping[str, Any], how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -176,9 +185,9 @@ def append(
     """Append the episodes of a user's own files to a dataset that grows; it is made if it is not there.
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
-    or none. Encoded frames and videos are decoded. A file that was appended before is left out, by its sha256. Options
-    of reading that are not given are those of the append that made the dataset: ``format``, ``episodes_by``,
-    ``last_step``, ``rewards``, and each of ``fields``.
+    or none. Images stay encoded. All frames are decoded if the files have videos, or if the dataset holds arrays. A
+    file that was appended before is left out, by its sha256. Options of reading that are not given are those of the
+    append that made the dataset: ``format``, ``episodes_by``, ``last_step``, ``rewards``, and each of ``fields``.
 
     Parameters
     ----------
@@ -218,9 +227,9 @@ def append(
         planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how, **about)
         if planned.reader is None:
             return _nothing(planned, cache_dir)
-        encoded = any(f.kind == "frames" for f in planned.reader.fields)
+        frames = _frames(planned.reader.fields, () if planned.new else planned.fields)
         how = {**planned.options, **(about if planned.new else {})}
-        with _converted(place, id, planned.files, "raw" if encoded else "encoded", how, jobs, tell) as made:
+        with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
                 _check_fields(str(id), planned.fields, tuple(made.schema.values()))
             path = _new(place, id, made, keep, how) if planned.new else home.find(id, where)
@@ -349,11 +358,14 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
 
 def _all_rows(ds: Dataset) -> Chunk:
     """Return all rows of a dataset as one chunk, whose arrays are mapped."""
-    table = replace(ds.store.table())
+    table, stored = replace(ds.store.table()), Rows(ds)
     last: BoolArray = np.zeros(ds.num_rows, bool)
     last[table.start + table.length] = True
     columns: dict[str, Column] = {}
     for f in ds.schema.values():
+        if f.kind == "frames":
+            columns[f.name] = stored.encoded(f.name, np.arange(ds.num_rows))
+            continue
         rows: Array = ds.store.rows(f.name)
         columns[f.name] = ds.store.texts(f.name, rows).tolist() if f.kind == "text" else rows
     return Chunk(columns, last, table)

@@ -20,7 +20,7 @@ from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
-from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
+from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
 
@@ -307,6 +307,19 @@ class Store:
         """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
         offsets = self.frame_offsets(name)
         return offsets[rows], offsets[rows + 1]
+
+    def encoded(self, name: str, rows: IntArray) -> EncodedFrames:
+        """Return a copy of the encoded frames at ascending ``rows`` [n], of a field of images.
+
+        Raises
+        ------
+        DamagedDataset
+            The offsets are not those of frames.
+        """
+        f, data, (starts, ends) = self.fields[name], self.frame_bytes(name), self.frame_spans(name, rows)
+        check_frames(starts, ends, len(data), name)
+        frames = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *frames]), ends - starts, f.shape, f.codec)
 
     def frame(self, name: str, row: int) -> bytes:
         """Return the encoded frame of a row; empty for a row without a frame."""
