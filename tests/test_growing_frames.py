@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 from frames_data import SHAPE, decoded, film, jpeg
 
 import rlds_cli
-from rlds_cli import Fifo, Reservoir, Top
+from rlds_cli import Fifo, Reservoir, Top, preprocess
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import InvalidEpisode
-from rlds_cli.growing import segments
+from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
+from rlds_cli.growing import logs, segments
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.loader import Loader
@@ -289,3 +290,55 @@ def test_damage_of_frames_is_found() -> None:
         file.write((1 << 50).to_bytes(8, "little"))
     found = verify_directory(path)
     assert {(p.where, p.episodes) for p in found.problems} == {("observation", (1, 2)), ("observation", (2, 3))}
+
+
+def test_numpy_alone_reads_images() -> None:
+    found = spec_from_file_location("read_with_numpy", Path(__file__).parents[1] / "docs" / "read_with_numpy.py")
+    assert found is not None and found.loader is not None
+    script = module_from_spec(found)
+    found.loader.exec_module(script)
+    with rlds_cli.writer("local/run", keep=Fifo(episodes=2)) as w:
+        w.add_episodes(episode(k) for k in range(4))
+    ds = w.dataset()
+    plain = script.Dataset(ds.path)
+    assert plain.episode(1)["observation"] == [jpeg(3, t) for t in range(5)]
+    assert plain.fingerprint() == ds.fingerprint
+
+
+def test_a_push_and_a_download_keep_the_images(tmp_path: Path, small: None) -> None:
+    with rlds_cli.writer("local/run", keep=Fifo(episodes=20), durable=False) as w:
+        w.add_episodes(episode(k) for k in range(60))
+    ds, place = w.dataset(), str(tmp_path / "store" / "run")
+    rlds_cli.push("local/run", place, pages=False)
+    with pytest.raises(RldsError, match="encoded frames, which are not read from an address"):
+        rlds_cli.open_dataset(place, cache_dir=tmp_path / "third")
+    copy = rlds_cli.download(place, cache_dir=tmp_path / "other")
+    check(copy, list(range(40, 60)))
+    assert copy.fingerprint == ds.fingerprint
+
+
+def brighter(episode: Any) -> Any:
+    return {**episode, "mean": episode["observation"].mean((1, 2, 3)).astype(np.float32)}
+
+
+def test_results_of_a_growing_dataset_keep_its_images() -> None:
+    with rlds_cli.writer("local/run") as w:
+        w.add_episodes(episode(k) for k in range(3))
+    ds = w.dataset()
+    done = preprocess.run(ds, brighter, "bright", jobs=1)
+    assert [stored(done, k) for k in range(3)] == [[jpeg(k, t) for t in range(5)] for k in range(3)]
+    assert np.isclose(done.column("mean")[int(done.episodes["start"][1])], decoded(1, 0).mean())
+
+
+def test_damaged_places_of_images_are_refused(small: None) -> None:
+    """Records of a stranger: bytes that go back, are negative, or lie far behind the file."""
+    with rlds_cli.writer("local/run") as w:
+        w.add_episodes(episode(k) for k in range(3))
+    path = w.dataset().path
+    whole = (path / logs.EPISODES).read_bytes()
+    for values in ([-1, 5], [9, 5], [1 << 61, 1 << 62], [1 << 45, (1 << 45) + 9]):
+        e = np.frombuffer(bytearray(whole), logs.episode(1))
+        e["frames"][2, 0] = values
+        (path / logs.EPISODES).write_bytes(e.tobytes())
+        with pytest.raises(DamagedDataset):
+            rlds_cli.open_dataset(path).gather("observation", np.array([0]))
