@@ -88,20 +88,19 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     e["num_observed"], e["num_transitions"], e["end"], e["num_done"] = length + 1, length, TRUNCATED, 1
     e["row"] = np.arange(episodes)
     (work / logs.EPISODES).write_bytes(e.tobytes())
-    segment_rows, rows = int(head.growing["segment_rows"]), episodes * (length + 1)
+    layout, rows = segments.Layout.of(work, head), episodes * (length + 1)
     first = (episodes - numbers) * (length + 1)
     for stored in head.fields:
-        f = field_of(stored)
-        dtype, shape = segments.stored_row(f)
-        width = dtype.itemsize * int(np.prod(shape))
+        f, array = field_of(stored), layout.rows[stored.name]
+        segment_rows = array.segment_rows
         for k in range(-(-rows // segment_rows)):
-            file = segments.file_of(work / stored.path, k, 1 + len(shape))
+            file = array.file(k)
             file.parent.mkdir(parents=True, exist_ok=True)
             a, b = max(first, k * segment_rows), min(rows, (k + 1) * segment_rows)
             with file.open("wb") as out:
-                out.truncate(segment_rows * width)
+                out.truncate(array.size)
                 if a < b:
-                    out.seek((a - k * segment_rows) * width)
+                    out.seek((a - k * segment_rows) * array.width)
                     out.write(noise(f, b - a))
     last = replace(Commit(), time=time.time(), content=content.content(FIELDS, content.no_sums()))
     with (work / log_of_commits.FILE).open("wb") as log:

@@ -71,6 +71,8 @@ def in_segments(path, segments, a, b):
 
 def ragged(path, a=0, b=None):
     """Encoded frames or texts a to b: their bytes lie end to end, and offsets say where each begins."""
+    if len(about(path / "offsets")[1]) == 2:  # a growing dataset has the first byte of each row, and the one behind
+        return [array(path / "bytes", x, y).tobytes() for x, y in array(path / "offsets", a, b).tolist()]
     offsets = array(path / "offsets", a, None if b is None else b + 1).tolist()
     data = array(path / "bytes", offsets[0], offsets[-1]).tobytes()
     return [data[x - offsets[0] : y - offsets[0]] for x, y in pairwise(offsets)]
@@ -113,9 +115,10 @@ def commit(dataset):
     raise SystemExit(f"{dataset} has no commit")
 
 
-def growing_table(dataset, g):
+def growing_table(dataset, g, images):
     """The episode table of a growing dataset, from the records and texts of the episodes that are kept."""
-    e = np.fromfile(dataset / "episodes.log", EPISODE, g["episodes"])
+    record = np.dtype([*EPISODE.descr, ("images", "<i8", (images, 2))])
+    e = np.fromfile(dataset / "episodes.log", record, g["episodes"])
     stays = np.arange(len(e)) >= g["first_episode"]
     stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
     e, log = e[stays], (dataset / "about.log").read_bytes()
@@ -156,7 +159,7 @@ class Dataset:
         with_text = [f for f in self.fields if f["kind"] == "text"]
         if (path / "commits.log").exists():
             g = commit(path)
-            self.start, self.columns = growing_table(path, g)
+            self.start, self.columns = growing_table(path, g, sum(f["kind"] == "frames" for f in self.fields))
             lines = [json.loads(line) for line in (path / "strings.log").read_bytes()[: g["strings"]].splitlines()]
             self.texts = {f["name"]: [text for name, text in lines if name == f["name"]] for f in with_text}
         else:

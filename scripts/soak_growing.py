@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import select
 import signal
 import struct
 import sys
@@ -20,6 +19,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ from rlds_cli.convert.writer import writer  # imported now, not in each process
 from rlds_cli.dataset import Dataset
 from rlds_cli.growing import segments
 from rlds_cli.growing.retention import Fifo, Keep
+from rlds_cli.store.frames import encode_frames
 
 NAME, WIDTH, TIMES = "local/soak", 16, 50
 _BESIDE = 1 << 22  # number of the first episode of another writer
+_PICTURES = 30  # different images of an episode, and episodes with different ones
 _NUMBER = struct.Struct("<q")
 
 
@@ -46,6 +49,18 @@ def observation(number: int, t: int) -> Any:
     return np.full(WIDTH, 1000 * number + t, np.float64)
 
 
+@cache
+def picture(number: int, t: int) -> bytes:
+    """Bytes of the image of an episode at step t: one of a few."""
+    pixels = np.full((1, 8, 8, 3), [number, t, 0], np.uint8)
+    return encode_frames(pixels, "png").data.tobytes()
+
+
+def picture_of(number: int, t: int) -> bytes:
+    """Bytes of the image of an episode at step t."""
+    return picture(number % _PICTURES, t % _PICTURES)
+
+
 def write(home: Path, first: int, keep: Keep | None, seed: int, told: int, *, shared: bool = False) -> None:
     """Record episodes for ever, and tell a pipe the number of each that was committed."""
     chance = random.Random(seed)
@@ -55,7 +70,8 @@ def write(home: Path, first: int, keep: Keep | None, seed: int, told: int, *, sh
         for t in range(steps):
             last = t == steps - 1
             after = observation(number, t + 1)
-            w.add(observation(number, t), number, float(t), last, next_observation=after, note=f"note {number % 50}")
+            more = {"note": f"note {number % 50}", "picture": picture_of(number, t)}
+            w.add(observation(number, t), number, float(t), last, next_observation=after, **more)
             if chance.random() < 0.01:
                 w.commit()
         if chance.random() < 0.5:
@@ -92,6 +108,8 @@ def numbers(ds: Dataset) -> list[tuple[int, int, str]]:
         assert end in ("terminated", "cut") and observed == steps + 1
         assert steps == length(number) if end == "terminated" else steps <= length(number), f"episode {number} is {end}"
         assert ds.gather("note", np.array([start]))[0] == f"note {number % 50}"
+        for step in (0, steps // 2, steps - 1):
+            assert ds.store.frame("picture", start + step) == picture_of(number, step), f"image of episode {number}"
         found.append((number, steps, end))
     assert len({n for n, _, _ in found}) == len(found), "an episode is there twice"
     return found
@@ -136,11 +154,11 @@ def soak_writers(home: Path, times: int, keep: Keep | None, chance: random.Rando
     """Kill writers; check what the next one finds. ``shared``: beside one that is killed at the end."""
     next_one, told, count = 0, -1, 0
     beside = writing(home, _BESIDE, keep, chance.randrange(1 << 30), shared=True) if shared else None
-    for left in reversed(range(times)):
+    for k in range(times):
         child, receive = writing(home, next_one, keep, chance.randrange(1 << 30), shared=shared)
+        if k == times - 1:  # one commits something, however slow the machine is
+            told = max(told, *_NUMBER.unpack(os.read(receive, _NUMBER.size)))
         time.sleep(chance.uniform(0.01, 0.2))
-        if not left and not count:  # a slow machine has committed nothing yet
-            select.select([receive], [], [], 120)
         ended(child)
         told = last_told(receive, told)
         if not (home / "datasets" / NAME).exists():
@@ -190,7 +208,8 @@ def soak_readers(home: Path, times: int, chance: random.Random) -> str:
     os.close(receive)
     found = numbers(rlds_cli.open_dataset(NAME, cache_dir=home))
     with rlds_cli.writer(NAME, cache_dir=home, durable=False) as w:  # it frees what the last reader held
-        w.add(observation(1 << 21, 0), 1 << 21, 0.0, True, next_observation=observation(1 << 21, 1), note="note 2")
+        more = {"note": "note 2", "picture": picture_of(1 << 21, 0)}
+        w.add(observation(1 << 21, 0), 1 << 21, 0.0, True, next_observation=observation(1 << 21, 1), **more)
     there = len(list((home / "datasets" / NAME / "observation" / "c").iterdir()))
     assert there <= 4, f"{there} segments of 4,096 rows hold what is kept, of 6,000 steps"
     return f"{len(found):,} episodes"
@@ -202,8 +221,8 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
 
     moved = 0
     for k in range(times):
-        with rlds_cli.writer(NAME, cache_dir=home, keep=rlds_cli.Top(episodes=120), durable=False) as w:
-            for number in range(300 * k, 300 * k + 300):
+        with rlds_cli.writer(NAME, cache_dir=home, keep=rlds_cli.Top(episodes=40), durable=False) as w:
+            for number in range(100 * k, 100 * k + 100):
                 steps = length(number)
                 rows = np.stack([observation(number, t) for t in range(steps + 1)])
                 w.add_episodes(
@@ -211,6 +230,7 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
                         "observation": rows,
                         "action": np.full(steps, number),
                         "note": [f"note {number % 50}"] * steps,
+                        "picture": [picture_of(number, t) for t in range(steps)],
                         "next": {"reward": np.arange(steps, dtype=np.float64), "terminated": True},
                     }
                 )
@@ -239,8 +259,11 @@ def soaks() -> dict[str, Callable[[Path, int, random.Random], str]]:
 
 
 def main(times: int = TIMES, seed: int = 0) -> None:
-    """Soak all, in segments of 4,096 rows, of which each run writes several."""
+    """Soak all, in segments of 4,096 rows and 64 KiB of images, of which each run writes several."""
     segments.rows_of_segment = lambda *given: segments.PAGE_ROWS
+    segments.bytes_of_segment = lambda *given: 1 << 16
+    for number, t in product(range(_PICTURES), range(_PICTURES)):  # and import Pillow: not in each process
+        picture(number, t)
     for name, soak in soaks().items():
         with tempfile.TemporaryDirectory() as home:
             start = time.perf_counter()

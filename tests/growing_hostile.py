@@ -123,9 +123,10 @@ def _tell(dataset: Path, lines: list[bytes], times: int) -> None:
     (dataset / logs.EPISODES).write_bytes(e.tobytes())
     for name in ("action", "observation", "next/reward", "next/terminated", "next/truncated"):
         ndim = 2 if name == "observation" else 1
-        size_of = segments.file_of(dataset / name, 0, ndim).stat().st_size
+        inner = ["0"] * (ndim - 1)
+        size_of = dataset.joinpath(name, "c", "0", *inner).stat().st_size
         for number in range(1, 2 * count // segments.PAGE_ROWS + 1):
-            file = segments.file_of(dataset / name, number, ndim)
+            file = dataset.joinpath(name, "c", str(number), *inner)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(bytes(size_of))
     say(

@@ -326,7 +326,7 @@ def test_names_and_columns_that_are_taken_are_errors(tmp_path, members, files):
 # -- archives of all kinds
 
 
-def test_encoded_frames_and_texts_of_an_archive_are_decoded(tmp_path):
+def test_encoded_frames_and_texts_of_an_archive_are_kept(tmp_path):
     content = lerobot_archives.Content(lengths=(4, 6, 3), image=("front",))
     lerobot_archives.write_v3(tmp_path / "robot", content)
     done = rlds_cli.append("local/robot", tmp_path / "robot", cache_dir=tmp_path)
@@ -339,8 +339,9 @@ def test_encoded_frames_and_texts_of_an_archive_are_decoded(tmp_path):
         assert np.array_equal(episode[name], pictures[first : first + length])
         state = next(n for n, f in ds.schema.items() if f.shape == (4,))
         assert np.array_equal(episode[state], states[first : first + length])
-    plain = rlds_cli.importing.import_archive(tmp_path / "robot", "local/plain", frames="raw", cache_dir=tmp_path)
-    assert compare(ds, plain).same
+    plain = rlds_cli.importing.import_archive(tmp_path / "robot", "local/plain", cache_dir=tmp_path)
+    assert compare(ds, plain).same and ds.fingerprint == plain.fingerprint
+    assert ds.schema[name].codec == "png"
     again = rlds_cli.append("local/robot", tmp_path / "robot", cache_dir=tmp_path)
     assert again.episodes == 0 and not again.files
 

@@ -22,7 +22,7 @@ from growing_hostile import FAR
 import rlds_cli
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.growing import logs, segments, store
-from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing.segments import SegmentedArray, SegmentMap
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.store import commits, files
 
@@ -168,7 +168,7 @@ def test_segments_of_another_size(dataset: Path, size: int) -> None:
     ],
 )
 def test_records_of_episodes_that_are_not_possible(dataset: Path, column: str, value: int) -> None:
-    e = logs.read_episodes(dataset, 0, 5).copy()
+    e = logs.read_episodes(dataset, 0, 5, 0).copy()
     e[column][3] = value
     (dataset / "episodes.log").write_bytes(e.tobytes())
     with pytest.raises(DamagedDataset):
@@ -235,7 +235,7 @@ def test_no_segment_is_mapped_outside_of_its_addresses(dataset: Path, number: in
     """Rows [12288, 20480) in segments of 4,096: the addresses of segments 3 to 4, and of those to come."""
     if number >= 5:  # as if all of them were there
         (dataset / "action" / "c" / str(number)).write_bytes(bytes(8 * 4096))
-    mapped = SegmentMap(dataset / "action", (), np.dtype("i8"), 4096, 12288, 20480)
+    mapped = SegmentMap(SegmentedArray(dataset / "action", np.dtype("i8"), (), 4096), 12288, 20480)
     mapped._capacity = 2
     with pytest.raises(DamagedDataset, match=rf"segment {number:,} is none of 3 to 4"):
         mapped.rows(12288, 20480, [number])

@@ -55,9 +55,9 @@ def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pyt
     read: list[tuple[int, int]] = []
     plain = logs.read_episodes
 
-    def noted(dataset: Path, first: int, stop: int) -> Any:
+    def noted(dataset: Path, first: int, stop: int, frames: int) -> Any:
         read.append((first, stop))
-        return plain(dataset, first, stop)
+        return plain(dataset, first, stop, frames)
 
     with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
         w.add_episodes(map(episode, range(20)))

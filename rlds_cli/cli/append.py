@@ -105,6 +105,7 @@ def _plan(p: AppendPlan) -> str:
     if p.remembered:
         lines.append(f"read as in the first append: {', '.join(f'{k} {v}' for k, v in p.remembered.items())}")
     lines += plan_lines(p.reader) if p.reader else ["nothing to append"]
-    if p.reader and any(f.kind == "frames" for f in p.reader.fields if f.name not in p.encoded):
+    kinds = {f.name: f.kind for f in p.fields}
+    if p.reader and any(f.kind == "frames" and kinds.get(f.name) == "array" for f in p.reader.fields):
         lines.append("frames are decoded")
     return visible.lines([*lines, f"Run without --dry-run to append to {p.id}"])

@@ -18,6 +18,7 @@ from rlds_cli.convert.archive import decoded_field
 from rlds_cli.convert.merging import differences
 from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
+from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -34,7 +35,7 @@ from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import Array, BoolArray, Chunk, Column, Field
+from rlds_cli.ted import VIDEO, Array, BoolArray, Chunk, Column, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,6 @@ class AppendPlan:
     reader: ImportPlan | None = field(repr=False)
     remembered: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def encoded(self) -> frozenset[str]:
-        """Fields whose frames stay encoded."""
-        return frozenset(f.name for f in self.fields if f.kind == "frames")
 
     def summary(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -135,11 +131,19 @@ def plan_append(
             raise
         said = "; the options of the first append hold for this one, too, unless others are given"
         raise UnknownLayout(e.message, hint=f"{e.hint}{said}" if e.hint else said.removeprefix("; ")) from e
-    raw = _frames(there) == "raw"
-    found = tuple(decoded_field(f, "raw") if f.kind == "frames" and raw else f for f in planned.fields)
+    frames = _frames(planned.fields, there)
+    found = tuple(decoded_field(f, frames) if f.kind == "frames" else f for f in planned.fields)
     if there is not None:
         _check_fields(str(id), schema, found)
     return AppendPlan(str(id), there is None, files, known, schema or found, planned, remembered, how)
+
+
+def _frames(given: Sequence[Field], there: Store | None) -> str:
+    """Return how the frames of files are kept in a dataset, which may have to be made: it then grows."""
+    grows = there is None or there.grows
+    held = set() if there is None else {n for n, f in there.fields.items() if f.kind == "array"}
+    decoded = any((f.codec == VIDEO and grows) or (f.kind == "frames" and f.name in held) for f in given)
+    return "raw" if decoded else "encoded"
 
 
 def _as_before(before: Mapping[str, Any], how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -189,8 +193,9 @@ def append(
     of the import or append that made the dataset: ``format``, ``episodes_by``, ``last_step``, ``rewards``, and each of
     ``fields``.
 
-    A dataset that grows holds frames decoded. Of one that does not grow, the result is its next version, which shares
-    the files of rows of the one before: frames and videos stay encoded.
+    Images stay encoded, unless the dataset holds arrays. A dataset that grows holds no videos: all frames are decoded
+    if the files have some. Of a dataset that does not grow, the result is its next version, which shares the files of
+    rows of the one before.
 
     Parameters
     ----------
@@ -234,7 +239,7 @@ def append(
         there = _there(id, cache_dir)
         if there is not None and not there.grows and (protected or keep is not None):
             raise InvalidArgument(f"{id} does not grow: no episode of it leaves.", hint="leave out keep and protected")
-        frames = _frames(there) if any(f.kind == "frames" for f in planned.reader.fields) else "encoded"
+        frames = _frames(planned.reader.fields, there)
         how = {**planned.options, **(about if planned.new else {})}
         with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
@@ -269,12 +274,6 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
     episodes, steps = (made.num_episodes, made.num_steps) if made else (0, 0)
     fingerprint = store.fingerprint()
     return Appended(planned.id, store.path, store.version, fingerprint, episodes, steps, planned.files, planned.skipped)
-
-
-def _frames(there: Store | None) -> str:
-    """Say in what form frames are appended: encoded, if the dataset has encoded frames."""
-    kept = there is not None and any(f.kind == "frames" for f in there.fields.values())
-    return "encoded" if kept else "raw"
 
 
 def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
@@ -367,11 +366,14 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
 
 def _all_rows(ds: Dataset) -> Chunk:
     """Return all rows of a dataset as one chunk, whose arrays are mapped."""
-    table = replace(ds.store.table())
+    table, stored = replace(ds.store.table()), Rows(ds)
     last: BoolArray = np.zeros(ds.num_rows, bool)
     last[table.start + table.length] = True
     columns: dict[str, Column] = {}
     for f in ds.schema.values():
+        if f.kind == "frames":
+            columns[f.name] = stored.encoded(f.name, np.arange(ds.num_rows))
+            continue
         rows: Array = ds.store.rows(f.name)
         columns[f.name] = ds.store.texts(f.name, rows).tolist() if f.kind == "text" else rows
     return Chunk(columns, last, table)

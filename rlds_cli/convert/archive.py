@@ -438,7 +438,7 @@ def _decode_rows(f: Field, column: Column, offsets: Array, a: int, b: int, frame
         return _resize_rows(f, column[a:b], target.shape)
     assert isinstance(column, EncodedFrames)
     if f.shape[0] and target.shape == f.shape:
-        return decode_frames(column.data, offsets, np.arange(a, b), f)
+        return decode_frames(column.data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
     out = np.zeros((b - a, *target.shape), np.uint8)
     for row in range(a, b):
         if column.lengths[row]:

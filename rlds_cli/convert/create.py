@@ -33,6 +33,7 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import episode_table, images, versions
 from rlds_cli.store.build import write_rows
 from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.frames import CHANNELS
 from rlds_cli.store.opening import Store
 from rlds_cli.store.videos import Extent
 from rlds_cli.ted import (
@@ -75,6 +76,7 @@ _MEANT = {
     "dones": "next/terminated",
 }
 _ROOT_FLAGS = ("done", "terminated", "truncated")
+CODECS = (*CHANNELS, VIDEO)  # of frames that stay encoded
 
 
 # -- the dataset
@@ -163,7 +165,7 @@ def create(
         work = place.partial(id, f"create-{secrets.token_hex(4)}")
         safe_files.work_directory(work, place.root)
         try:
-            job = _EpisodesJob(str(id), episodes, keep_frames=frames == "encoded")
+            job = _EpisodesJob(str(id), episodes, codecs=CODECS if frames == "encoded" else ())
             found, notes = _spaces(told, env_id, job.schema)
             built = write_rows(job, work, jobs=0, progress=shown(progress))
             built = replace(built, notes=(*built.notes, *notes))
@@ -253,9 +255,9 @@ class _EpisodesJob:
     stage: Stage = "convert"
     parts: Sequence[Part] = (Part(None, {}),)
 
-    def __init__(self, id: str, items: Iterable[Mapping[str, Any]], *, keep_frames: bool = True) -> None:
+    def __init__(self, id: str, items: Iterable[Mapping[str, Any]], *, codecs: Sequence[str] = CODECS) -> None:
         self.id = id
-        self._reader = EpisodeReader(keep_frames=keep_frames)
+        self._reader = EpisodeReader(codecs=codecs)
         self.videos = self._reader.videos
         rest = self._reader.episodes(trajectories(items))
         first = next(rest, None)  # it defines the fields
@@ -281,6 +283,12 @@ class _EpisodesJob:
 class EpisodeReader:
     """Reads trajectories as episodes of one schema, which the first of them defines where none is given.
 
+    Parameters
+    ----------
+    schema : sequence of Field
+    codecs : sequence of str
+        Of frames that are kept encoded; others are decoded.
+
     Attributes
     ----------
     schema : tuple of Field
@@ -295,12 +303,12 @@ class EpisodeReader:
 
     copies = True
 
-    def __init__(self, schema: Sequence[Field] = (), *, keep_frames: bool = True) -> None:
+    def __init__(self, schema: Sequence[Field] = (), *, codecs: Sequence[str] = CODECS) -> None:
         self.schema = tuple(schema)
         self.videos = VideoSources()
         self.empty: list[str] = []
         self.splits: set[str] = set()
-        self._keep_frames = keep_frames
+        self._codecs = codecs
         self._kinds: dict[str, str] = {}  # types of the episode columns so far
 
     def episodes(self, found: Iterator[Trajectory]) -> Iterator[EpisodeData]:
@@ -335,7 +343,7 @@ class EpisodeReader:
         """Return the trajectory, with facts of its dataset if it comes from one."""
         schema = {f.name: f for f in self.schema}
         if t.origin is not None:
-            return original(t.origin, t.flat, t.both, schema, self.videos, keep_frames=self._keep_frames)
+            return original(t.origin, t.flat, t.both, schema, self.videos, codecs=self._codecs)
         return OriginalEpisode(t.flat, both=t.both, apart=frozenset(n for n in schema if f"next/{n}" in schema))
 
     def _frames(self, flat: Flat, of: OriginalEpisode, where: str) -> Flat:
@@ -347,7 +355,7 @@ class EpisodeReader:
         return {n: self._frames_of(images, known.get(n), n, where) for n, images in given.items()}
 
     def _frames_of(self, given: images.Images, f: Field | None, name: str, where: str) -> Array | EncodedFrames:
-        if f is None and self._keep_frames:
+        if f is None and self._codecs:
             return images.encoded_frames(given, None, name, where)
         if f is None or f.kind == "array":
             return images.decoded_frames(given, None if f is None else f.shape, name, where)
@@ -447,7 +455,7 @@ def original(
     schema: Mapping[str, Field],
     videos: VideoSources,
     *,
-    keep_frames: bool,
+    codecs: Sequence[str],
 ) -> OriginalEpisode:
     """Compare the fields of a trajectory with its origin, and take unchanged ones from there.
 
@@ -458,8 +466,8 @@ def original(
         Its fields. Those in ``filled`` have T rows and no next values: the final observation is unknown.
     schema : mapping
         The fields of the new dataset; empty before its first episode.
-    keep_frames : bool
-        Keep frames encoded; else store the given arrays.
+    codecs : sequence of str
+        Of frames that are kept encoded; of others the given arrays are stored.
     """
     store, k = origin.store, origin.number
     flat = {name: _of_rows(store, name, values) for name, values in flat.items()}
@@ -479,8 +487,9 @@ def original(
     of.options = store.episode_strings("options")[k] or None
     for name, f in store.fields.items():
         wanted = schema.get(name)
-        frames = f.kind == "frames" and (not keep_frames or (wanted is not None and wanted.kind == "array"))
-        if frames or not _unchanged(store, f, flat, start, length, filled):
+        array = wanted is not None and wanted.kind == "array"
+        decoded = f.kind == "frames" and (f.codec not in codecs or array)
+        if decoded or not _unchanged(store, f, flat, start, length, filled):
             continue
         rows = length + (f.placement == "both" and observed)
         of.flat[name] = _stored_rows(store, f, start, start + rows, videos)
@@ -534,9 +543,7 @@ def _stored_rows(store: Store, f: Field, a: int, b: int, videos: VideoSources) -
     if f.codec == VIDEO:
         return of_videos(store, f, store.rows(f.name)[a:b], videos)
     if f.kind == "frames":
-        offsets = store.frame_offsets(f.name)[a : b + 1]
-        data = np.array(store.frame_bytes(f.name)[int(offsets[0]) : int(offsets[-1])])
-        return EncodedFrames(data, np.diff(offsets), f.shape, f.codec)
+        return store.encoded(f.name, np.arange(a, b))
     values = store.rows(f.name)[a:b]
     return store.texts(f.name, values).tolist() if f.kind == "text" else values
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_cli.errors import InvalidEpisode
 from rlds_cli.store import images
+from rlds_cli.store.images import CheckedFrames
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Scalar
 from rlds_cli.ted.episodes import parts
 
@@ -136,13 +137,22 @@ class OpenEpisode(Committed):
         if like is None and buffer is not None:
             like = buffer[0] if self.steps else None
         text = value is None or isinstance(value, str)
-        if text or (f is not None and f.kind == "text") or isinstance(buffer, list):
+        frames = isinstance(like, CheckedFrames) if f is None else f.kind == "frames"
+        if text or (f is not None and f.kind == "text") or (isinstance(buffer, list) and not frames):
             if not text or (f is not None and f.kind != "text") or isinstance(like, np.ndarray | np.generic):
                 raise InvalidEpisode(f"step {self.steps}: {said} is {'text' if text else 'no text'} here only.")
             return value
         if isinstance(value, bytes | bytearray | memoryview):
-            wanted = f.shape if f is not None else None if like is None else np.shape(like)
+            if frames or (f is None and like is None):
+                return images.encoded_frames([bytes(value)], f or _field_of(like), said, f"step {self.steps}")
+            wanted = f.shape if f is not None else np.shape(like)
             value = images.decoded_frames([bytes(value)], wanted, said, f"step {self.steps}")[0]
+        elif frames:
+            codec = like.codec if f is None else f.codec
+            raise InvalidEpisode(
+                f"step {self.steps}: {said} is {type(value).__name__}; the bytes of a {codec} image are needed.",
+                hint="fields= or like= with an array of uint8 instead takes arrays",
+            )
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu().numpy()
         if f is not None and isinstance(value, _PYTHON) and not f.shape:
@@ -209,9 +219,9 @@ class OpenEpisode(Committed):
     def _write(self, name: str, value: Any, f: Field | None) -> None:
         buffer = self._buffers.get(name)
         if buffer is None:
-            text = isinstance(value, str) or value is None
-            dtype = None if text else value.dtype if f is None else f.dtype
-            buffer = [] if text else np.empty((_FIRST_ROWS, *value.shape), dtype)
+            listed = isinstance(value, str | CheckedFrames) or value is None
+            dtype = None if listed else value.dtype if f is None else f.dtype
+            buffer = [] if listed else np.empty((_FIRST_ROWS, *value.shape), dtype)
             self._buffers[name] = buffer
         if isinstance(buffer, list):
             buffer.append(value)
@@ -230,7 +240,8 @@ class OpenEpisode(Committed):
         for name, buffer in self._buffers.items():
             after = self._after.get(name)
             if isinstance(buffer, list):
-                found[name] = [*buffer, after] if name in self._after else list(buffer)
+                rows = [*buffer, after] if name in self._after else list(buffer)
+                found[name] = images.joined(rows) if isinstance(rows[0], CheckedFrames) else rows
                 continue
             if name in self._after:
                 if not np.can_cast(after.dtype, buffer.dtype, "safe"):  # type: ignore[union-attr]
@@ -253,7 +264,13 @@ def _is_row(value: Any, buffer: Any) -> bool:
     return type(value) is int and buffer.ndim == 1 and buffer.dtype == np.int64 and -_WHOLE < value < _WHOLE
 
 
+def _field_of(frame: CheckedFrames | None) -> Field | None:
+    return None if frame is None else Field("", "uint8", frame.shape, kind="frames", codec=frame.codec)
+
+
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, CheckedFrames):
+        return isinstance(b, CheckedFrames) and a.data.tobytes() == b.data.tobytes()
     if isinstance(a, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
     return bool(a == b)

@@ -31,7 +31,8 @@ from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
-from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
+from rlds_cli.store.frames import CHANNELS
+from rlds_cli.ted import REWARD, VIDEO, EpisodeData, Field, Scalar, lay_out
 
 _INTERVAL = 0.03  # seconds that an ended episode waits for others, to be committed with them
 _MOST_BYTES = 8 << 20  # of ended episodes that wait
@@ -97,9 +98,9 @@ def writer(
 
 
 def fields_like(like: Dataset) -> tuple[Field, ...]:
-    """Return the fields of a dataset as one that grows holds them: frames as arrays."""
+    """Return the fields of a dataset as one that grows holds them: frames of videos as arrays."""
     decoded = ((Field(f.name, f.dtype, f.shape, f.placement), f) for f in like.schema.values())
-    return tuple(array if f.kind == "frames" else f for array, f in decoded)
+    return tuple(array if f.codec == VIDEO else f for array, f in decoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Writer:
         self._shared, self._durable, self._envs = shared, durable, envs
         self._process = os.getpid()
         self._appender: Appender | None = None
-        self._reader = EpisodeReader(fields, keep_frames=False)
+        self._reader = EpisodeReader(fields, codecs=tuple(CHANNELS))
         self._open = [OpenEpisode() for _ in range(envs or 1)]
         self._stream = TrajectoryStream()
         self._collected: dict[int, tuple[Trajectory, Committed]] = {}  # unfinished ones that readers see
@@ -195,7 +196,8 @@ class Writer:
         Parameters
         ----------
         observation, action : array, or nested dict or tuple of arrays
-            The bytes of a PNG or JPEG image are decoded. Agents in groups are fields instead, named as for `create`:
+            The bytes of a PNG or JPEG image are stored as they are; a field of arrays takes them decoded. Agents in
+            groups are fields instead, named as for `create`:
             ``add(agents={"observation": o, "action": a}, next={"agents": {"reward": r, "observation": after}})``.
         reward : float, optional
         terminated, truncated : bool

@@ -18,6 +18,7 @@ import ctypes
 import math
 import mmap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -227,8 +228,8 @@ class Rows:
         if f.codec == VIDEO:
             return self.store.videos(name).sizes(self.at(name, rows))
         stored, without = self._sources(f, rows)
-        offsets = self._column(name, "offsets")
-        sizes: IntArray = np.asarray(_picked(offsets, stored + 1) - _picked(offsets, stored))
+        starts, ends = self._frame_spans(name, stored)
+        sizes: IntArray = np.asarray(ends - starts)
         sizes[without] = 0
         return sizes
 
@@ -239,15 +240,14 @@ class Rows:
         """
         f = self.store.fields[name]
         stored, without = self._sources(f, rows)
-        whole, offsets = self._column(name, "bytes"), self._column(name, "offsets")
-        data, sizes = list[Array](), [np.zeros(0, np.int64)]
-        for a, b in _consecutive(stored[~without]):
-            places = np.asarray(offsets[a : b + 1], np.int64)
-            check_frames(places[:-1], places[1:], len(whole), name)
-            data.append(self._release(name, "bytes", np.asarray(whole[int(places[0]) : int(places[-1])])))
-            sizes.append(np.diff(places))
+        whole, (starts, ends) = self._column(name, "bytes"), self._frame_spans(name, stored[~without])
+        edges = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)]
+        data = list[Array]()
+        for a, b in pairwise(edges if len(starts) else ()):
+            check_frames(starts[a:b], ends[a:b], len(whole), name)
+            data.append(self._release(name, "bytes", np.asarray(whole[int(starts[a]) : int(ends[b - 1])])))
         lengths = np.zeros(len(rows), np.int64)
-        lengths[~without] = np.concatenate(sizes)
+        lengths[~without] = ends - starts
         return EncodedFrames(data[0] if len(data) == 1 else np.concatenate([np.zeros(0, np.uint8), *data]), lengths)
 
     def frames(self, name: str, rows: IntArray) -> list[bytes]:
@@ -261,10 +261,18 @@ class Rows:
 
     # -- reading
 
+    def _frame_spans(self, name: str, stored: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first byte of the encoded frames at rows of the store [n], and the byte behind each."""
+        if self.store.slices:
+            return self.store.frame_spans(name, stored)
+        both = np.stack([stored, stored + 1], 1).reshape(-1)
+        edges = np.asarray(_picked(self._column(name, "offsets"), both), np.int64).reshape(-1, 2)
+        return edges[:, 0], edges[:, 1]
+
     def _column(self, name: str, part: str = "") -> Any:
         """Return all rows of the store of a field, mapped, fetched or decoded where they are read."""
         if (name, part) not in self._opened:
-            read = {"": self.store.rows, "offsets": self.store.frame_offsets, "bytes": self.store.frame_bytes}[part]
+            read = self.store.frame_bytes if part == "bytes" else self.store.rows
             directory = self.store.directory(name) / part
             self._opened[name, part] = read(name) if self.store.slices else compression.open_rows(directory)
         return self._opened[name, part]
@@ -293,15 +301,6 @@ def _between(rows: IntArray, start: int, stop: int) -> IntArray:
     """Return the part of ascending ``rows`` from ``start`` to ``stop``."""
     first, end = np.searchsorted(rows, (start, stop))
     return rows[first:end]
-
-
-def _consecutive(rows: IntArray) -> list[tuple[int, int]]:
-    """Divide rows [n] into runs of consecutive ones: (first, end)."""
-    if not len(rows):
-        return []
-    breaks = np.flatnonzero(np.diff(rows) != 1)
-    firsts, lasts = rows[np.r_[0, breaks + 1]], rows[np.r_[breaks, len(rows) - 1]]
-    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def _row_bytes(column: Any) -> int:

@@ -20,11 +20,12 @@ from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, retention, segments
+from rlds_cli.growing.areas import Area, Spans, spans_of
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
-from rlds_cli.growing.segments import SegmentMap, SegmentWriter
+from rlds_cli.growing.segments import Layout, SegmentMap, SegmentWriter
 from rlds_cli.growing.standing import Standing
-from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store import commits, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import field_of
@@ -32,8 +33,9 @@ from rlds_cli.ted import (
     Array,
     Chunk,
     Column,
+    EncodedFrames,
     EpisodeTable,
-    Field,
+    IntArray,
 )
 
 Cleared = Literal["unprotected", "all"]
@@ -51,10 +53,9 @@ class _State:
     commit: Commit
     kept: retention.Kept
     standing: Standing
-    seen_freed: int  # departures whose rows are not counted in `live` any more
+    seen_freed: int  # departures whose rows are not counted any more
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
-    live: dict[int, int] = field(default_factory=dict)  # segment -> episodes whose rows it holds
-    empty: set[int] = field(default_factory=set)  # segments of which no row is needed
+    ends: list[int] = field(default_factory=list)  # the rows, and the bytes of frames, that are committed
     ids: dict[bytes, int] | None = None  # id -> the last episode with it; read when an id is given
 
 
@@ -96,13 +97,11 @@ class Appender:
         try:
             head = manifest.read(path)
             self.schema = tuple(sorted(map(field_of, head.fields), key=lambda f: f.name))
-            self._segment_rows = int(head.growing["segment_rows"])
+            self.layout = Layout.of(path, head)
             self.keep = retention.from_json(head.growing.get("keep", {}))
-            self._writers = {
-                f.name: SegmentWriter(path / f.path, field_of(f), self._segment_rows, durable=durable)
-                for f in head.fields
-            }
-            self._paths = {f.name: path / f.path for f in head.fields}
+            self._writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.rows.items()}
+            self._byte_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.bytes.items()}
+            self._areas = [Area(list(self._writers.values())), *(Area([w]) for w in self._byte_writers.values())]
             with logs.committing(path):
                 self._stale = False
                 self._state = self._read()
@@ -118,24 +117,35 @@ class Appender:
         """The newest version that this appender has seen."""
         return self._state.commit
 
+    def bytes_of_frames(self) -> int:
+        """Return the bytes of the encoded frames of the episodes that are kept."""
+        g = self._state.commit
+        numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
+        e = self._records(g.first_episode, g.episodes)[numbers]
+        return int(np.diff(e["frames"]).sum())
+
     def close(self) -> None:
         """Tell other Zarr readers how many rows there are, and let others write."""
         if self._lock is None:
             return
         try:
             with logs.committing(self.path):
-                rows = commits.last(self.path).rows
-                for f in self.schema:
-                    text = json.dumps(segments.document(f, rows, self._segment_rows))
-                    safe_files.replace_text(self._paths[f.name] / "zarr.json", text)
+                g = commits.last(self.path)
+                for area, end in zip(self._areas, self._ends(g), strict=True):
+                    for writer in area.writers:
+                        document = json.dumps(writer.array.document(end))
+                        safe_files.replace_text(writer.array.directory / "zarr.json", document)
         except OSError as e:
             raise disk.disk_error(e, self.path, kept="All commits are there.") from e
         finally:
-            for writer in self._writers.values():
+            for writer in self._all_writers():
                 writer.close()
             self._syncing.shutdown()
             os.close(self._lock)
             self._lock = None
+
+    def _all_writers(self) -> Iterator[SegmentWriter]:
+        return (writer for area in self._areas for writer in area.writers)
 
     # -- the state
 
@@ -143,9 +153,11 @@ class Appender:
         """Read the state of the newest version."""
         g = commits.last(self.path)
         done = min(logs.freed(self.path)[1], g.departed)
-        logs.check_there(self.path, g.episodes)
+        logs.check_there(self.path, g.episodes, len(self.layout.bytes))
         waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
+        for area in self._areas:
+            area.reset()
         s = _State(g, retention.at_work(self.keep), Standing(first, g.episodes), done)
         for a in range(0, done, _BLOCK):
             left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
@@ -157,16 +169,26 @@ class Appender:
             self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
         ):
             standing = s.standing.between(a, a + len(e))
-            self._count_rows(s, e[standing != Standing.FREED])
+            self._count_rows(e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
             self._take(s.kept, (kept + a).tolist(), e[kept])
         self._learn(s.codes, 0, g.strings)
+        s.ends = self._ends(g)
         return s
+
+    def _ends(self, g: Commit) -> list[int]:
+        """Return the rows, and the bytes of the frames of each field, that a version has in all."""
+        last = self._records(g.episodes - 1, g.episodes)["frames"] if g.episodes else None
+        return [g.rows, *([0] * len(self.layout.bytes) if last is None else last[0, :, 1].tolist())]
+
+    def _records(self, first: int, stop: int) -> Records:
+        """Read the records of episodes [first, stop)."""
+        return logs.read_episodes(self.path, first, stop, len(self.layout.bytes))
 
     def _blocks(self, first: int, stop: int, begin: tuple[int, int]) -> Iterator[tuple[int, Records]]:
         """Read the records of episodes [first, stop), a few at a time; ``begin`` as `logs.check_episodes` has it."""
         for a in range(first, stop, _BLOCK):
-            e = logs.read_episodes(self.path, a, min(stop, a + _BLOCK))
+            e = self._records(a, min(stop, a + _BLOCK))
             begin = logs.check_episodes(e, begin, commits.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
@@ -208,14 +230,15 @@ class Appender:
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
         for a, e in self._blocks(old.episodes, new.episodes, (old.rows, old.about)):
-            self._count_rows(s, e)
+            self._count_rows(e)
+            s.ends[1:] = e["frames"][-1, :, 1].tolist()
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
             self._take(s.kept, (stays + a).tolist(), e[stays])
             _learn_ids(s, a, e)
         s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
-        s.commit = new
+        s.commit, s.ends[0] = new, new.rows
 
     # -- commits
 
@@ -298,15 +321,21 @@ class Appender:
         strings = bytearray()
         start, observed = table.start, table.num_observed
         hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
+        frames = np.zeros((len(table), len(self.layout.bytes), 2), np.int64)
         for i, f in enumerate(self.schema):
-            column = chunk.columns[f.name]
-            values = self._encoded(f.name, column, strings) if f.kind == "text" else column
+            column = values = chunk.columns[f.name]
+            if f.kind == "text":
+                values = self._encoded(f.name, column, strings)
+            elif isinstance(column, EncodedFrames):
+                k = list(self.layout.bytes).index(f.name)
+                values = self._written_frames(f.name, column, s.ends[1 + k])
+                frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
             assert isinstance(values, np.ndarray)
             self._writers[f.name].write(g.rows, values)
             hashed[:, i] = digests_of(f, column, start, table.length, observed)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
-        records = of_chunk(chunk, g.rows, known)
+        records = of_chunk(chunk, g.rows, known, frames)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
@@ -348,8 +377,15 @@ class Appender:
         _learn_ids(s, g.episodes, records)
         s.standing.extend(new.episodes)
         s.standing.set(departed, Standing.LEFT)
-        self._count_rows(s, records)
+        s.ends = self._ends(new)
+        self._count_rows(records)
         return new, numbers
+
+    def _written_frames(self, name: str, frames: EncodedFrames, at: int) -> Array:
+        """Write encoded frames from byte ``at`` on, and return the first byte of each, and the one behind [rows, 2]."""
+        self._byte_writers[name].write(at, frames.data)
+        ends = at + np.cumsum(frames.lengths)
+        return np.stack([ends - frames.lengths, ends], 1)
 
     def _ids(self, table: EpisodeTable, departed: set[int]) -> Digests:
         """Return an id for each episode [episodes, 16]: its own if no kept episode has it, else one that is drawn."""
@@ -371,7 +407,7 @@ class Appender:
 
     def _publish(self, new: Commit, added: Mapping[str, bytes]) -> None:
         """Append to the logs, wait for rows and logs to be on the disk, and write the record of a version."""
-        at = logs.sizes(self._state.commit, len(self.schema))
+        at = logs.sizes(self._state.commit, self.schema)
         self._write_logs({name: (at[name], data) for name, data in added.items()})
         with safe_files.updating(self.path / commits.FILE) as log:
             logs.write(log.fileno(), new.packed(), new.number * commits.BYTES)
@@ -385,7 +421,7 @@ class Appender:
     def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
         """Append to the logs; rows and logs are on the disk then."""
         with ExitStack() as opened:
-            descriptors = [d for w in self._writers.values() for d in w.dirty()]
+            descriptors = [d for w in self._all_writers() for d in w.dirty()]
             for name, (at, data) in added.items():
                 if data:
                     log = opened.enter_context(safe_files.updating(self.path / name))
@@ -408,9 +444,9 @@ class Appender:
 
     def _give_back(self) -> None:
         """Free the disk that rows take which were not committed."""
-        with suppress(OSError):
-            for writer in self._writers.values():
-                writer.drop(self._state.commit.rows)
+        with suppress(OSError, RldsError):
+            for area, end in zip(self._areas, self._ends(self._state.commit), strict=True):
+                area.drop(end)
 
     def _first_kept(self, g: Commit, departed: set[int], records: Records) -> Commit:
         """Move the first episode that is kept, where it left."""
@@ -420,7 +456,7 @@ class Appender:
         if first == g.first_episode:
             return g
         if first < old:
-            row = int(logs.read_episodes(self.path, first, first + 1)["start"][0])
+            row = int(self._records(first, first + 1)["start"][0])
         else:
             row = int(records["start"][first - old]) if first < g.episodes else g.rows
         return replace(g, first_episode=first, first_row=row)
@@ -443,12 +479,12 @@ class Appender:
 
     def _records_of(self, numbers: Sequence[int]) -> Records:
         if not numbers:
-            return np.zeros(0, logs.EPISODE)
+            return np.zeros(0, logs.episode(len(self.layout.bytes)))
         first, last = min(numbers), max(numbers)
         if last - first < 4 * len(numbers) + 64:
-            found: Records = logs.read_episodes(self.path, first, last + 1)[np.array(numbers) - first]
+            found: Records = self._records(first, last + 1)[np.array(numbers) - first]
             return found
-        return np.concatenate([logs.read_episodes(self.path, n, n + 1) for n in numbers])
+        return np.concatenate([self._records(n, n + 1) for n in numbers])
 
     # -- episodes end to end
 
@@ -496,11 +532,19 @@ class Appender:
         g = self.newest
         old = self._records_of(numbers)
         e = old.copy()
-        ends = np.cumsum(e["length"] + 1)
-        base = -(-g.rows // self._segment_rows) * self._segment_rows  # segments of their own: all others are removed
-        e["start"], e["open"] = base + ends - (e["length"] + 1), False
-        for f in self.schema:
-            self._copy_rows(f, old, base)
+        # Segments of their own: all others are removed.
+        bases = [-(-n // a.segment_rows) * a.segment_rows for a, n in zip(self._areas, self._state.ends, strict=True)]
+        before = spans_of(old)
+        sizes = before[:, :, 1] - before[:, :, 0]
+        after = bases + np.cumsum(sizes, 0) - sizes  # first row in each area [episodes, areas]
+        e["start"], e["open"] = after[:, 0], False
+        e["frames"] = np.stack([after, after + sizes], 2)[:, 1:]
+        still = np.zeros(len(e), np.int64)
+        shifts = dict(zip(self.layout.bytes, (after - before[:, :, 0])[:, 1:].T, strict=True))
+        for name, writer in self._writers.items():
+            _copy_rows(writer, before[:, 0], bases[0], shifts.get(name, still))
+        for k, writer in enumerate(self._byte_writers.values(), 1):
+            _copy_rows(writer, before[:, k], bases[k], still)
         added = {
             logs.EPISODES: e.tobytes(),
             logs.DIGESTS: self._digests_of(numbers).tobytes(),
@@ -509,10 +553,10 @@ class Appender:
         new = replace(
             g,
             number=g.number + 1,
-            rows=base + (int(ends[-1]) if len(ends) else 0),
+            rows=bases[0] + int(sizes[:, 0].sum()),
             episodes=g.episodes + len(e),
             departed=g.departed + len(e),
-            first_row=base,
+            first_row=bases[0],
             first_episode=g.episodes,
             moved=g.moved + 1,
             time=time.time(),
@@ -530,32 +574,13 @@ class Appender:
                 parts.append(logs.read_digests(self.path, a, int(block[-1]) + 1, fields)[block - a])
         return np.concatenate(parts)
 
-    def _copy_rows(self, f: Field, e: Records, to: int) -> None:
-        """Copy the rows of episodes end to end, from row ``to`` on; nothing is freed while the commit lasts."""
-        g, (dtype, shape) = self.newest, segments.stored_row(f)
-        mapped = SegmentMap(self._paths[f.name], shape, dtype, self._segment_rows, g.first_row, g.rows)
-        rows = mapped.rows(g.first_row, g.rows, sorted(self._segments_of(e)))
-        at, step = to, max(1, _MOVED_BYTES // max(1, arrays.row_bytes((0, *shape), dtype)))
-        for start, length in zip(e["start"].tolist(), e["length"].tolist(), strict=True):
-            for first in range(start, start + length + 1, step):
-                part = rows[first - g.first_row : min(first + step, start + length + 1) - g.first_row]
-                self._writers[f.name].write(at, part)
-                at += len(part)
-
     # -- rows that nobody needs
 
-    def _count_rows(self, s: _State, e: Records) -> None:
-        """Count episodes for the segments that hold their rows."""
-        for number, count in self._segments_of(e).items():
-            s.live[number] = s.live.get(number, 0) + count
-
-    def _segments_of(self, e: Records) -> dict[int, int]:
-        """Count, for each segment, the episodes with rows there."""
-        first, last = e["start"] // self._segment_rows, (e["start"] + e["length"]) // self._segment_rows
-        found = [first, last[last > first]]
-        found += [np.arange(first[k] + 1, last[k]) for k in np.flatnonzero(last - first > 1).tolist()]
-        numbers, counts = np.unique(np.concatenate(found), return_counts=True)
-        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    def _count_rows(self, e: Records) -> None:
+        """Count episodes for the segments that hold their rows and the bytes of their frames."""
+        spans = spans_of(e)
+        for k, area in enumerate(self._areas):
+            area.count(spans[:, k])
 
     def free(self) -> int:
         """Free the rows of episodes that left before every version that is held; return how many episodes.
@@ -579,57 +604,68 @@ class Appender:
 
     def _free(self, numbers: list[int]) -> None:
         s, e = self._state, self._records_of(numbers)
-        for number, count in self._segments_of(e).items():
-            s.live[number] = s.live.get(number, 0) - count
-            if s.live[number] <= 0:
-                s.empty.add(number)
+        spans = spans_of(e)
+        for k, area in enumerate(self._areas):
+            area.release(spans[:, k])
         s.standing.set(numbers, Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
         inside = np.flatnonzero(e["start"] >= s.commit.first_row)
-        rows = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
+        unneeded = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
         if len(inside) < len(e) and not isinstance(self.keep, retention.Fifo):  # whose segments are removed in turn
-            needed = self._first_needed()
-            rows.append((needed // self._segment_rows * self._segment_rows, needed))
-        for writer in self._writers.values():
-            for a, b in rows:
-                writer.punch(a, b)
+            needed, sizes = self._first_needed(), np.array([area.segment_rows for area in self._areas])
+            unneeded.append(np.stack([needed // sizes * sizes, needed], 1))
+        for rows in unneeded:
+            for area, (a, b) in zip(self._areas, rows.tolist(), strict=True):
+                area.punch(a, b)
         s.standing.trim()
 
-    def _first_needed(self) -> int:
-        """Return the first row of the first episode whose rows are not freed."""
+    def _first_needed(self) -> IntArray:
+        """Return the first row in each area of the first episode whose rows are not freed [areas]."""
         number, g = self._state.standing.first_not(Standing.FREED), self._state.commit
-        return int(self._records_of([number])["start"][0]) if number < g.episodes else g.rows
+        return spans_of(self._records_of([number]))[0, :, 0] if number < g.episodes else np.array(self._state.ends)
 
-    def _free_rows(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the rows around episodes [first, stop) that nobody needs: up to a page of the narrowest field."""
+    def _free_rows(self, first: int, stop: int) -> IntArray:
+        """Return the rows around episodes [first, stop) that nobody needs, in each area [areas, 2].
+
+        They reach up to a page of the narrowest field.
+        """
         s, g = self._state, self._state.commit
         a, b = max(g.first_episode, first - _PAGE_EPISODES), min(g.episodes, stop + _PAGE_EPISODES)
-        e = logs.read_episodes(self.path, a, b)
+        spans = spans_of(self._records(a, b))
         needed = s.standing.between(a, b) != Standing.FREED
         before, after = np.flatnonzero(needed[: first - a]), np.flatnonzero(needed[stop - a :])
-        last = int(before[-1]) if len(before) else None
-        begins = int(e["start"][0]) if last is None else int(e["start"][last] + e["length"][last]) + 1
-        ends = int(e["start"][-1] + e["length"][-1]) + 1
-        return begins, int(e["start"][stop - a + after[0]]) if len(after) else ends
+        begins = spans[before[-1], :, 1] if len(before) else spans[0, :, 0]
+        ends = spans[stop - a + after[0], :, 0] if len(after) else spans[-1, :, 1]
+        return np.stack([begins, ends], 1)
 
     def _remove_empty(self) -> None:
         """Remove segments of which no row is needed; rows are still added to the last one."""
-        s = self._state
-        s.empty = {n for n in s.empty if s.live.get(n, 0) <= 0}  # rows may have been added since
-        for number in [n for n in s.empty if n < s.commit.rows // self._segment_rows]:
-            for writer in self._writers.values():
-                writer.remove(number)
-            s.empty.discard(number)
-            s.live.pop(number, None)
+        for area, end in zip(self._areas, self._state.ends, strict=True):
+            area.remove_empty(end)
 
     def _sweep(self) -> None:
         """Remove segments that a writer left behind that was killed: of no episode, or of a commit without a record."""
-        s = self._state
-        for writer in self._writers.values():
-            for number in writer.existing():
-                if number != s.commit.rows // self._segment_rows and number not in s.live:
-                    writer.remove(number)
+        for area, end in zip(self._areas, self._state.ends, strict=True):
+            area.sweep(end)
+
+
+def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, shift: IntArray) -> None:
+    """Copy the rows of episodes [episodes, 2] end to end, from row ``to`` on, with ``shift`` [episodes] added to them.
+
+    Nothing is freed while the commit lasts.
+    """
+    if not len(spans):
+        return
+    array, first, stop = writer.array, int(spans[0, 0]), int(spans[-1, 1])
+    needed = segments.touched(spans[:, 0], spans[:, 1], array.segment_rows)
+    rows = SegmentMap(array, first, stop).rows(first, stop, sorted(needed))
+    step = max(1, _MOVED_BYTES // max(1, array.width))
+    for (a, b), by in zip(spans.tolist(), shift.tolist(), strict=True):
+        for at in range(a, b, step):
+            part = rows[at - first : min(at + step, b) - first]
+            writer.write(to, part + by if by else part)
+            to += len(part)
 
 
 def _learn_ids(s: _State, first: int, e: Records) -> None:

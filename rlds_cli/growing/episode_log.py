@@ -15,11 +15,11 @@ import numpy.typing as npt
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.growing import logs
 from rlds_cli.store.commits import Commit
-from rlds_cli.ted import Array
+from rlds_cli.ted import Array, IntArray
 
 _COLUMNS = (
     *("start", "length", "num_observed", "num_transitions", "row", "num_done", "num_terminated", "total_reward"),
-    *("source", "end", "seed", "has_seed", "id"),
+    *("source", "end", "seed", "has_seed", "id", "frames"),
 )
 _BLOCK = 1 << 12  # records that are read together: the processor's cache holds them
 _MISSING, _MOST_MISSING = 32, 1 << 24  # episodes without a value: for each with one, and in any dataset
@@ -36,11 +36,14 @@ class Episodes:
         Numbers of the episodes: [first, stop).
     columns : mapping
         Of the episode table; ``start`` counts rows from the first of the version.
+    frames : int array [episodes, fields of encoded frames, 2]
+        First byte of the frames of each episode, and the byte behind them.
     """
 
     first: int
     stop: int
     columns: Mapping[str, Array]
+    frames: IntArray
     _told: list[int]
     _abouts: list[About]
     _named: Mapping[tuple[str, str], list[int]]
@@ -94,17 +97,24 @@ class EpisodeLog:
 
     They never change, so a later version reads only those after the ones that are known, and sees its part of arrays
     that have room for more.
+
+    Parameters
+    ----------
+    dataset : Path
+    frames : int
+        How many fields of encoded frames it has.
     """
 
-    def __init__(self, dataset: Path) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Path, frames: int) -> None:
+        self._dataset, self._frames = dataset, frames
         self._lock = threading.Lock()
         self._forget(0)
 
     def _forget(self, first: int) -> None:
         self._first, self._count = first, 0
         self._end = 0, 0  # row, and byte of the log of texts, behind the last episode that was read
-        self._columns: dict[str, Array] = {name: np.zeros(0, logs.EPISODE)[name].copy() for name in _COLUMNS}
+        nothing = np.zeros(0, logs.episode(self._frames))
+        self._columns: dict[str, Array] = {name: nothing[name].copy() for name in _COLUMNS}
         self._told: list[int] = []  # numbers of the episodes of which more is known, and what that is
         self._abouts: list[About] = []
         self._named: dict[tuple[str, str], list[int]] = {}  # (splits or extra, name) -> episodes that have it
@@ -132,7 +142,7 @@ class EpisodeLog:
             columns["start"] = columns["start"] - g.first_row
         if not columns["has_seed"].any():
             del columns["seed"], columns["has_seed"]
-        return Episodes(g.first_episode, g.episodes, columns, *more)
+        return Episodes(g.first_episode, g.episodes, columns, columns.pop("frames"), *more)
 
     def _make_room(self, new: int, first: int) -> None:
         """Let arrays have room for new episodes; longer ones go on without those before ``first``."""
@@ -153,7 +163,7 @@ class EpisodeLog:
             )
 
     def _read_block(self, first: int, stop: int, g: Commit, sources: int) -> None:
-        new = logs.read_episodes(self._dataset, first, stop)
+        new = logs.read_episodes(self._dataset, first, stop, self._frames)
         row, byte = self._end
         self._end = logs.check_episodes(new, (max(g.first_row, row), byte), g.rows, sources, self._dataset)
         abouts = list(self._read_abouts(new, first))

@@ -27,6 +27,7 @@ import struct
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +40,48 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.store import episode_table, files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import TERMINATED, IntArray
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.ted import TERMINATED, Field, IntArray
 
 EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS = ALL = tuple(
     f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings")
 )
-EPISODE = np.dtype(
-    [
-        *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
-        *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
-        *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
-        *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
-        ("id", "u1", (16,)),
-    ]
-)  # 112 bytes
+_RECORD: list[Any] = [
+    *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
+    *(("seed", "<u8"), ("total_reward", "<f8"), ("num_done", "<i8"), ("num_terminated", "<i8")),
+    *(("about", "<i8"), ("about_bytes", "<i4"), ("source", "<i4")),
+    *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
+    ("id", "u1", (16,)),
+]  # 112 bytes
+_MOST_BYTES = 1 << 60  # of encoded frames of a field
 _TOGETHER = 1 << 12  # versions whose parts of the logs are read at once
 DIGEST = 32  # bytes of the digest of an episode of one field
 FREED = "freed"
 HINT = "rlds verify ID shows all damage"
 
 
-def read_episodes(dataset: Path, first: int, stop: int) -> npt.NDArray[np.void]:
-    """Read the records of episodes [first, stop)."""
-    return np.frombuffer(read_part(dataset / EPISODES, first * EPISODE.itemsize, stop * EPISODE.itemsize), EPISODE)
+def encoded(fields: Iterable[Field | StoredField]) -> list[str]:
+    """Return the names of the fields of encoded frames, sorted."""
+    return sorted(f.name for f in fields if f.kind == "frames")
+
+
+@cache
+def episode(frames: int) -> np.dtype[np.void]:
+    """Return the type of a record of an episode, in a dataset with so many fields of encoded ``frames``.
+
+    For each of them, in the order of `encoded`, the record has the first byte of the episode's frames, and the byte
+    behind them: ``frames`` [fields, 2].
+    """
+    return np.dtype([*_RECORD, ("frames", "<i8", (frames, 2))])
+
+
+EPISODE = episode(0)
+
+
+def read_episodes(dataset: Path, first: int, stop: int, frames: int) -> npt.NDArray[np.void]:
+    """Read the records of episodes [first, stop) of a dataset with so many fields of encoded ``frames``."""
+    record = episode(frames)
+    return np.frombuffer(read_part(dataset / EPISODES, first * record.itemsize, stop * record.itemsize), record)
 
 
 def read_digests(dataset: Path, first: int, stop: int, fields: int) -> Digests:
@@ -72,11 +92,11 @@ def read_digests(dataset: Path, first: int, stop: int, fields: int) -> Digests:
     )
 
 
-def sizes(g: Commit, fields: int) -> dict[str, int]:
-    """Return the bytes of each log that belong to a version of a dataset with so many fields."""
+def sizes(g: Commit, fields: Sequence[Field | StoredField]) -> dict[str, int]:
+    """Return the bytes of each log that belong to a version of a dataset with these fields."""
     return {
-        EPISODES: g.episodes * EPISODE.itemsize,
-        DIGESTS: g.episodes * fields * DIGEST,
+        EPISODES: g.episodes * episode(len(encoded(fields))).itemsize,
+        DIGESTS: g.episodes * len(fields) * DIGEST,
         DEPARTED: g.departed * 8,
         ABOUT: g.about,
         SOURCES: g.sources,
@@ -92,7 +112,7 @@ def chained(before: Commit, added: Iterable[bytes | memoryview]) -> bytes:
     return h.digest()
 
 
-def broken(dataset: Path, records: Sequence[Commit], fields: int) -> int | None:
+def broken(dataset: Path, records: Sequence[Commit], fields: Sequence[Field | StoredField]) -> int | None:
     """Return the first version whose part of the logs is not what was written; None if all are.
 
     Parameters
@@ -151,11 +171,11 @@ def read_part(file: Path, first: int, stop: int) -> bytes:
         raise DamagedDataset(f"{file} cannot be read: {e.strerror}.", hint=HINT) from e
 
 
-def check_there(dataset: Path, episodes: int) -> None:
+def check_there(dataset: Path, episodes: int, frames: int) -> None:
     """Raise DamagedDataset unless the log has records of so many episodes: memory is then taken for them."""
     if episodes:
         with files.open_regular(dataset / EPISODES) as log:
-            _check_whole(log.fileno(), dataset / EPISODES, 0, episodes * EPISODE.itemsize)
+            _check_whole(log.fileno(), dataset / EPISODES, 0, episodes * episode(frames).itemsize)
 
 
 def _check_whole(descriptor: int, file: Path, first: int, stop: int) -> None:
@@ -240,6 +260,10 @@ def check_episodes(
     wrong[1:] |= start[1:] < start[:-1] + length[:-1] + 1
     wrong |= (about < first[1]) | (told < 0) | (about > 1 << 62)
     wrong[1:] |= about[1:] < about[:-1] + told[:-1]
+    edges = e["frames"].transpose(0, 2, 1).reshape(2 * len(e), -1)  # of frames, in the order in which they lie
+    unordered = (edges < 0) | (edges > _MOST_BYTES)
+    unordered[1:] |= edges[1:] < edges[:-1]
+    wrong |= unordered.any(1).reshape(-1, 2).any(1)
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from rlds_cli.store import arrays, commits, digests, manifest, sealing, statisti
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import GROWING_FORMAT, Counts, Manifest, StoredField
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.ted import Field
+from rlds_cli.ted import VIDEO, Field
 
 
 def make(
@@ -34,18 +35,20 @@ def make(
 ) -> None:
     """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
     for f in schema:
-        if f.kind == "frames":
+        if f.codec == VIDEO:
             raise InvalidEpisode(
-                f"{f.name}: a dataset that grows holds arrays and text, not encoded frames.",
+                f"{f.name}: a dataset that grows holds frames as images or arrays, not in videos.",
                 hint="decode them: arrays of uint8",
             )
     width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
     limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    segment_rows = segments.rows_of_segment(width, None if limit is None else max(segments.PAGE_ROWS, limit // 8))
+    most = None if limit is None else max(segments.PAGE_ROWS, limit // 8)
     paths = assign_paths(f.name for f in schema)
-    growing = (
-        {"segment_rows": segment_rows, "keep": retention.to_json(keep)} if keep else {"segment_rows": segment_rows}
-    )
+    growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
+    if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
+        growing["segment_bytes"] = segments.bytes_of_segment(max(frames), None if limit is None else limit // 8)
+    if keep:
+        growing["keep"] = retention.to_json(keep)
     head = Manifest(
         format=GROWING_FORMAT,
         id=id,
@@ -59,10 +62,10 @@ def make(
         growing=growing,
         **dict(about or {}),
     )
-    for f in schema:
-        own = directory / paths[f.name]
-        own.mkdir(parents=True)
-        safe_files.write_bytes(own / "zarr.json", json.dumps(segments.document(f, 0, segment_rows)).encode())
+    layout = segments.Layout.of(directory, head)
+    for array in (*layout.rows.values(), *layout.bytes.values()):
+        array.directory.mkdir(parents=True)
+        safe_files.write_bytes(array.directory / "zarr.json", json.dumps(array.document(0)).encode())
     arrays.write_groups(directory)
     for name in (*logs.ALL, logs.READERS, logs.WRITERS, logs.COMMIT):
         safe_files.write_bytes(directory / name, b"")

@@ -12,7 +12,19 @@ from rlds_cli.growing import logs
 from rlds_cli.store import digests
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, Column, EpisodeTable, Field, IntArray
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    Chunk,
+    Column,
+    EncodedFrames,
+    EpisodeTable,
+    Field,
+    IntArray,
+)
 
 Records = npt.NDArray[np.void]
 
@@ -28,10 +40,14 @@ def about(table: EpisodeTable) -> list[dict[str, Any]]:
     return found
 
 
-def of_chunk(chunk: Chunk, row: int, sources: int) -> Records:
-    """Return the records of a chunk's episodes, without ids; the first row is ``row``, after so many ``sources``."""
+def of_chunk(chunk: Chunk, row: int, sources: int, frames: IntArray) -> Records:
+    """Return the records of a chunk's episodes, without ids; the first row is ``row``, after so many ``sources``.
+
+    ``frames`` are the bytes of their encoded frames [episodes, fields, 2].
+    """
     table = chunk.episodes
-    e = np.zeros(len(table), logs.EPISODE)
+    e = np.zeros(len(table), logs.episode(frames.shape[1]))
+    e["frames"] = frames
     start = table.start
     e["start"], e["length"], e["num_observed"] = row + start, table.length, table.num_observed
     e["num_transitions"], e["row"], e["end"], e["source"] = table.num_transitions, table.row, table.end, table.source
@@ -52,6 +68,9 @@ def of_chunk(chunk: Chunk, row: int, sources: int) -> Records:
 def digests_of(f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray) -> Digests:
     """Return the digests of the episodes of a field [episodes, 32], see `store.digests`."""
     count = digests.counted(f, length, num_observed)
+    if isinstance(rows, EncodedFrames):
+        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)])
+        return digests.of_episodes(digests.of_frames(rows.data, edges), start, count)
     if isinstance(rows, np.ndarray):
         return digests.of_episodes(digests.of_rows(rows) if digests.has_row_digests(f) else rows, start, count)
     assert isinstance(rows, list)

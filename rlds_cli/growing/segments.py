@@ -5,6 +5,11 @@ that rows which are written later are in the map already. Its number of rows is 
 page in the files of every field, and segments of a field lie next to each other in memory. A segment of which no row is
 kept is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong
 to no episode.
+
+A field of encoded frames has two arrays in segments::
+
+    offsets   int64 [rows, 2]   first byte of the frame of each row, and the byte behind it
+    bytes     uint8 [bytes]     the frames of all episodes, end to end
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +31,14 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
-from rlds_cli.growing.logs import HINT, sync
+from rlds_cli.growing.logs import HINT, encoded, sync
 from rlds_cli.store import arrays
+from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.ted import Array, Field, IntArray
 
 PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
+_FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page
 _MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
 _MOST_SEGMENTS = 1 << 26
 _ROOM_BYTES = 1 << 40  # of these rows
@@ -42,30 +50,114 @@ def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
     return max(PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
 
 
-def file_of(directory: Path, number: int, ndim: int) -> Path:
-    """Return the file of a segment, a chunk of a Zarr array of ``ndim`` axes."""
-    return directory.joinpath("c", str(number), *["0"] * (ndim - 1))
+def bytes_of_segment(frame_bytes: int, most: int | None = None) -> int:
+    """Return the bytes of a segment of encoded frames: 64 MiB, and at most ``most`` frames as they are decoded."""
+    largest, least = _FRAME_BYTES
+    wanted = largest if most is None else most * frame_bytes
+    return max(least, min(largest, 1 << max(0, wanted.bit_length() - 1)))
 
 
-def document(f: Field, rows: int, segment_rows: int) -> dict[str, Any]:
-    """Return the ``zarr.json`` of the array of a field."""
+@dataclass(frozen=True, slots=True)
+class SegmentedArray:
+    """An array in segments.
+
+    Attributes
+    ----------
+    directory : Path
+    dtype, shape
+        Of a row.
+    segment_rows : int
+    """
+
+    directory: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    segment_rows: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return arrays.row_bytes((0, *self.shape), self.dtype)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a segment."""
+        return self.segment_rows * self.width
+
+    def file(self, number: int) -> Path:
+        """Return the file of a segment, a chunk of a Zarr array."""
+        return self.directory.joinpath("c", str(number), *["0"] * len(self.shape))
+
+    def document(self, rows: int) -> dict[str, Any]:
+        """Return the ``zarr.json`` of the array."""
+        described = arrays.document((rows, *self.shape), self.dtype)
+        plain = described["codecs"][0]["configuration"]["codecs"]
+        sides = [self.segment_rows, *(max(1, d) for d in self.shape)]
+        return {
+            **described,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": sides}},
+            "codecs": plain,
+        }
+
+    def check(self, needed: Iterable[int]) -> None:
+        """Raise DamagedDataset unless segments have their full length."""
+        for number in needed if self.size else ():
+            arrays.check_size(self.file(number), self.size)
+
+    def existing(self) -> list[int]:
+        """Return the numbers of the segments that exist."""
+        try:
+            return sorted(int(e.name) for e in os.scandir(self.directory / "c") if e.name.isdecimal())
+        except FileNotFoundError:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The arrays of a growing dataset.
+
+    Attributes
+    ----------
+    rows : dict
+        For each field, the array with one entry for each row: values, codes of texts, or the bytes of frames.
+    bytes : dict
+        For each field of encoded frames, sorted by name, the array of their bytes.
+    """
+
+    rows: dict[str, SegmentedArray]
+    bytes: dict[str, SegmentedArray]
+
+    @classmethod
+    def of(cls, dataset: Path, m: Manifest) -> Layout:
+        """Return the layout of the dataset in a directory."""
+        rows = {f.name: _row_array(dataset / f.path, f, m.growing["segment_rows"]) for f in m.fields}
+        paths = {f.name: f.path for f in m.fields}
+        size, dtype = int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
+        return cls(rows, {n: SegmentedArray(dataset / paths[n] / "bytes", dtype, (), size) for n in encoded(m.fields)})
+
+    def of_field(self, name: str) -> list[SegmentedArray]:
+        """Return the arrays of a field: of its rows, and of the bytes of encoded frames."""
+        return [self.rows[name], *([self.bytes[name]] if name in self.bytes else [])]
+
+
+def _row_array(directory: Path, f: StoredField, segment_rows: int) -> SegmentedArray:
     dtype, shape = stored_row(f)
-    described = arrays.document((rows, *shape), dtype)
-    plain = described["codecs"][0]["configuration"]["codecs"]
-    grid = {"name": "regular", "configuration": {"chunk_shape": [segment_rows, *(max(1, d) for d in shape)]}}
-    return {**described, "chunk_grid": grid, "codecs": plain}
+    return SegmentedArray(directory / "offsets" if f.kind == "frames" else directory, dtype, shape, segment_rows)
 
 
-def stored_row(f: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of a row: a code for text."""
+def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of the entry of a row: a code for text, two numbers of bytes for an encoded frame."""
+    if f.kind == "frames":
+        return np.dtype(np.int64), (2,)
     return (np.dtype(np.int32), ()) if f.kind == "text" else (np.dtype(f.dtype), f.shape)
 
 
-def touched(start: IntArray, length: IntArray, segment_rows: int) -> set[int]:
-    """Return the numbers of the segments that hold rows of episodes, which start at rows and have so many steps."""
-    if not len(start):
+def touched(first: IntArray, stop: IntArray, segment_rows: int) -> set[int]:
+    """Return the numbers of the segments that hold rows ``first`` to ``stop`` of episodes [episodes]."""
+    some = stop > first
+    start, first, last = first[some], first[some] // segment_rows, (stop[some] - 1) // segment_rows
+    if not len(first):
         return set()
-    first, last = start // segment_rows, (start + length) // segment_rows
     wrong = (first < 0) | (last < first) | (last >= _MOST_SEGMENTS)
     if wrong.any():
         row = int(start[np.argmax(wrong)])
@@ -85,36 +177,22 @@ class SegmentMap:
 
     Parameters
     ----------
-    directory : Path
-        Of the field.
-    row_shape, dtype
-        Of a row.
-    segment_rows : int
+    array : SegmentedArray
     first : int
         A row of the first segment that is mapped.
     rows : int
         Rows that there are; addresses are reserved for more.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        row_shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        segment_rows: int,
-        first: int,
-        rows: int,
-    ) -> None:
-        self._directory, self._shape, self._dtype = directory, row_shape, dtype
-        self._width = arrays.row_bytes((0, *row_shape), dtype)
-        self._segment_rows = segment_rows
-        self._first = first // segment_rows
-        room = min(max(_ROOM, rows - first), max(segment_rows, _ROOM_BYTES // max(1, self._width)))
-        self._capacity = max(2, -(-(rows + room) // segment_rows) - self._first)  # segments
+    def __init__(self, array: SegmentedArray, first: int, rows: int) -> None:
+        self._array, self._segment_rows = array, array.segment_rows
+        self._first = first // self._segment_rows
+        room = min(max(_ROOM, rows - first), max(self._segment_rows, _ROOM_BYTES // max(1, array.width)))
+        self._capacity = max(2, -(-(rows + room) // self._segment_rows) - self._first)  # segments
         self._mapped: set[int] = set()
         self._used: list[tuple[weakref.ref[Any], frozenset[int]]] = []  # arrays in use, and the segments that they need
         self._lock = threading.Lock()
-        self._size = self._capacity * segment_rows * self._width
+        self._size = self._capacity * array.size
         if self._size:
             self._addresses = Addresses(self._size)
 
@@ -133,7 +211,7 @@ class SegmentMap:
             A segment is missing, or its file has another size.
         """
         if not self._size:
-            empty: Array = np.zeros((rows - first, *self._shape), self._dtype)
+            empty: Array = np.zeros((rows - first, *self._array.shape), self._array.dtype)
             empty.flags.writeable = False
             return empty
         count = self._capacity * self._segment_rows
@@ -146,7 +224,7 @@ class SegmentMap:
             self._used.append((weakref.ref(view), frozenset(needed)))
             for number in self._mapped.difference(*(numbers for _, numbers in self._used)):
                 self._unmap(number)
-        whole: Array = np.frombuffer(view, self._dtype).reshape(count, *self._shape)
+        whole: Array = np.frombuffer(view, self._array.dtype).reshape(count, *self._array.shape)
         part = whole[first - self._first * self._segment_rows :][: rows - first]
         part.flags.writeable = False
         return part
@@ -156,9 +234,9 @@ class SegmentMap:
         if not self._first <= number < self._first + self._capacity:
             last = self._first + self._capacity - 1
             raise DamagedDataset(
-                f"{self._directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
+                f"{self._array.directory}: segment {number:,} is none of {self._first:,} to {last:,}.", hint=HINT
             )
-        size = self._segment_rows * self._width
+        size = self._array.size
         with self._opened(number, size) as descriptor:
             self._addresses.map((number - self._first) * size, size, descriptor)
         self._mapped.add(number)
@@ -166,41 +244,33 @@ class SegmentMap:
     @contextmanager
     def _opened(self, number: int, size: int) -> Iterator[int]:
         """Open the file of a segment, which has ``size`` bytes."""
-        with arrays.open_sized(file_of(self._directory, number, 1 + len(self._shape)), size) as file:
+        with arrays.open_sized(self._array.file(number), size) as file:
             yield file.fileno()
 
     def _unmap(self, number: int) -> None:
         """Let go of a segment that no array needs."""
-        size = self._segment_rows * self._width
+        size = self._array.size
         self._addresses.unmap((number - self._first) * size, size)
         self._mapped.discard(number)
-
-
-def check(directory: Path, f: Field, segment_rows: int, needed: Sequence[int]) -> None:
-    """Raise DamagedDataset unless the segments of a field are there at full length."""
-    dtype, shape = stored_row(f)
-    size = segment_rows * arrays.row_bytes((0, *shape), dtype)
-    for number in needed if size else ():
-        arrays.check_size(file_of(directory, number, 1 + len(shape)), size)
 
 
 # -- writing
 
 
 class SegmentWriter:
-    """Writes the rows of one field from a given row on. ``durable`` as of an `Appender`."""
+    """Writes the rows of one array from a given row on. ``durable`` as of an `Appender`."""
 
-    def __init__(self, directory: Path, f: Field, segment_rows: int, *, durable: bool = True) -> None:
-        self._directory, self._name, self._segment_rows, self._durable = directory, f.name, segment_rows, durable
-        self._dtype, self._shape = stored_row(f)
-        self._width = arrays.row_bytes((0, *self._shape), self._dtype)
+    def __init__(self, array: SegmentedArray, *, durable: bool = True) -> None:
+        self.array, self._durable = array, durable
+        self._segment_rows, self._width = array.segment_rows, array.width
         self._open: dict[int, int] = {}  # descriptors by segment
         self._dirty: set[int] = set()
 
     def write(self, row: int, values: Array) -> None:
         """Write rows; those after them are not committed yet, or not there."""
-        if values.dtype != self._dtype or values.shape[1:] != self._shape:
-            raise ValueError(f"{self._name}: {values.dtype} {values.shape[1:]} instead of {self._dtype} {self._shape}")
+        dtype, shape = self.array.dtype, self.array.shape
+        if values.dtype != dtype or values.shape[1:] != shape:
+            raise ValueError(f"{self.array.directory}: {values.dtype} {values.shape[1:]} instead of {dtype} {shape}")
         done = 0
         while self._width and done < len(values):
             number, within = divmod(row + done, self._segment_rows)
@@ -215,13 +285,12 @@ class SegmentWriter:
             return self._open[number]
         for old in [n for n in self._open if n < number - 1 or n == number]:
             self._close(old)
-        file = file_of(self._directory, number, 1 + len(self._shape))
+        file = self.array.file(number)
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._open[number] = safe_files.open_own(file, os.O_RDWR | os.O_CREAT)
-        size = self._segment_rows * self._width
-        if os.fstat(descriptor).st_size != size:
-            os.ftruncate(descriptor, size)
-            for made in list(file.parents)[: 2 + len(self._shape)] if self._durable else ():
+        if os.fstat(descriptor).st_size != self.array.size:
+            os.ftruncate(descriptor, self.array.size)
+            for made in list(file.parents)[: 2 + len(self.array.shape)] if self._durable else ():
                 disk.sync_directory(made)
         return descriptor
 
@@ -248,33 +317,26 @@ class SegmentWriter:
             base = number * self._segment_rows
             a = -(-(max(first, base) - base) * self._width // page) * page
             b = (min(stop, base + self._segment_rows) - base) * self._width // page * page
-            if b > a and (number in self._open or self._exists(number)):
+            if b > a and (number in self._open or self.array.file(number).exists()):
                 _punch(self._descriptor(number), a, b - a)
 
     def drop(self, row: int) -> None:
         """Give the disk back that rows from ``row`` on take, which are not committed."""
         number, within = divmod(row, self._segment_rows)
-        for later in self.existing():
+        for later in self.array.existing():
             if later > number or (later == number and not within):
                 self.remove(later)
         if within:
             self.punch(row, (number + 1) * self._segment_rows)
-
-    def existing(self) -> list[int]:
-        """Return the numbers of the segments that are there."""
-        return existing(self._directory)
-
-    def _exists(self, number: int) -> bool:
-        return file_of(self._directory, number, 1 + len(self._shape)).exists()
 
     def remove(self, number: int) -> None:
         """Remove a segment, of which no row is kept."""
         self._dirty.discard(number)
         if number in self._open:
             self._close(number)
-        file = file_of(self._directory, number, 1 + len(self._shape))
+        file = self.array.file(number)
         file.unlink(missing_ok=True)
-        for parent in list(file.parents)[: len(self._shape)]:
+        for parent in list(file.parents)[: len(self.array.shape)]:
             if parent.name != "c" and parent.is_dir():
                 parent.rmdir()
 
@@ -292,11 +354,3 @@ def _punch(descriptor: int, at: int, size: int) -> None:
     """Give pages of a file back, where the file system can."""
     if hasattr(_libc, "fallocate"):
         _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_longlong(at), ctypes.c_longlong(size))
-
-
-def existing(directory: Path) -> list[int]:
-    """Return the numbers of the segments that are in a field's directory."""
-    try:
-        return sorted(int(e.name) for e in os.scandir(directory / "c") if e.name.isdecimal())
-    except FileNotFoundError:
-        return []

@@ -17,7 +17,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
-from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
 from rlds_cli.refs import Ref
 from rlds_cli.store import commits, digests, episode_table, files, manifest, versions
 from rlds_cli.store.commits import Commit
@@ -64,15 +64,17 @@ class GrowingStore(Store):
             files.check_tree(path, changing=True)
         self.commit, self._hold = _held(path, version)
         if before is None:
-            logs.check_there(path, self.commit.episodes)
-        self.head: Manifest = manifest.read(path) if before is None else before.head
-        head = self.head
-        self._segment_rows = int(head.growing["segment_rows"])
+            head = manifest.read(path)
+            logs.check_there(path, self.commit.episodes, len(logs.encoded(head.fields)))
+        else:
+            head = before.head
+        self.head: Manifest = head
+        self.layout: Layout = Layout.of(path, head)
         self._stored = {f.name: f for f in head.fields}
         self.fields = {f.name: field_of(f) for f in head.fields}
         known = before if before is not None and before.commit.moved == self.commit.moved else None
-        self._maps: dict[str, SegmentMap] = {} if known is None else known._maps
-        self._log: EpisodeLog = EpisodeLog(path) if known is None else known._log
+        self._maps: dict[Path, SegmentMap] = {} if known is None else known._maps
+        self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
         self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
@@ -126,10 +128,11 @@ class GrowingStore(Store):
         return self._path
 
     def _check_sizes(self) -> None:
-        known = () if self._before is None else self._before[1]
-        needed = sorted(set(self._needed) - set(known))
-        for f in self.fields.values():
-            segments.check(self.directory(f.name), f, self._segment_rows, needed)
+        known = {} if self._before is None else self._before[1]
+        for name, numbers in self._needed.items():
+            missing = sorted(set(numbers) - set(known.get(name, ())))
+            for array in [self.layout.bytes[name]] if name else self.layout.rows.values():
+                array.check(missing)
 
     # -- episodes
 
@@ -154,24 +157,50 @@ class GrowingStore(Store):
 
     @property
     def segment_rows(self) -> int:
-        """Rows of a segment."""
-        return self._segment_rows
+        """Rows of a segment of arrays of rows."""
+        return int(self.head.growing["segment_rows"])
 
-    def needed(self) -> list[int]:
-        """Return the numbers of the segments that hold rows of episodes that are kept."""
-        return self._needed
+    def needed_rows(self) -> list[int]:
+        """Return the numbers of the segments with rows of episodes that are kept, of every array of rows."""
+        return self._needed[""]
+
+    def needed(self, array: SegmentedArray) -> list[int]:
+        """Return the numbers of the segments of an array that hold rows of episodes that are kept."""
+        return self._needed[self._frames_in(array)]
+
+    def spans_of(self, array: SegmentedArray) -> IntArray:
+        """Return the rows of an array [first, stop) in which the episodes that are kept lie [episodes, 2]."""
+        e, name = self._read, self._frames_in(array)
+        chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        if name:
+            return np.asarray(e.frames[chosen, list(self.layout.bytes).index(name)])
+        start = e.columns["start"][chosen] + self.commit.first_row
+        return np.stack([start, start + e.columns["length"][chosen] + 1], 1)
+
+    def end_of(self, array: SegmentedArray) -> int:
+        """Return how many rows an array has in this version, with those of episodes that left."""
+        name = self._frames_in(array)
+        return self._bytes[name][1] if name else self.commit.rows
+
+    def _frames_in(self, array: SegmentedArray) -> str:
+        """Return the field whose encoded frames an array holds; an empty string for arrays of rows."""
+        return next((name for name, of_bytes in self.layout.bytes.items() if of_bytes == array), "")
 
     @cached_property
-    def _needed(self) -> list[int]:
-        """Numbers of the segments that hold rows of episodes that are kept."""
-        e, g, before, known = self._read.columns, self.commit, self._before, set[int]()
+    def _needed(self) -> dict[str, list[int]]:
+        """Numbers of the segments that hold rows of episodes that are kept: "", and their bytes, by field."""
+        e, g, before = self._read, self.commit, self._before
         chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        known: dict[str, list[int]] = {}
         if before is not None and before[0].departed == g.departed:
-            known, chosen = set(before[1]), slice(before[0].episodes - g.first_episode, None)
+            known, chosen = before[1], slice(before[0].episodes - g.first_episode, None)
         self._before = None
-        return sorted(
-            known | segments.touched(e["start"][chosen] + g.first_row, e["length"][chosen], self._segment_rows)
-        )
+        start, size = e.columns["start"][chosen] + g.first_row, int(self.head.growing["segment_rows"])
+        found = {"": segments.touched(start, start + e.columns["length"][chosen] + 1, size)}
+        for i, (name, array) in enumerate(self.layout.bytes.items()):
+            first, stop = e.frames[chosen, i].T
+            found[name] = segments.touched(first, stop, array.segment_rows)
+        return {name: sorted(numbers.union(known.get(name, ()))) for name, numbers in found.items()}
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
@@ -242,27 +271,51 @@ class GrowingStore(Store):
     # -- rows
 
     def rows(self, name: str) -> Array:
-        """Return all rows of an array field, or the codes of a text field, mapped."""
+        """Return all rows of an array field, the codes of a text field, or the bytes of frames [rows, 2], mapped."""
         if name not in self._columns:
             g = self.commit
-            self._columns[name] = self._map(name).rows(g.first_row, g.rows, self._needed, self._hold)
+            self._columns[name] = self._mapped(self.layout.rows[name], g.first_row, g.rows, self._needed[""])
         return self._columns[name]
 
     def committed(self, name: str, first: int, stop: int) -> Array:
         """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
 
-        They are those of any version that has them, if `needed` names their segments. Freed rows mean nothing.
+        They are those of any version that has them, if `needed_rows` names their segments. Freed rows mean nothing.
         """
-        return self._map(name).rows(first, stop, self._needed, self._hold)
+        g = self.commit
+        found = self._map(self.layout.rows[name], g.first_row, g.rows)
+        return found.rows(first, stop, self._needed[""], self._hold)
 
-    def _map(self, name: str) -> SegmentMap:
-        g, f = self.commit, self.fields[name]
-        found = self._maps.get(name)
-        if found is None or not found.fits(g.first_row, g.rows):
-            dtype, shape = segments.stored_row(f)
-            found = SegmentMap(self.directory(name), shape, dtype, self._segment_rows, g.first_row, g.rows)
-            self._maps[name] = found
+    def _mapped(self, array: SegmentedArray, first: int, rows: int, needed: list[int]) -> Array:
+        """Return rows ``first`` to ``rows`` of an array, of which the segments ``needed`` are there."""
+        return self._map(array, first, rows).rows(first, rows, needed, self._hold)
+
+    def _map(self, array: SegmentedArray, first: int, rows: int) -> SegmentMap:
+        found = self._maps.get(array.directory)
+        if found is None or not found.fits(first, rows):
+            found = self._maps[array.directory] = SegmentMap(array, first, rows)
         return found
+
+    @cached_property
+    def _bytes(self) -> dict[str, tuple[int, int]]:
+        """The first byte of the frames of each field that this version has, and the byte behind them."""
+        frames = self._read.frames
+        if not len(frames):
+            return dict.fromkeys(self.layout.bytes, (0, 0))
+        edges = zip(frames[:, :, 0].min(0).tolist(), frames[:, :, 1].max(0).tolist(), strict=True)
+        return dict(zip(self.layout.bytes, edges, strict=True))
+
+    def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
+        spans = self.rows(name)[rows] - self._bytes[name][0]
+        return spans[:, 0], spans[:, 1]
+
+    def frame_bytes(self, name: str) -> Array:
+        """Return the encoded frames of all episodes, mapped."""
+        key = f"{name}\0bytes"
+        if key not in self._columns:
+            self._columns[key] = self._mapped(self.layout.bytes[name], *self._bytes[name], self._needed[name])
+        return self._columns[key]
 
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
-from rlds_cli.growing import logs, segments
+from rlds_cli.growing import logs
 from rlds_cli.growing.records import digests_of
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
@@ -92,7 +93,7 @@ def _versions(path: Path) -> Iterator[Problem]:
 def _broken(store: GrowingStore) -> int | None:
     """Return the first version that wrote other logs than there are, see `logs.broken`."""
     known = commits.all_until(store.path, store.commit.number)
-    return logs.broken(store.path, known, len(store.fields))
+    return logs.broken(store.path, known, store.head.fields)
 
 
 def _logs(store: GrowingStore) -> Iterator[Problem]:
@@ -111,7 +112,7 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
             yield Problem(logs.DEPARTED, "names an episode that is not there")
         elif len(np.unique(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
-        records = logs.read_episodes(path, g.first_episode, g.episodes)
+        records = logs.read_episodes(path, g.first_episode, g.episodes, len(store.layout.bytes))
         logs.check_episodes(records, (g.first_row, 0), g.rows, len(store.sources), path)
     except RldsError as e:
         yield Problem("episodes", _why(e))
@@ -119,25 +120,20 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
 
 def _arrays(store: GrowingStore) -> Iterator[Problem]:
     """Check the segments of each field, and the document that describes them to other readers."""
-    segment_rows = int(store.head.growing["segment_rows"])
-    try:
-        needed = store.needed()
-    except RldsError:  # `_logs` has said why
-        needed = []
-    for f in store.fields.values():
-        directory = store.directory(f.name)
-        dtype, shape = segments.stored_row(f)
+    for name, array in ((f, array) for f in store.fields for array in store.layout.of_field(f)):
         try:
-            found_shape, found_dtype = arrays.open_document(directory)
-            if found_shape[1:] != shape or found_dtype != dtype:
+            needed = store.needed(array)
+        except RldsError:  # `_logs` has said why
+            needed = []
+        try:
+            shape, dtype = arrays.open_document(array.directory)
+            if shape[1:] != array.shape or dtype != array.dtype:
                 yield Problem(
-                    f.name, f"zarr.json says {found_dtype} {list(found_shape[1:])} of a row, not {dtype} {list(shape)}"
+                    name, f"zarr.json says {dtype} {list(shape[1:])} of a row, not {array.dtype} {list(array.shape)}"
                 )
-            size = segment_rows * arrays.row_bytes((0, *shape), dtype)
-            for number in needed if size else ():
-                arrays.check_size(segments.file_of(directory, number, 1 + len(shape)), size)
+            array.check(needed)
         except (RldsError, OSError, ValueError, KeyError) as e:
-            yield Problem(f.name, _why(e))
+            yield Problem(name, _why(e))
 
 
 def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
@@ -149,9 +145,15 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
     problems, size = list[Problem](), 0
     for i, k in enumerate(kept.tolist()):
         a, length, observed = int(columns["start"][k]), table.length[k : k + 1], table.num_observed[k : k + 1]
-        rows = {f.name: store.gather(f.name, np.arange(a, a + int(length[0]) + 1)) for f in fields}
-        size += sum(v.nbytes for v in rows.values())
+        numbers = np.arange(a, a + int(length[0]) + 1)
+        rows: dict[str, Any] = {}
         for f in fields:
+            try:
+                rows[f.name] = (store.encoded if f.kind == "frames" else store.gather)(f.name, numbers)
+            except DamagedDataset as e:  # offsets of frames that cannot be
+                problems.append(Problem(f.name, e.message, (i, i + 1)))
+                continue
+            size += rows[f.name].nbytes
             values = rows[f.name].tolist() if f.kind == "text" else rows[f.name]
             found[f.name][i] = digests_of(f, values, np.zeros(1, np.int64), length, observed)[0]
             if not np.array_equal(found[f.name][i], recorded[f.name][k]):
@@ -171,7 +173,7 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
     return fingerprint, size, problems
 
 
-def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Array], length: int) -> str | None:
+def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Any], length: int) -> str | None:
     """Return the name of a column that the rows of an episode contradict."""
     if REWARD in rows and rows[REWARD].ndim == 1 and rows[REWARD].dtype.kind in "biuf":
         total, told = float(np.sum(rows[REWARD], dtype=np.float64)), float(columns["total_reward"][k])

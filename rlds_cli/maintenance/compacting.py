@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from rlds_cli.home import locate, usage
 from rlds_cli.settings import StrPath
 from rlds_cli.store import commits, manifest, versions
 from rlds_cli.store.arrays import row_bytes
-from rlds_cli.store.opening import Store, field_of
-from rlds_cli.ted import lay_out
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import Field, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     with _writing(path, shared=False) as opened:
         old = opened.newest
         if old.kept < old.episodes - old.first_episode:
-            width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, opened.schema))
-            disk.check_space((old.steps + old.kept) * width, path)
+            disk.check_space((old.steps + old.kept) * _row_bytes(opened.schema) + opened.bytes_of_frames(), path)
         g = opened.compact()
         waiting = g.departed - logs.freed(path)[1]
     after = usage.size_on_disk(path)
@@ -124,7 +124,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         raise RldsError(f"{id} does not grow: its episodes cannot leave.", hint=f"rlds rm {id}")
     if dry_run:
         g = commits.last(path)
-        e = logs.read_episodes(path, g.first_episode, g.episodes)
+        e = logs.read_episodes(path, g.first_episode, g.episodes, _frames(path))
         there = np.ones(len(e), bool)
         gone = logs.read_departed(path, g.departed, episodes=g.episodes) - g.first_episode
         there[gone[gone >= 0]] = False
@@ -146,12 +146,20 @@ def unfreed(path: Path) -> tuple[int, int]:
     if not len(waiting):
         return 0, 0
     first = int(waiting.min())
-    e = logs.read_episodes(path, first, int(waiting.max()) + 1)[waiting - first]
-    fields = map(field_of, manifest.read(path).fields)
-    width = sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, fields))
-    sizes = (e["length"] + 1) * width
+    e = logs.read_episodes(path, first, int(waiting.max()) + 1, _frames(path))[waiting - first]
+    sizes = (e["length"] + 1) * _row_bytes(manifest.read(path).fields) + np.diff(e["frames"]).sum((1, 2))
     count = max(0, held.departed - min(logs.freed(path)[1], g.departed))
     return int(sizes[:count].sum()), int(sizes[count:].sum())
+
+
+def _frames(path: Path) -> int:
+    """Return how many fields of encoded frames a dataset has."""
+    return len(logs.encoded(manifest.read(path).fields))
+
+
+def _row_bytes(fields: Iterable[Field | StoredField]) -> int:
+    """Return the bytes of a row of all fields, without encoded frames."""
+    return sum(row_bytes((0, *shape), dtype) for dtype, shape in map(stored_row, fields))
 
 
 def free(path: Path) -> int:

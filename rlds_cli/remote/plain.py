@@ -24,7 +24,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import sha256_of, short
-from rlds_cli.growing import logs, segments
+from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote.index import is_path
@@ -107,7 +107,7 @@ def read_plain(objects: Objects) -> Plain | None:
         if not sealing.has_own_digest(directory):
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
     if m.growing and newest is not None:
-        for name, size in logs.sizes(newest.commit, len(m.fields)).items():
+        for name, size in logs.sizes(newest.commit, m.fields).items():
             if (objects.size(name) or 0) < size:
                 raise _torn(objects, name)
     elif not where.matches(m.fingerprint):
@@ -318,8 +318,9 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
     """Fetch the logs of a growing dataset, write what changes in place, and return the segments with their sizes."""
     g = commits.unpacked(plain.log[-commits.BYTES :])
     assert g is not None
-    disk.check_space(sum(logs.sizes(g, len(plain.manifest.fields)).values()), dataset)
-    for name, size in logs.sizes(g, len(plain.manifest.fields)).items():
+    sizes = logs.sizes(g, plain.manifest.fields)
+    disk.check_space(sum(sizes.values()), dataset)
+    for name, size in sizes.items():
         (dataset / name).unlink(missing_ok=True)
         _bring(objects, name, size, dataset / name, lambda _: None)
     freed = 2 * g.departed.to_bytes(8, "little")
@@ -328,20 +329,17 @@ def _growing(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | N
         safe_files.write_bytes(dataset / name, data)
     try:
         store = GrowingStore(dataset, check=False)
-        needed = store.needed()
+        stored = [array for name in store.fields for array in store.layout.of_field(name)]
+        needed = [store.needed(array) for array in stored]
     except RldsError as e:
         raise DamagedDataset(f"{objects.address}: {e.message.replace(f'{dataset}/', '')}", hint=HINT) from e
-    rows, found = int(store.head.growing["segment_rows"]), dict[str, int | None]()
-    for name, f in store.fields.items():
-        directory = store.directory(name)
-        for group in reversed(directory.relative_to(dataset).parents[:-1]):
+    found = dict[str, int | None]()
+    for array, numbers in zip(stored, needed, strict=True):
+        for group in reversed(array.directory.relative_to(dataset).parents[:-1]):
             arrays.write_group(dataset / group)
-        directory.mkdir(exist_ok=True)
-        described = json.dumps(segments.document(f, g.rows, rows)).encode()
-        safe_files.write_bytes(directory / sealing.MANIFEST, described)
-        dtype, shape = segments.stored_row(f)
-        width = arrays.row_bytes((0, *shape), dtype)
-        for number in needed if width else ():
-            file = segments.file_of(directory, number, 1 + len(shape))
-            found[file.relative_to(dataset).as_posix()] = rows * width
+        array.directory.mkdir(exist_ok=True)
+        described = json.dumps(array.document(store.end_of(array))).encode()
+        safe_files.write_bytes(array.directory / sealing.MANIFEST, described)
+        for number in numbers if array.width else ():
+            found[array.file(number).relative_to(dataset).as_posix()] = array.size
     return found

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.errors import DamagedDataset, InvalidArgument
+from rlds_cli.errors import DamagedDataset, InvalidArgument, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
-from rlds_cli.growing import logs, segments
-from rlds_cli.growing.segments import SegmentMap
+from rlds_cli.growing import logs
+from rlds_cli.growing.segments import SegmentedArray, SegmentMap
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.remote import addresses, content, decoding, finding, presence
 from rlds_cli.remote.addresses import Address
@@ -553,7 +553,13 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         self.access = access
         of, index = access.content, access.pinned.index
         of.need("zarr.json", commits.FILE)
-        heads = tuple(f"{f.path}/c/" for f in manifest.read(of.path).fields)
+        m = manifest.read(of.path)
+        if logs.encoded(m.fields):
+            raise RldsError(
+                f"{m.id} at {access.address} grows and holds encoded frames, which are not read from an address.",
+                hint=f"rlds download {access.address} copies it to this machine",
+            )
+        heads = tuple(f"{f.path}/c/" for f in m.fields)
         small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
         of.need(*(path for path in small if path != logs.DIGESTS))
         GrowingStore.__init__(self, access.path)
@@ -583,21 +589,18 @@ class RemoteGrowingStore(_Remote, GrowingStore):
     def _row_files(self) -> list[str]:
         """Return the segments that are needed; refuse a dataset whose index lacks some, or has some of another size."""
         needed = []
-        for f in self.fields.values():
-            dtype, shape = segments.stored_row(f)
-            size = self._segment_rows * arrays.row_bytes((0, *shape), dtype)
-            for number in self._needed if size else ():
-                path = self._segment(f, number)
+        for array in self.layout.rows.values():
+            for number in self.needed(array) if array.size else ():
+                path = self._segment(array, number)
                 needed.append(path)
-                if self.access.content.file(path).size != size:
+                if self.access.content.file(path).size != array.size:
                     raise DamagedDataset(
-                        f"{self.address}: {path} has another size than {size:,} bytes.", hint=logs.HINT
+                        f"{self.address}: {path} has another size than {array.size:,} bytes.", hint=logs.HINT
                     )
         return needed
 
-    def _segment(self, f: Field, number: int) -> str:
-        ndim = 1 + len(segments.stored_row(f)[1])
-        return segments.file_of(Path(self._stored[f.name].path), number, ndim).as_posix()
+    def _segment(self, array: SegmentedArray, number: int) -> str:
+        return array.file(number).relative_to(self.path).as_posix()
 
     def newest(self) -> GrowingStore:
         """Return what is at the address now, which may be this version."""
@@ -616,34 +619,31 @@ class RemoteGrowingStore(_Remote, GrowingStore):
 
     def mapped(self, key: str) -> Array:
         """Return an array as it is mapped; see `_Remote.mapped`."""
-        g, f = self.commit, self.fields[key]
-        if key not in self._maps:
-            dtype, shape = segments.stored_row(f)
-            self._maps[key] = _RemoteSegments(self, f, shape, dtype, self._segment_rows, g.first_row, g.rows)
-        return self._maps[key].rows(g.first_row, g.rows, self._needed, self._hold)
+        g, array = self.commit, self.layout.rows[key]
+        if array.directory not in self._maps:
+            self._maps[array.directory] = _RemoteSegments(self, array, g.first_row, g.rows)
+        return self._maps[array.directory].rows(g.first_row, g.rows, self.needed(array), self._hold)
 
     def place(self, key: str) -> Place | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
-        g, f = self.commit, self.fields[key]
-        dtype, shape = segments.stored_row(f)
-        width = arrays.row_bytes((0, *shape), dtype)
-        if not width or g.rows == g.first_row:
+        g, array = self.commit, self.layout.rows[key]
+        if not array.width or g.rows == g.first_row:
             return None
-        first = g.first_row // self._segment_rows
-        count = -(-g.rows // self._segment_rows) - first
+        first = g.first_row // array.segment_rows
+        count = -(-g.rows // array.segment_rows) - first
         files = np.full(count, -1, np.int64)
-        for number in self._needed:
-            files[number - first] = self.blocks.number(self._segment(f, number))
-        return Place(files, self._segment_rows * width, (g.first_row - first * self._segment_rows) * width)
+        for number in self.needed(array):
+            files[number - first] = self.blocks.number(self._segment(array, number))
+        return Place(files, array.size, (g.first_row - first * array.segment_rows) * array.width)
 
 
 class _RemoteSegments(SegmentMap):
     """The mapped segments of a field of a remote dataset."""
 
-    def __init__(self, of: RemoteGrowingStore, f: Field, *described: Any) -> None:
+    def __init__(self, of: RemoteGrowingStore, array: SegmentedArray, first: int, rows: int) -> None:
         self._blocks = of.blocks
-        self._path: Callable[[int], str] = lambda number: of._segment(f, number)
-        super().__init__(of.path, *described)
+        self._path: Callable[[int], str] = lambda number: of._segment(array, number)
+        super().__init__(array, first, rows)
 
     @contextmanager
     def _opened(self, number: int, size: int) -> Iterator[int]:

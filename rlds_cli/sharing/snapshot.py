@@ -21,14 +21,15 @@ import numpy as np
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.growing import logs, segments
+from rlds_cli.growing import logs
+from rlds_cli.growing.segments import SegmentedArray
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.refs import Ref
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import arrays, commits, manifest, tags
+from rlds_cli.store import commits, manifest, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
-from rlds_cli.ted import Field
+from rlds_cli.ted import IntArray
 
 _GAP = 1 << 20  # bytes of rows that nobody needs, from which on they are left out
 
@@ -145,18 +146,18 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 def _growing(store: GrowingStore) -> Iterator[LocalFile]:
     path, g = store.path, store.commit
-    fields = {store.directory(name) for name in store.fields}
+    found = [array for name in store.fields for array in store.layout.of_field(name)]
+    fields = {array.directory for array in found}
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
             yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
-    runs = _runs(store)
-    rows = int(store.head.growing["segment_rows"])
-    for name, f in store.fields.items():
-        directory = store.directory(name)
-        described = json.dumps(segments.document(f, g.rows, rows)).encode()
-        yield _made((directory / "zarr.json").relative_to(path).as_posix(), described)
-        yield from _segments(directory, path, f, rows, runs, g.rows)
-    ends = {**logs.sizes(g, len(store.fields)), commits.FILE: (g.number + 1) * commits.BYTES}
+    width = max(array.width for array in store.layout.rows.values())
+    for array in found:
+        described, end = array.directory / "zarr.json", store.end_of(array)
+        yield _made(described.relative_to(path).as_posix(), json.dumps(array.document(end)).encode())
+        runs = _runs(store.spans_of(array), width if array in store.layout.rows.values() else 1)
+        yield from _segments(array, path, runs, end)
+    ends = {**logs.sizes(g, store.head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
     yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
@@ -168,27 +169,18 @@ def _made(path: str, data: bytes) -> LocalFile:
     return LocalFile(path, len(data), ((0, len(data)),) if data else (), data=data)
 
 
-def _runs(store: GrowingStore) -> list[tuple[int, int]]:
-    """Return the rows [first, stop) of episodes that are kept, joined where little lies between them."""
-    e, g = store.episodes, store.commit
-    chosen = slice(None) if store.kept is None else store.kept
-    start = e["start"][chosen].astype(np.int64) + g.first_row
-    stop = start + e["length"][chosen] + 1
+def _runs(spans: IntArray, width: int) -> list[tuple[int, int]]:
+    """Join the rows [first, stop) of episodes [episodes, 2], of ``width`` bytes, where little lies between them."""
+    start, stop = spans[spans[:, 1] > spans[:, 0]].T
     if not len(start):
         return []
-    width = max(
-        arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, store.fields.values())
-    )
     apart = np.flatnonzero(start[1:] - stop[:-1] > _GAP // max(1, width)) + 1
     firsts, lasts = np.concatenate([[0], apart]), np.concatenate([apart, [len(start)]]) - 1
     return list(zip(start[firsts].tolist(), stop[lasts].tolist(), strict=True))
 
 
-def _segments(
-    directory: Path, path: Path, f: Field, segment_rows: int, runs: list[tuple[int, int]], rows: int
-) -> Iterator[LocalFile]:
-    dtype, shape = segments.stored_row(f)
-    width = arrays.row_bytes((0, *shape), dtype)
+def _segments(array: SegmentedArray, path: Path, runs: list[tuple[int, int]], rows: int) -> Iterator[LocalFile]:
+    width, segment_rows = array.width, array.segment_rows
     parts: dict[int, list[tuple[int, int]]] = {}
     for first, stop in runs if width else ():
         for number in range(first // segment_rows, (stop - 1) // segment_rows + 1):
@@ -196,6 +188,6 @@ def _segments(
             within = max(first, base) - base, min(stop, base + segment_rows) - base
             parts.setdefault(number, []).append((within[0] * width, within[1] * width))
     for number, extents in parts.items():
-        file = segments.file_of(directory, number, 1 + len(shape))
-        name, size = file.relative_to(path).as_posix(), segment_rows * width
-        yield LocalFile(name, size, tuple(extents), file, growing=(number + 1) * segment_rows > rows)
+        file = array.file(number)
+        name = file.relative_to(path).as_posix()
+        yield LocalFile(name, array.size, tuple(extents), file, growing=(number + 1) * segment_rows > rows)

@@ -36,7 +36,11 @@ _BEFORE = {0xC0, 0xC1, 0xC2, 0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 
 
 def decode_frames(
-    data: Array, offsets: IntArray, rows: IntArray, f: Field, absent: Callable[[Field, IntArray], None] | None = None
+    data: Array,
+    spans: tuple[IntArray, IntArray],
+    rows: IntArray,
+    f: Field,
+    absent: Callable[[Field, IntArray], None] | None = None,
 ) -> Array:
     """Decode the frames of ``rows`` [n] to uint8 [n, *shape], with zeros for rows without a frame.
 
@@ -46,9 +50,9 @@ def decode_frames(
     Parameters
     ----------
     data : uint8 array
-        The encoded frames of all rows, end to end.
-    offsets : int array [all rows + 1]
-        First byte of each frame.
+        The encoded frames.
+    spans : pair of int arrays [n]
+        First byte of the frame of each of ``rows``, and the byte behind it.
     rows : int array [n]
     f : Field
 
@@ -61,7 +65,7 @@ def decode_frames(
     """
     out = np.zeros((len(rows), *f.shape), np.uint8)
     distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
-    starts, ends = offsets[distinct], offsets[distinct + 1]
+    starts, ends = (edges[place] for edges in spans)
     check_frames(starts, ends, len(data), f.name)
     there = np.flatnonzero(ends > starts)
     if absent is not None and len(there) < len(distinct):

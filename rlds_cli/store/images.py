@@ -13,10 +13,22 @@ from rlds_cli.store.frames import CHANNELS, decode_frames
 from rlds_cli.ted import Array, EncodedFrames, Field
 
 Images = EncodedFrames | Sequence[bytes]
+
+
+class CheckedFrames(EncodedFrames):
+    """Images that `encoded_frames` has checked; it does not decode them again."""
+
+
 _AT_ONCE = 1 << 22  # pixels that are decoded at a time
 
 
-def encoded_frames(images: Images, like: Field | None, name: str, where: str) -> EncodedFrames:
+def joined(images: Sequence[CheckedFrames]) -> CheckedFrames:
+    """Return images of one codec and shape, one after the other; there is at least one."""
+    data, lengths = (np.concatenate(parts) for parts in zip(*((i.data, i.lengths) for i in images), strict=True))
+    return CheckedFrames(data, lengths, images[0].shape, images[0].codec)
+
+
+def encoded_frames(images: Images, like: Field | None, name: str, where: str) -> CheckedFrames:
     """Return images as they are, after each was decoded once.
 
     Parameters
@@ -33,6 +45,8 @@ def encoded_frames(images: Images, like: Field | None, name: str, where: str) ->
     InvalidEpisode
         An image is missing, is neither PNG nor JPEG, does not decode to 8 bits, or has another codec or shape.
     """
+    if isinstance(images, CheckedFrames):
+        return images
     files, first = _files(images), None if like is None else like.codec
     told = like.shape if like is not None else (images.shape or None) if isinstance(images, EncodedFrames) else None
     f = _checked(files, told, name, where)
@@ -46,7 +60,7 @@ def encoded_frames(images: Images, like: Field | None, name: str, where: str) ->
     for _ in _decoded(files, f, where):
         pass
     lengths = np.array([len(file) for file in files], np.int64)
-    return EncodedFrames(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
+    return CheckedFrames(np.frombuffer(b"".join(files), np.uint8), lengths, f.shape, first)
 
 
 def decoded_frames(images: Images, shape: tuple[int, ...] | None, name: str, where: str) -> Array:
@@ -126,6 +140,7 @@ def _decoded(files: Sequence[bytes], f: Field, where: str) -> Iterator[Array]:
     data, offsets = np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *map(len, files)], dtype=np.int64)
     for a in range(0, max(1, len(files)), at_once):
         try:
-            yield decode_frames(data, offsets, np.arange(a, min(a + at_once, len(files))), f)
+            b = min(a + at_once, len(files))
+            yield decode_frames(data, (offsets[a:b], offsets[a + 1 : b + 1]), np.arange(a, b), f)
         except Frames as e:
             raise InvalidEpisode(f"{where}: {e.message}") from e

@@ -20,7 +20,7 @@ from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
-from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray, Kind, Placement
+from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
 
@@ -353,21 +353,39 @@ class Store:
         """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
         return self.guarded(lambda: arrays.read(self.beside(digests.ROWS, *self.path_of(name).split("/"))))
 
+    def frame_spans(self, name: str, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first byte of the encoded frames at ``rows`` [n], and the byte behind each, in `frame_bytes`."""
+        offsets = self.frame_offsets(name)
+        return offsets[rows], offsets[rows + 1]
+
+    def encoded(self, name: str, rows: IntArray) -> EncodedFrames:
+        """Return a copy of the encoded frames at ascending ``rows`` [n], of a field of images.
+
+        Raises
+        ------
+        DamagedDataset
+            The offsets are not those of frames.
+        """
+        f, data, (starts, ends) = self.fields[name], self.frame_bytes(name), self.frame_spans(name, rows)
+        check_frames(starts, ends, len(data), name)
+        frames = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return EncodedFrames(np.concatenate([np.zeros(0, np.uint8), *frames]), ends - starts, f.shape, f.codec)
+
     def frame(self, name: str, row: int) -> bytes:
         """Return the encoded frame of a row; empty for a row without a frame."""
         if self.fields[name].codec == VIDEO:
             number, frame = self.rows(name)[row].tolist()
             return self.videos(name).packet(number, frame) if number >= 0 else b""
-        offsets, data = self.frame_offsets(name)[row : row + 2], self.frame_bytes(name)
-        check_frames(offsets[:-1], offsets[1:], len(data), name)
-        return bytes(data[offsets[0] : offsets[-1]])
+        (starts, ends), data = self.frame_spans(name, np.array([row])), self.frame_bytes(name)
+        check_frames(starts, ends, len(data), name)
+        return bytes(data[starts[0] : ends[0]])
 
     def frame_sizes(self, name: str, rows: IntArray) -> IntArray:
         """Return the encoded sizes in bytes of the frames at ``rows`` [n]; 0 for rows without a frame."""
         if self.fields[name].codec == VIDEO:
             return self.videos(name).sizes(self.rows(name)[rows])
-        offsets = self.frame_offsets(name)
-        return np.asarray(offsets[rows + 1] - offsets[rows])
+        starts, ends = self.frame_spans(name, rows)
+        return np.asarray(ends - starts)
 
     def gather(self, name: str, rows: IntArray) -> Array:
         """Read the values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""
@@ -382,7 +400,7 @@ class Store:
         return self.texts(name, values) if f.kind == "text" else values
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
-        return decode_frames(self.frame_bytes(f.name), self.frame_offsets(f.name), rows, f, self.check_absent)
+        return decode_frames(self.frame_bytes(f.name), self.frame_spans(f.name, rows), rows, f, self.check_absent)
 
     def check_absent(self, f: Field, rows: IntArray) -> None:
         """Refuse ``rows`` without a frame, but for last rows of a field that is not placed ``both``: these are fillers.

@@ -379,8 +379,8 @@ _KEEP = _record(
 )
 
 
-def _segment_rows(value: Any, where: str) -> None:
-    """Check the rows of a segment: segments of every field begin at a page then."""
+def _segment(value: Any, where: str) -> None:
+    """Check the rows, or the bytes of frames, of a segment: segments of every field begin at a page then."""
     _whole(_PAGE, _MOST_SEGMENT)(value, where)
     if value % _PAGE:
         raise _wrong(value, where, f"a multiple of {_PAGE:,}")
@@ -413,7 +413,7 @@ _MANIFEST = _record(
     },
     {
         "episode_columns": _mapping(_COLUMN, _column_name),
-        "growing": _record({}, {"segment_rows": _segment_rows, "keep": _KEEP}),
+        "growing": _record({}, {"segment_rows": _segment, "segment_bytes": _segment, "keep": _KEEP}),
         "version": _whole(1, 1 << 53),
     },
 )
@@ -473,8 +473,10 @@ def _check_growing(manifest: Mapping[str, Any]) -> None:
     if manifest["encoding"] != "memmap":
         raise _wrong(manifest["encoding"], "the encoding of a dataset that grows", "memmap")
     for f in manifest["fields"]:
-        if f["kind"] == "frames":
-            raise _wrong(f["kind"], f"the field {f['name'][:80]!r} of a dataset that grows: kind", "array or text")
+        if f["codec"] == "mp4":
+            raise _wrong(f["codec"], f"the field {f['name'][:80]!r} of a dataset that grows: codec", "jpeg or png")
+        if f["kind"] == "frames" and "segment_bytes" not in growing:
+            raise ValueError('growing lacks "segment_bytes"')
 
 
 def _check_frames(sides: Sequence[int], where: str) -> None:

@@ -329,8 +329,9 @@ class Decoding:
         if frames is None:
             values = self.dataset.gather(self.name, rows.reshape(-1))
         else:  # their blocks are held
-            f, absent = self.dataset.schema[self.name], self.dataset.store.check_absent
-            values = decode_frames(*frames, rows.reshape(-1), f, absent)
+            f, absent, flat = self.dataset.schema[self.name], self.dataset.store.check_absent, rows.reshape(-1)
+            data, offsets = frames
+            values = decode_frames(data, (offsets[flat], offsets[flat + 1]), flat, f, absent)
         return values.reshape(*rows.shape, *values.shape[1:])
 
 

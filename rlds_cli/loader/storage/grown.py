@@ -106,7 +106,7 @@ class GrownRows:
         None and the reason if there is neither a file nor memory for some of them.
         """
         store = _store(dataset)
-        g, needed = store.commit, set(store.needed())
+        g, needed = store.commit, set(store.needed_rows())
         units = range(g.first_row // self._unit, -(-g.rows // self._unit))
         units_needed = [n for n in units if n * self._unit // store.segment_rows in needed]
         by_number = [dataclasses.replace(f, source=partial(store.committed, f.name)) for f in layout.fields]

@@ -1,0 +1,88 @@
+"""Arrays in segments whose rows are numbered alike, and how many episodes need each segment.
+
+The rows of all fields are one area, and the bytes of each field of encoded frames another one. An episode lies in rows
+[first, stop) of each area::
+
+    area                first              stop
+    rows                start              start + length + 1
+    frames of a field   its first byte     the byte behind its frames
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_cli.growing.segments import SegmentWriter
+from rlds_cli.ted import IntArray
+
+Spans = IntArray  # [episodes, 2]: first row, and the one behind the last
+
+
+def spans_of(e: npt.NDArray[np.void]) -> IntArray:
+    """Return where episodes lie in each area [episodes, areas, 2]: the rows first, then the bytes of frames."""
+    rows = np.stack([e["start"], e["start"] + e["length"] + 1], 1)
+    return np.concatenate([rows[:, None], e["frames"]], 1)
+
+
+class Area:
+    """The writers of arrays whose rows are numbered alike, and the episodes in each of their segments."""
+
+    def __init__(self, writers: Sequence[SegmentWriter]) -> None:
+        self.writers = writers
+        self.segment_rows = writers[0].array.segment_rows
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all episodes."""
+        self._live: dict[int, int] = {}  # segment -> episodes whose rows it holds
+        self._empty: set[int] = set()  # segments of which no row is needed
+
+    def count(self, spans: Spans) -> None:
+        """Count episodes for the segments that hold their rows."""
+        for number, count in self.segments_of(spans).items():
+            self._live[number] = self._live.get(number, 0) + count
+
+    def release(self, spans: Spans) -> None:
+        """Count episodes no more, whose rows nobody needs."""
+        for number, count in self.segments_of(spans).items():
+            self._live[number] = self._live.get(number, 0) - count
+            if self._live[number] <= 0:
+                self._empty.add(number)
+
+    def segments_of(self, spans: Spans) -> dict[int, int]:
+        """Count, for each segment, the episodes with rows there."""
+        spans = spans[spans[:, 1] > spans[:, 0]]
+        first, last = spans[:, 0] // self.segment_rows, (spans[:, 1] - 1) // self.segment_rows
+        found = [first, last[last > first]]
+        found += [np.arange(first[k] + 1, last[k]) for k in np.flatnonzero(last - first > 1).tolist()]
+        numbers, counts = np.unique(np.concatenate(found), return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+    def punch(self, first: int, stop: int) -> None:
+        """Give the disk back that rows [first, stop) take, as far as whole pages do."""
+        for writer in self.writers:
+            writer.punch(first, stop)
+
+    def drop(self, end: int) -> None:
+        """Give the disk back that rows from ``end`` on take, which are not committed."""
+        for writer in self.writers:
+            writer.drop(end)
+
+    def remove_empty(self, end: int) -> None:
+        """Remove segments of which no row is needed; rows from ``end`` on are still added."""
+        self._empty = {n for n in self._empty if self._live.get(n, 0) <= 0}  # rows may have been added since
+        for number in [n for n in self._empty if n < end // self.segment_rows]:
+            for writer in self.writers:
+                writer.remove(number)
+            self._empty.discard(number)
+            self._live.pop(number, None)
+
+    def sweep(self, end: int) -> None:
+        """Remove segments that a writer left behind that was killed: of no episode, or of a commit without a record."""
+        for writer in self.writers:
+            for number in writer.array.existing():
+                if number != end // self.segment_rows and number not in self._live:
+                    writer.remove(number)
