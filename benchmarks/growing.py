@@ -30,7 +30,7 @@ from results import DATA, Results, memory, run_parts
 import rlds_cli
 from rlds_cli import ids
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.growing import content, logs, making, segments
+from rlds_cli.growing import logs, making, segments
 from rlds_cli.home import Home
 from rlds_cli.store import commits as log_of_commits
 from rlds_cli.store import manifest
@@ -83,7 +83,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     work.mkdir(parents=True)
     making.make(work, id, FIELDS)
     head = manifest.read(work)
-    e = np.zeros(episodes, logs.EPISODE)
+    e = np.zeros(episodes, logs.episode(0))
     e["start"], e["length"] = np.arange(episodes) * (length + 1), length
     e["num_observed"], e["num_transitions"], e["end"], e["num_done"] = length + 1, length, TRUNCATED, 1
     e["row"] = np.arange(episodes)
@@ -102,7 +102,9 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
                 if a < b:
                     out.seek((a - k * segment_rows) * array.width)
                     out.write(noise(f, b - a))
-    last = replace(Commit(), time=time.time(), content=content.content(FIELDS, content.no_sums()))
+    with (work / logs.DIGESTS).open("wb") as digests:
+        digests.truncate(episodes * len(FIELDS) * logs.DIGEST)
+    last = Commit(time=time.time())
     with (work / log_of_commits.FILE).open("wb") as log:
         for k in range(commits + 1):
             n = episodes * k // commits
@@ -110,7 +112,6 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
             steps = dict.fromkeys(("steps", "transitions"), n * length)
             last = replace(last, number=k, rows=n * (length + 1), **counts, **steps)
             log.write(last.packed())
-    content.save(work, commits, content.no_sums())
     work.rename(path)
     return open_dataset(id, cache_dir=HOME)
 
