@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.convert import appending, merging
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError, UnknownField, UnknownLayout
-from rlds_cli.maintenance import gc
+from rlds_cli.maintenance import gc, pinning
 from rlds_cli.maintenance.verification import trace, verify
 from rlds_cli.report.diff import compare
 
@@ -155,6 +155,19 @@ def done_of_all(home, files, like) -> str:
     ds = rlds_cli.importing.import_archive(sorted(files.iterdir()), "local/whole", cache_dir=home)
     quality = like.episodes["quality"].tolist()
     return ds.label(quality=quality).fingerprint
+
+
+def test_a_lock_of_an_append_names_the_address_where_it_was_pushed(tmp_path, files):
+    rlds_cli.importing.import_archive(files / "a.hdf5", "local/day")
+    rlds_cli.append("local/day", files / "b.hdf5")
+    ds = rlds_cli.open_dataset("local/day").label(quality="good")
+    assert [v.change for v in ds.versions][1:] == ["append b.hdf5 (3 episodes)", "label quality=good"]
+    with pytest.raises(RldsError, match="files were appended to it"):
+        pinning.lock(["local/day"])
+    rlds_cli.push("local/day", tmp_path / "there")
+    (tmp_path / "rlds.lock").write_text(pinning.lock(["local/day"]))
+    pinning.sync(tmp_path / "rlds.lock", cache_dir=tmp_path / "another")
+    assert rlds_cli.open_dataset("local/day", cache_dir=tmp_path / "another").fingerprint == ds.fingerprint
 
 
 def test_what_an_ordinary_dataset_does_not_take(tmp_path, files):

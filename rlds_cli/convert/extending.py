@@ -16,7 +16,6 @@ from rlds_cli.store import manifest, publishing, sealing, versions
 from rlds_cli.store.opening import Store
 from rlds_cli.text import plural
 
-UNIT = "append"  # of a step of the provenance
 _METADATA = "metadata"
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
 _OF_THE_RESULT += ("archive", "shared", "episode_columns")
@@ -64,7 +63,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
             hint="leave out their files; rlds_cli.loader.Mixture draws some data more often than others",
         )
     how = {"files": ", ".join(f.name for f in files), "episodes": made.num_episodes}
-    step = {"id": str(id), **editing.step_of(there, "append", how), "unit": UNIT}
+    step = {"id": str(id), **editing.step_of(there, editing.APPEND, how), "unit": editing.APPEND}
     target = place.dataset(id)
 
     def publish(built: Path) -> None:

@@ -34,7 +34,9 @@ from rlds_cli.store.views import Change
 from rlds_cli.ted import Field, IntArray, Scalar
 
 FACTS = ("fps", "license", "description")  # that a user may set
+APPEND = "append"  # unit of a step that adds episodes, see `convert.extending`
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
+CHANGES = (UNIT, APPEND)  # units of steps that a command of its own makes
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ

@@ -76,6 +76,8 @@ def change_of(m: Manifest) -> str:
 def described(step: Mapping[str, Any]) -> str:
     """Return a step of a provenance as text: a change as the command that makes it, or a function and its arguments."""
     args = dict(step["args"])
+    if step["unit"] == editing.APPEND:
+        return f"append {args['files']} ({text.plural(args['episodes'], 'episode')})"
     if step["unit"] != editing.UNIT:
         return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
     if step["function"] == editing.RESTORE:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, registry
-from rlds_cli.convert import extending, merging
+from rlds_cli.convert import merging
 from rlds_cli.dataset import editing
 from rlds_cli.downloads.sources import local_path
 from rlds_cli.errors import DatasetNotFound, RldsError
@@ -93,7 +93,7 @@ class Entries:
             )
         if edited and not in_place:
             return entry
-        if address is not None and (made_by or m.reader in (merging.READER, "create")):
+        if address is not None and (made_by or _is_appended(m) or m.reader in (merging.READER, "create")):
             return replace(entry, address=address)
         whole = not made_by or self._add_source_of_function(made_by[0], within)
         why = _unreproducible(m, made_by, whole)
@@ -191,7 +191,7 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 
     if m.reader == merging.READER:
         return "it was merged of other datasets, which rlds merge does again"
-    if any(step["unit"] == extending.UNIT for step in m.provenance):
+    if _is_appended(m):
         return "files were appended to it"
     if not steps and (before := _unedited_steps(m)):
         return f"it is a copy of {before[-1]['id']}, which was made by {before[-1]['reference']}"
@@ -215,10 +215,14 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 def own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
     """Return the steps of preprocess that made the first version of this dataset: one, or those of a pipeline."""
     steps = _unedited_steps(m)
-    if not steps or steps[-1]["unit"] == editing.UNIT:
+    if not steps or steps[-1]["unit"] in (editing.UNIT, editing.APPEND):
         return ()
     pipeline = steps[-1].get("pipeline")
     return steps[-(len(pipeline["functions"]) if pipeline else 1) :]
+
+
+def _is_appended(m: Manifest) -> bool:
+    return any(step["unit"] == editing.APPEND for step in m.provenance)
 
 
 def _unedited_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:

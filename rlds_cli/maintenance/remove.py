@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.convert import extending, merging
+from rlds_cli.convert import merging
 from rlds_cli.dataset import editing
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
@@ -146,7 +146,7 @@ def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) ->
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     pipeline = m.provenance[-1].get("pipeline")
     steps = m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
-    if steps[-1].get("unit") == extending.UNIT:
+    if steps[-1].get("unit") == editing.APPEND:
         return "files were appended to it"
     if steps[-1].get("unit") == editing.UNIT:
         return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import ids, registry, text, visible
 from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import UNIT
+from rlds_cli.dataset.editing import CHANGES
 from rlds_cli.errors import InvalidId
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import link
@@ -271,7 +271,7 @@ def _provenance(steps: tuple[Mapping[str, Any], ...]) -> str | None:
 def _made(step: Mapping[str, Any]) -> str:
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     source, origin = short(step.get("of", step["source"])), code(step["from"])
-    if step["unit"] == UNIT:
+    if step["unit"] in CHANGES:
         return f"{code(visible.within(history.described(step)))}, from {origin} ({plain(source)})"
     call = code(visible.within(f"{step['reference']}({args})"))
     return f"{call}, unit {plain(step['unit'])}, from {origin} ({plain(source)})"

@@ -23,7 +23,7 @@ from rlds_cli.cli.out import figure, number, shape, space_text
 from rlds_cli.cli.pages import fitting, grid, line, plain
 from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import UNIT
+from rlds_cli.dataset.editing import CHANGES
 from rlds_cli.files.hashing import short
 from rlds_cli.report.columns import Distribution, OwnColumn, rank, resample, sparkline, trace
 from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
@@ -198,7 +198,7 @@ def _three(d: Distribution, ascii_only: bool) -> str:
 
 def _made(step: Mapping[str, Any]) -> str:
     """Describe one step of the chain that made a derived dataset."""
-    if step["unit"] == UNIT:
+    if step["unit"] in CHANGES:
         return f"made by  {history.described(step)}, from {step['from']} ({short(step['source'])})"
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     function = f"{step['reference']}{f' ({args})' if args else ''}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
 from rlds_cli.dataset import history
-from rlds_cli.dataset.editing import UNIT
+from rlds_cli.dataset.editing import CHANGES
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import link
 from rlds_cli.report import plots
@@ -166,7 +166,7 @@ def _chain(steps: tuple[Mapping[str, Any], ...]) -> Markup | None:
 def _made(step: Mapping[str, Any]) -> Markup:
     args = ", ".join(f"{k}={v}" for k, v in step["args"].items())
     source = short(step.get("of", step["source"]))
-    if step["unit"] == UNIT:
+    if step["unit"] in CHANGES:
         return join(tag("code", history.described(step)), ", from ", tag("code", step["from"]), f" ({source})")
     return join(
         tag("code", f"{step['reference']}({args})"), f", unit {step['unit']}, from ", tag("code", step["from"]),
