@@ -427,7 +427,7 @@ def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(tmp_path: Pat
     np.testing.assert_array_equal(old.column("action")[:2], [[1.0], [1.0]])
     new = rlds_cli.create("local/a", episodes(2.0), force=True)
     np.testing.assert_array_equal(old.column("action")[:2], [[1.0], [1.0]])  # mapped before: still the old one
-    with pytest.raises(DamagedDataset, match="replaced"):
+    with pytest.raises(DatasetNotFound, match="replaced"):
         old.column("observation")
     np.testing.assert_array_equal(new.column("observation"), np.full((3, 2), 2.0))
 

@@ -228,7 +228,7 @@ def test_a_result_does_not_replace_its_source_nor_another_dataset(ds, home):
     made = preprocess.run(ds, functions.same)
     try:
         with pytest.raises(PreprocessError, match="would replace its own source"):
-            preprocess.run(made, functions.same, force=True)
+            preprocess.run(made, functions.same, "same", force=True)
         other = rlds_cli.create("local/ds@mine", episodes([3]))
         with pytest.raises(NameTaken, match="was not made by preprocess"):
             preprocess.run(ds, functions.same, "mine")

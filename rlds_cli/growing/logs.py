@@ -260,7 +260,8 @@ def check_episodes(
     wrong[1:] |= start[1:] < start[:-1] + length[:-1] + 1
     wrong |= (about < first[1]) | (told < 0) | (about > 1 << 62)
     wrong[1:] |= about[1:] < about[:-1] + told[:-1]
-    edges = e["frames"].transpose(0, 2, 1).reshape(2 * len(e), -1)  # of frames, in the order in which they lie
+    count = e["frames"].shape[1]
+    edges = e["frames"].transpose(0, 2, 1).reshape(2 * len(e), count)  # of frames, in the order in which they lie
     unordered = (edges < 0) | (edges > _MOST_BYTES)
     unordered[1:] |= edges[1:] < edges[:-1]
     wrong |= unordered.any(1).reshape(-1, 2).any(1)

@@ -167,7 +167,7 @@ class Store:
     @property
     def path(self) -> Path:
         """The directory in which this version is now: another one since its dataset has a newer version."""
-        with suppress(DatasetNotFound):
+        with suppress(DatasetNotFound, DamagedDataset):
             self._follow()
         return self._path
 
