@@ -41,7 +41,7 @@ def say(dataset: Path, **numbers: int) -> None:
 def point(dataset: Path, **values: list[int]) -> None:
     """Let the records of the newest episodes have other values."""
     file = dataset / logs.EPISODES
-    e = np.frombuffer(bytearray(file.read_bytes()), logs.EPISODE)
+    e = np.frombuffer(bytearray(file.read_bytes()), logs.episode(0))
     for name, column in values.items():
         e[name][len(e) - len(column) :] = column
     file.write_bytes(e.tobytes())
@@ -116,7 +116,7 @@ def _tell(dataset: Path, lines: list[bytes], times: int) -> None:
     (dataset / logs.ABOUT).write_bytes(b"".join(lines))
     (dataset / logs.DEPARTED).write_bytes(b"")
     (dataset / logs.FREED).write_bytes(bytes(16))
-    e = np.zeros(count, logs.EPISODE)
+    e = np.zeros(count, logs.episode(0))
     e["start"], e["length"], e["num_observed"], e["num_transitions"], e["end"] = 2 * np.arange(count), 1, 1, 1, 1
     e["about"] = np.repeat(np.cumsum([0, *map(len, lines)])[:-1], times)
     e["about_bytes"] = np.repeat([len(line) for line in lines], times)

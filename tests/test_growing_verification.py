@@ -108,7 +108,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
 
 def test_a_commit_that_was_not_finished_is_no_damage(run):
     path, g, home = run
-    damaged(path / logs.EPISODES, g.episodes * logs.EPISODE.itemsize, b"half an episode")
+    damaged(path / logs.EPISODES, g.episodes * logs.episode(0).itemsize, b"half an episode")
     damaged(path / commits.FILE, (g.number + 1) * commits.BYTES, b"half a record")
     assert verify("local/run", cache_dir=home).ok
     with rlds_cli.writer("local/run", cache_dir=home) as w:

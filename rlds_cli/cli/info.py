@@ -198,7 +198,7 @@ def _chain(m: Manifest) -> Iterator[str]:
         count = m.archive["files"]
         yield f"{plural(count, 'archive file')}, sha256 {m.archive['sha256']}"
     for step in m.provenance:
-        if step["unit"] == "dataset":
+        if step["unit"] in ("dataset", "append"):  # `editing.CHANGES`, which is slow to import
             from rlds_cli.dataset import history
 
             yield f"{step['from']} ({short(step['source'])}) by {history.described(step)}"

@@ -16,7 +16,7 @@ from rlds_cli import home, ids, importing, settings
 from rlds_cli.convert import extending
 from rlds_cli.convert.archive import decoded_field
 from rlds_cli.convert.merging import differences
-from rlds_cli.dataset import Dataset, open_dataset, provenance
+from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
@@ -249,8 +249,7 @@ def append(
             elif there.grows:
                 store = _committed(there.path, made, protected)
             else:
-                ds = open_dataset(str(id), cache_dir=cache_dir)
-                store = Store(extending.extend(ds, made, planned.files, place, tell))
+                store = Store(extending.extend(Dataset(there), made, planned.files, place, tell))
             return _appended(planned, store, made)
 
 

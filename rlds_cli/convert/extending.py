@@ -17,6 +17,7 @@ from rlds_cli.store.opening import Store
 from rlds_cli.text import plural
 
 _METADATA = "metadata"
+_MOST_NAMES = 3  # of files that the log of versions names
 _OF_THE_RESULT: tuple[str, ...] = ("format", "fields", "counts", "fingerprint", "created", "rlds_version", "stats")
 _OF_THE_RESULT += ("archive", "shared", "episode_columns")
 
@@ -62,7 +63,9 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
             f"{id} has {plural(count, 'episode')} of the files already. Nothing is appended.",
             hint="leave out their files; rlds_cli.loader.Mixture draws some data more often than others",
         )
-    how = {"files": ", ".join(f.name for f in files), "episodes": made.num_episodes}
+    names = [f.name for f in files[:_MOST_NAMES]]
+    names += [f"{len(files) - _MOST_NAMES:,} more"] if len(files) > _MOST_NAMES else []  # the sources list them all
+    how = {"files": ", ".join(names), "episodes": made.num_episodes}
     step = {"id": str(id), **editing.step_of(there, editing.APPEND, how), "unit": editing.APPEND}
     target = place.dataset(id)
 

@@ -75,9 +75,6 @@ def episode(frames: int) -> np.dtype[np.void]:
     return np.dtype([*_RECORD, ("frames", "<i8", (frames, 2))])
 
 
-EPISODE = episode(0)
-
-
 def read_episodes(dataset: Path, first: int, stop: int, frames: int) -> npt.NDArray[np.void]:
     """Read the records of episodes [first, stop) of a dataset with so many fields of encoded ``frames``."""
     record = episode(frames)
