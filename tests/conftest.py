@@ -74,6 +74,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def printed_as_text() -> None:
+    """No test prints as the ``--json``, ``--quiet`` or ``--verbose`` of a command of an earlier test says."""
+    if "rlds_cli.cli.out" in sys.modules:
+        sys.modules["rlds_cli.cli.out"].configure()
+
+
+@pytest.fixture(autouse=True)
 def no_modules_left(tmp_path: Path) -> Iterator[None]:
     """Forget modules that a test imported from files of its own: another may write different ones of that name."""
     before = set(sys.modules)
