@@ -432,7 +432,7 @@ class MergeJob:
 
 def _can_be_shared(store: Store, home: Home) -> bool:
     """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
-    if store.grows or store.remote or store.manifest.encoding != "memmap":
+    if store.remote or store.manifest.encoding != "memmap":
         return False
     place = next(p for p in (home.root, *home.root.absolute().parents) if p.exists())
     status = store.path.stat()

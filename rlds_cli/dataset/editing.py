@@ -7,6 +7,7 @@ A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
+from rlds_cli.dataset.fixed import fixed, numbers
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
@@ -89,15 +91,18 @@ def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    return _derive(ds, trimming.whole(index), step_of(ds, _SELECT, _selection(ds, how)), to)
+    with _fixed(ds, to) as ds:
+        return _derive(ds, trimming.whole(ds.episodes.index), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
 def trim(ds: _Dataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
-    _check_kind(ds)
-    change = trimming.change(ds.store, ranges)
-    step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
-    return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
+    ranges = replace(ranges, number=numbers(ds.store, ranges.number))
+    with _fixed(ds, to) as ds:
+        _check_kind(ds)
+        change = trimming.change(ds.store, ranges)
+        step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
+        return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
 
 
 def label(
@@ -108,6 +113,13 @@ def label(
     to: Target,
 ) -> Path:
     """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
+    with _fixed(ds, to) as ds:
+        return _label(ds, columns, facts, how, to)
+
+
+def _label(
+    ds: _Dataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
+) -> Path:
     if columns and not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to label.")
     if not columns and not facts:
@@ -133,12 +145,18 @@ def label(
 
 def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
-    stays = np.ones(ds.store.manifest.counts.episodes, bool)
-    stays[ds.episodes.index] = False
-    index = np.flatnonzero(stays)
-    if len(index) == len(stays):
-        raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
-    return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
+    with _fixed(ds, to) as ds:
+        stays = np.ones(ds.store.manifest.counts.episodes, bool)
+        stays[ds.episodes.index] = False
+        index = np.flatnonzero(stays)
+        if len(index) == len(stays):
+            raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
+        return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
+
+
+def _fixed(ds: _Dataset, to: Target) -> AbstractContextManager[_Dataset]:
+    """Yield the dataset of which ``ID@NAME`` is made; a next version is made of the dataset itself."""
+    return nullcontext(ds) if to.name is None else fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
 
 
 def restore(ds: _Dataset) -> Path:

@@ -112,9 +112,9 @@ def share(source: Path, target: Path, *, sealed: bool = False) -> How:
 
 
 def link(source: Path, target: Path) -> bool:
-    """Give a read-only regular file of this user a second name; return False if it cannot have one."""
+    """Give a regular file of this user a second name; return False if it cannot have one."""
     with safe_files.reading(source) as read:
-        return _link(read, source, target, sealed=True) is not None
+        return _link(read, source, target, sealed=False) is not None
 
 
 def _link(read: BinaryIO, source: Path, target: Path, sealed: bool) -> How | None:

@@ -25,7 +25,7 @@ from rlds_cli.growing.records import Records, about, counted, digests_of, of_chu
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.segments import Layout, SegmentMap, SegmentWriter
 from rlds_cli.growing.standing import Standing
-from rlds_cli.store import commits, manifest
+from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import field_of
@@ -43,7 +43,7 @@ _SYNCS = 8  # files at a time
 _ID = 16  # bytes
 _BLOCK = 1 << 14  # records that are read together
 _MOVED_BYTES = 16 << 20  # of a field that are copied at once
-_PAGE_EPISODES = segments.PAGE_ROWS // 2  # an episode has two rows at least
+_PAGE_EPISODES = arrays.PAGE_ROWS // 2  # an episode has two rows at least
 
 
 @dataclass(slots=True)
@@ -101,7 +101,9 @@ class Appender:
             self.keep = retention.from_json(head.growing.get("keep", {}))
             self._writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.rows.items()}
             self._byte_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.bytes.items()}
-            self._areas = [Area(list(self._writers.values())), *(Area([w]) for w in self._byte_writers.values())]
+            self._digest_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.digests.items()}
+            by_row = [*self._writers.values(), *self._digest_writers.values()]
+            self._areas = [Area(by_row), *(Area([w]) for w in self._byte_writers.values())]
             with logs.committing(path):
                 self._stale = False
                 self._state = self._read()
@@ -318,6 +320,7 @@ class Appender:
     ) -> tuple[Commit, list[int]]:
         s, g, table = self._state, self._state.commit, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
+        row, *ends = (area.begin(end) for area, end in zip(self._areas, s.ends, strict=True))
         strings = bytearray()
         start, observed = table.start, table.num_observed
         hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
@@ -328,14 +331,16 @@ class Appender:
                 values = self._encoded(f.name, column, strings)
             elif isinstance(column, EncodedFrames):
                 k = list(self.layout.bytes).index(f.name)
-                values = self._written_frames(f.name, column, s.ends[1 + k])
+                values = self._written_frames(f.name, column, ends[k])
                 frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
             assert isinstance(values, np.ndarray)
-            self._writers[f.name].write(g.rows, values)
-            hashed[:, i] = digests_of(f, column, start, table.length, observed)
+            self._writers[f.name].write(row, values)
+            hashed[:, i], of_rows = digests_of(f, column, start, table.length, observed)
+            if of_rows is not None:
+                self._digest_writers[f.name].write(row, of_rows)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
-        records = of_chunk(chunk, g.rows, known, frames)
+        records = of_chunk(chunk, row, known, frames)
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
@@ -360,7 +365,7 @@ class Appender:
             replace(
                 g,
                 number=g.number + 1,
-                rows=g.rows + len(chunk),
+                rows=row + len(chunk),
                 episodes=g.episodes + len(table),
                 departed=g.departed + len(departed),
                 about=int(at[-1]),
@@ -543,6 +548,8 @@ class Appender:
         shifts = dict(zip(self.layout.bytes, (after - before[:, :, 0])[:, 1:].T, strict=True))
         for name, writer in self._writers.items():
             _copy_rows(writer, before[:, 0], bases[0], shifts.get(name, still))
+        for writer in self._digest_writers.values():
+            _copy_rows(writer, before[:, 0], bases[0], still)
         for k, writer in enumerate(self._byte_writers.values(), 1):
             _copy_rows(writer, before[:, k], bases[k], still)
         added = {

@@ -61,6 +61,12 @@ class Area:
         numbers, counts = np.unique(np.concatenate(found), return_counts=True)
         return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
+    def begin(self, end: int) -> int:
+        """Return where the next rows begin: at ``end``, or in a new segment where other datasets share the last one."""
+        number, within = divmod(end, self.segment_rows)
+        shared = within and any(w.array.names(number) > 1 for w in self.writers)
+        return (number + 1) * self.segment_rows if shared else end
+
     def punch(self, first: int, stop: int) -> None:
         """Give the disk back that rows [first, stop) take, as far as whole pages do."""
         for writer in self.writers:

@@ -41,8 +41,9 @@ def make(
                 hint="decode them: arrays of uint8",
             )
     width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
+    width += logs.DIGEST * sum(map(digests.has_row_digests, schema))
     limit = keep.steps if isinstance(keep, retention.Fifo) else None
-    most = None if limit is None else max(segments.PAGE_ROWS, limit // 8)
+    most = None if limit is None else max(arrays.PAGE_ROWS, limit // 8)
     paths = assign_paths(f.name for f in schema)
     growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
     if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
@@ -63,7 +64,7 @@ def make(
         **dict(about or {}),
     )
     layout = segments.Layout.of(directory, head)
-    for array in (*layout.rows.values(), *layout.bytes.values()):
+    for array in layout.all:
         array.directory.mkdir(parents=True)
         safe_files.write_bytes(array.directory / "zarr.json", json.dumps(array.document(0)).encode())
     arrays.write_groups(directory)

@@ -65,17 +65,22 @@ def of_chunk(chunk: Chunk, row: int, sources: int, frames: IntArray) -> Records:
     return e
 
 
-def digests_of(f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray) -> Digests:
-    """Return the digests of the episodes of a field [episodes, 32], see `store.digests`."""
+def digests_of(
+    f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray
+) -> tuple[Digests, Digests | None]:
+    """Return the digests of the episodes of a field [episodes, 32], and of its rows [rows, 32] if it has them."""
     count = digests.counted(f, length, num_observed)
+    if isinstance(rows, list):
+        spans = zip(start.tolist(), (start + count).tolist(), strict=True)
+        return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans]), None
+    if not digests.has_row_digests(f):
+        assert isinstance(rows, np.ndarray)
+        return digests.of_episodes(rows, start, count), None
     if isinstance(rows, EncodedFrames):
-        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)])
-        return digests.of_episodes(digests.of_frames(rows.data, edges), start, count)
-    if isinstance(rows, np.ndarray):
-        return digests.of_episodes(digests.of_rows(rows) if digests.has_row_digests(f) else rows, start, count)
-    assert isinstance(rows, list)
-    spans = zip(start.tolist(), (start + count).tolist(), strict=True)
-    return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans])
+        of_rows = digests.of_frames(rows.data, np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)]))
+    else:
+        of_rows = digests.of_rows(rows)
+    return digests.of_episodes(of_rows, start, count), of_rows
 
 
 def counted(g: Commit, added: Records, gone: Records) -> Commit:

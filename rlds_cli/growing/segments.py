@@ -10,6 +10,8 @@ A field of encoded frames has two arrays in segments::
 
     offsets   int64 [rows, 2]   first byte of the frame of each row, and the byte behind it
     bytes     uint8 [bytes]     the frames of all episodes, end to end
+
+Large rows and encoded frames have digests, see `store.digests`: ``rows/FIELD``, an array in segments of uint8 [rows, 32].
 """
 
 from __future__ import annotations
@@ -32,11 +34,10 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing.logs import HINT, encoded, sync
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, digests
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.ted import Array, Field, IntArray
 
-PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page
 _MOST_ROWS, _ROOM = 1 << 22, 1 << 24  # of a segment; rows to come, for which addresses are reserved
@@ -47,7 +48,7 @@ _ROOM_BYTES = 1 << 40  # of these rows
 def rows_of_segment(row_bytes: int, most: int | None = None) -> int:
     """Return the rows of a segment: about 128 MiB of all fields, and at most ``most``, a multiple of 4,096."""
     rows = min(_MOST_ROWS, _SEGMENT_BYTES // max(1, row_bytes), most or _MOST_ROWS)
-    return max(PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
+    return max(arrays.PAGE_ROWS, 1 << max(0, rows.bit_length() - 1))
 
 
 def bytes_of_segment(frame_bytes: int, most: int | None = None) -> int:
@@ -86,18 +87,18 @@ class SegmentedArray:
 
     def file(self, number: int) -> Path:
         """Return the file of a segment, a chunk of a Zarr array."""
-        return self.directory.joinpath("c", str(number), *["0"] * len(self.shape))
+        return arrays.data_file(self.directory, 1 + len(self.shape), number)
+
+    def names(self, number: int) -> int:
+        """Return how many names the file of a segment has: a second one is that of a dataset that shares it."""
+        try:
+            return self.file(number).stat().st_nlink
+        except FileNotFoundError:
+            return 0
 
     def document(self, rows: int) -> dict[str, Any]:
         """Return the ``zarr.json`` of the array."""
-        described = arrays.document((rows, *self.shape), self.dtype)
-        plain = described["codecs"][0]["configuration"]["codecs"]
-        sides = [self.segment_rows, *(max(1, d) for d in self.shape)]
-        return {
-            **described,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": sides}},
-            "codecs": plain,
-        }
+        return arrays.chunk_document((rows, *self.shape), self.dtype, self.segment_rows)
 
     def check(self, needed: Iterable[int]) -> None:
         """Raise DamagedDataset unless segments have their full length."""
@@ -120,24 +121,44 @@ class Layout:
     ----------
     rows : dict
         For each field, the array with one entry for each row: values, codes of texts, or the bytes of frames.
+    digests : dict
+        For each field whose rows have digests, the array of these.
     bytes : dict
         For each field of encoded frames, sorted by name, the array of their bytes.
     """
 
     rows: dict[str, SegmentedArray]
+    digests: dict[str, SegmentedArray]
     bytes: dict[str, SegmentedArray]
 
     @classmethod
     def of(cls, dataset: Path, m: Manifest) -> Layout:
         """Return the layout of the dataset in a directory."""
-        rows = {f.name: _row_array(dataset / f.path, f, m.growing["segment_rows"]) for f in m.fields}
+        count, size, byte = m.growing["segment_rows"], int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
         paths = {f.name: f.path for f in m.fields}
-        size, dtype = int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
-        return cls(rows, {n: SegmentedArray(dataset / paths[n] / "bytes", dtype, (), size) for n in encoded(m.fields)})
+        return cls(
+            {f.name: _row_array(dataset / f.path, f, count) for f in m.fields},
+            {
+                f.name: SegmentedArray(dataset / digests.ROWS / f.path, byte, (32,), count)
+                for f in m.fields
+                if digests.has_row_digests(f)
+            },
+            {n: SegmentedArray(dataset / paths[n] / "bytes", byte, (), size) for n in encoded(m.fields)},
+        )
+
+    @property
+    def by_row(self) -> list[SegmentedArray]:
+        """The arrays with an entry for each row."""
+        return [*self.rows.values(), *self.digests.values()]
+
+    @property
+    def all(self) -> list[SegmentedArray]:
+        """All arrays."""
+        return [*self.by_row, *self.bytes.values()]
 
     def of_field(self, name: str) -> list[SegmentedArray]:
-        """Return the arrays of a field: of its rows, and of the bytes of encoded frames."""
-        return [self.rows[name], *([self.bytes[name]] if name in self.bytes else [])]
+        """Return the arrays of a field: of its rows, of their digests, and of the bytes of encoded frames."""
+        return [of[name] for of in (self.rows, self.digests, self.bytes) if name in of]
 
 
 def _row_array(directory: Path, f: StoredField, segment_rows: int) -> SegmentedArray:
@@ -311,13 +332,16 @@ class SegmentWriter:
         return found
 
     def punch(self, first: int, stop: int) -> None:
-        """Give the disk back that rows [first, stop) take, as far as whole pages do."""
+        """Give the disk back that rows [first, stop) take, as far as whole pages do.
+
+        Nothing is given back of a file with a second name: another dataset has its rows there.
+        """
         page = mmap.PAGESIZE
         for number in range(first // self._segment_rows, -(-stop // self._segment_rows)):
             base = number * self._segment_rows
             a = -(-(max(first, base) - base) * self._width // page) * page
             b = (min(stop, base + self._segment_rows) - base) * self._width // page * page
-            if b > a and (number in self._open or self.array.file(number).exists()):
+            if b > a and self.array.names(number) == 1:
                 _punch(self._descriptor(number), a, b - a)
 
     def drop(self, row: int) -> None:

@@ -19,12 +19,12 @@ from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
 from rlds_cli.refs import Ref
-from rlds_cli.store import commits, digests, episode_table, files, manifest, versions
+from rlds_cli.store import arrays, commits, digests, episode_table, files, manifest, sealing, versions
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import LazyStats, Store, field_of
+from rlds_cli.store.opening import LazyStats, Run, Store, field_of
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
@@ -131,7 +131,7 @@ class GrowingStore(Store):
         known = {} if self._before is None else self._before[1]
         for name, numbers in self._needed.items():
             missing = sorted(set(numbers) - set(known.get(name, ())))
-            for array in [self.layout.bytes[name]] if name else self.layout.rows.values():
+            for array in [self.layout.bytes[name]] if name else self.layout.by_row:
                 array.check(missing)
 
     # -- episodes
@@ -310,6 +310,22 @@ class GrowingStore(Store):
         spans = self.rows(name)[rows] - self._bytes[name][0]
         return spans[:, 0], spans[:, 1]
 
+    def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
+        """Return the first bytes of the frames of rows; those of no episode have none; see `Store.offsets_between`."""
+        kept: slice | IntArray = slice(None) if self.kept is None else self.kept
+        start = self._read.columns["start"][kept]
+        behind = start + self._read.columns["length"][kept] + 1
+        of = slice(max(0, int(np.searchsorted(start, first, "right")) - 1), int(np.searchsorted(start, stop)))
+        begin = int(min(first, *start[of][:1]))  # of an episode: nothing is carried over from before it
+        edges = np.zeros(stop - begin + 1, np.int64)
+        np.add.at(edges, start[of] - begin, 1)
+        np.add.at(edges, np.minimum(behind[of], stop) - begin, -1)
+        counts = np.cumsum(edges)[:-1] > 0
+        spans = self.rows(name)[begin:stop] - self._bytes[name][0]
+        found = np.maximum.accumulate(np.append(0, np.where(counts, spans[:, 1], 0)))
+        found[:-1] = np.where(counts, spans[:, 0], found[:-1])
+        return found[first - begin :]
+
     def frame_bytes(self, name: str) -> Array:
         """Return the encoded frames of all episodes, mapped."""
         key = f"{name}\0bytes"
@@ -324,7 +340,44 @@ class GrowingStore(Store):
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
+    # -- files, for datasets that share them
+
+    def check_recorded(self) -> None:
+        """Refuse a dataset whose logs are not those that were written; see `Store.check_recorded`."""
+        known = commits.all_until(self.path, self.commit.number)
+        broken = logs.broken(self.path, known, self.head.fields)
+        if broken is not None or not sealing.has_own_digest(self.path):
+            raise DamagedDataset(f"The logs of {self.path} are not those that were written.", hint=logs.HINT)
+
+    def row_runs(self) -> tuple[Run, ...]:
+        """Return the rows of the segments that are needed; see `Store.row_runs`."""
+        return self._runs(next(iter(self.layout.rows.values())))
+
+    def runs(self, path: str) -> tuple[Run, ...]:
+        """Return the segments that are needed, where they lie side by side; see `Store.runs`."""
+        return self._runs(next(a for a in self.layout.all if a.directory == self.path / path))
+
+    def _runs(self, array: SegmentedArray) -> tuple[Run, ...]:
+        name, size, numbers = self._frames_in(array), array.segment_rows, np.array(self.needed(array), np.int64)
+        begin, end = self._bytes[name] if name else (self.commit.first_row, self.commit.rows)
+        found = []
+        for beside in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else ():
+            at, behind = int(beside[0]) * size, min(end, (int(beside[-1]) + 1) * size)
+            counts = [min(size, behind - n * size) for n in beside.tolist()]
+            segments = tuple(
+                arrays.Segment(k * size, array.directory, (count, *array.shape), array.dtype, size, n)
+                for k, (n, count) in enumerate(zip(beside.tolist(), counts, strict=True))
+            )
+            first = max(at, begin)
+            found.append(Run(first - begin, behind - begin, first - at, segments))
+        return tuple(found) or (Run(0, 0),)
+
     # -- digests
+
+    def row_digests(self, name: str) -> Digests:
+        """Return the sha256 of each row of a field that has them [rows, 32]; see `store.digests`."""
+        g = self.commit
+        return self._mapped(self.layout.digests[name], g.first_row, g.rows, self._needed[""])
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32], without those before the first kept one."""

@@ -155,9 +155,12 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
                 continue
             size += rows[f.name].nbytes
             values = rows[f.name].tolist() if f.kind == "text" else rows[f.name]
-            found[f.name][i] = digests_of(f, values, np.zeros(1, np.int64), length, observed)[0]
+            of_episode, of_rows = digests_of(f, values, np.zeros(1, np.int64), length, observed)
+            found[f.name][i] = of_episode[0]
             if not np.array_equal(found[f.name][i], recorded[f.name][k]):
                 problems.append(Problem(f.name, "is not as it was written", (i, i + 1)))
+            elif of_rows is not None and not np.array_equal(of_rows, store.row_digests(f.name)[numbers]):
+                problems.append(Problem(f"{digests.ROWS}/{f.name}", "are not the digests of its rows", (i, i + 1)))
         if not problems and (wrong := _wrong_columns(columns, k, rows, int(length[0]))):
             problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (i, i + 1)))
         if len(problems) >= _MOST_PROBLEMS:

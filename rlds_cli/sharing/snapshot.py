@@ -151,11 +151,11 @@ def _growing(store: GrowingStore) -> Iterator[LocalFile]:
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
             yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
-    width = max(array.width for array in store.layout.rows.values())
+    width = max(array.width for array in store.layout.by_row)
     for array in found:
         described, end = array.directory / "zarr.json", store.end_of(array)
         yield _made(described.relative_to(path).as_posix(), json.dumps(array.document(end)).encode())
-        runs = _runs(store.spans_of(array), width if array in store.layout.rows.values() else 1)
+        runs = _runs(store.spans_of(array), 1 if array in store.layout.bytes.values() else width)
         yield from _segments(array, path, runs, end)
     ends = {**logs.sizes(g, store.head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():

@@ -12,8 +12,11 @@ An array may be in segments, each of which is such an array of its own, so that 
     <array>/zarr.json      a group, whose attribute rlds_segments says where the rows of each begin
     <array>/0/  1/ ...     arrays of the same dtype and shape of a row
 
-Segments are mapped side by side and read as one array. They begin at multiples of 65,536 rows, which are multiples of
-the pages of every system. The rows between two segments have no meaning.
+Segments are mapped side by side and read as one array. The first of each dataset begins at a multiple of 65,536 rows,
+which are multiples of the pages of every system. The rows between two segments have no meaning.
+
+A segment that a growing dataset has written is one chunk of raw rows without an index. Its file has the rows of the
+whole chunk, of which the first ones are in the array.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,15 +43,17 @@ from rlds_cli.store import files, validation
 from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
-SEGMENT_ROWS = 1 << 16  # segments begin at multiples of it
+SEGMENT_ROWS = 1 << 16  # the rows of each dataset begin at multiples of it
+PAGE_ROWS = 1 << 12  # segments begin at multiples of it: a row of one byte then begins at a page
 SEGMENTS = "rlds_segments"  # the attribute
 COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
+_MOST_CHUNK = 1 << 48  # rows
 _HINT = "rlds verify ID shows all damage; rlds download ID --force makes the dataset again"
 
 
-def data_file(directory: Path, ndim: int) -> Path:
-    """Return the file of the one shard of an array."""
-    return directory.joinpath("c", *["0"] * ndim)
+def data_file(directory: Path, ndim: int, number: int = 0) -> Path:
+    """Return the file of a shard of an array, the only one by default."""
+    return directory.joinpath("c", str(number), *["0"] * (ndim - 1))
 
 
 def row_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
@@ -102,6 +107,15 @@ def document(shape: tuple[int, ...], dtype: npt.DTypeLike, attributes: dict[str,
         ],
         "attributes": attributes or {},
     }
+
+
+def chunk_document(shape: tuple[int, ...], dtype: npt.DTypeLike, chunk: int) -> dict[str, Any]:
+    """The ``zarr.json`` of an array of ``shape`` [rows, ...] in chunks of raw rows, each of ``chunk`` rows."""
+    described = document(shape, dtype)
+    plain = described["codecs"][0]["configuration"]["codecs"]
+    sides = [chunk, *(max(1, d) for d in shape[1:])]
+    grid = {"name": "regular", "configuration": {"chunk_shape": sides}}
+    return {**described, "chunk_grid": grid, "codecs": plain}
 
 
 def finish(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -229,12 +243,18 @@ def _compare_size(file: Path, found: int, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A file with the rows of an array from ``start`` on, which is the array of ``shape`` in ``directory``."""
+    """A file with the rows of an array from ``start`` on: chunk ``number`` of the array in ``directory``.
+
+    ``shape`` is that of its rows. ``chunk`` is the number of rows for which the file has room, without an index behind
+    them; 0 for a file that is one shard.
+    """
 
     start: int
     directory: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    chunk: int = 0
+    number: int = 0
 
     @property
     def rows(self) -> int:
@@ -244,11 +264,13 @@ class Segment:
     @property
     def file(self) -> Path:
         """The file; there is none if `size` is 0."""
-        return data_file(self.directory, len(self.shape))
+        return data_file(self.directory, len(self.shape), self.number)
 
     @property
     def size(self) -> int:
         """Size of the file in bytes."""
+        if self.chunk:
+            return self.chunk * row_bytes(self.shape, self.dtype) if self.rows else 0
         return file_size(self.shape, self.dtype)
 
 
@@ -314,16 +336,31 @@ def _segments(directory: Path, given: Any, shape: tuple[int, ...], dtype: np.dty
     found, stop = list[Segment](), 0
     for k, (start, rows) in enumerate(given):
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (start, rows)) and rows >= 0
-        if not whole or start % SEGMENT_ROWS or not stop <= start <= stop + SEGMENT_ROWS:
+        if not whole or start % PAGE_ROWS or not stop <= start <= stop + SEGMENT_ROWS:
             raise ValueError(f"rows {str(start)[:40]} and {str(rows)[:40]} more in segment {k:,}")
-        part = layout(directory / str(k))
-        if part.compressed or part.segmented or (part.shape, part.dtype) != ((rows, *shape[1:]), dtype):
+        part = _segment(directory / str(k))
+        if (part.shape, part.dtype) != ((rows, *shape[1:]), dtype):
             raise ValueError(f"segment {k:,} is {part.dtype} {list(part.shape)}")
-        found.append(Segment(start, directory / str(k), part.shape, dtype))
+        found.append(replace(part, start=start))
         stop = start + rows
     if stop != shape[0]:
         raise ValueError(f"segments end at row {stop:,} of {shape[0]:,}")
     return tuple(found)
+
+
+def _segment(directory: Path) -> Segment:
+    """Return the layout of an array that is a segment: one shard, or one chunk; raises ValueError for others."""
+    d, shape, dtype = _described(directory)
+    if "segments" not in d and d["codecs"] == document(shape, dtype)["codecs"][0]["configuration"]["codecs"]:
+        chunk = d["chunk_grid"]["configuration"]["chunk_shape"][0]
+        whole = isinstance(chunk, int) and not isinstance(chunk, bool) and max(1, shape[0]) <= chunk <= _MOST_CHUNK
+        if not whole or d != chunk_document(shape, dtype, chunk):
+            raise ValueError(f"chunks of {str(chunk)[:40]!r} rows")
+        return Segment(0, directory, shape, dtype, chunk)
+    found = layout(directory)
+    if found.compressed or found.segmented:
+        raise ValueError(f"{directory.name} is no file of plain rows")
+    return found.segments[0]
 
 
 def is_segmented(directory: Path) -> bool:

@@ -7,13 +7,17 @@
 
 What is small is written anew: the episode table, digests of episodes, tables of texts and videos with the rows that
 refer to them, and the first byte of each encoded frame.
+
+A dataset that grows has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
+goes on in new files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +29,7 @@ from rlds_cli.files import trees
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Content, Description, complete, stored
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
 from rlds_cli.store.videos import Tables
@@ -54,20 +58,31 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class _Placed:
+    """Where rows of arrays go: rows [first, stop) of a dataset to rows ``at`` and following of the result."""
+
+    first: int
+    stop: int
+    at: int
+
+    @property
+    def end(self) -> int:
+        return self.at + self.stop - self.first
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
-    """A dataset whose rows are those of the result from ``base`` on."""
+    """A dataset whose rows are shared."""
 
     store: Store
-    base: int
+    placed: tuple[_Placed, ...]
     listed: Mapping[str, str]
 
-    @property
-    def rows(self) -> int:
-        return self.store.manifest.counts.rows
-
-    @property
-    def stop(self) -> int:
-        return self.base + self.rows
+    def blocks(self) -> Iterator[tuple[int, int, int]]:
+        """Yield rows [first, stop) of the dataset, a few at a time, and the row of the result to which they go."""
+        for p in self.placed:
+            for a in range(p.first, p.stop, _BLOCK):
+                yield a, min(a + _BLOCK, p.stop), p.at + a - p.first
 
 
 def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, about: Description) -> Manifest:
@@ -96,7 +111,9 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
         for name in _COMPUTED
         if all(name in e for e in columns) and _needs(name) <= {f.name for f in fields}
     }
-    start = np.concatenate([e["start"][m.index] + s.base for e, m, s in zip(columns, members, of, strict=True)])
+    start = np.concatenate(
+        [_moved(e["start"][m.index], s.placed) for e, m, s in zip(columns, members, of, strict=True)]
+    )
     table = EpisodeTable.concat([m.table for m in members])
     content = Content(tuple(finished), table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
@@ -113,11 +130,27 @@ def _sources(members: Sequence[Member]) -> dict[str, _Source]:
     base = 0
     for m in members:
         if m.store.version_id not in found:
-            sealing.check_listing(m.store.path, m.store.manifest)  # new digests would hide damage
-            source = _Source(m.store, base, sealing.listed(m.store.path))
-            found[m.store.version_id] = source
-            base = _behind(source.stop)
+            m.store.check_recorded()  # new digests would hide damage
+            placed = _place(m.store.row_runs(), base)
+            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path))
+            base = _behind(placed[-1].end)
     return found
+
+
+def _place(runs: Sequence[Run], base: int) -> tuple[_Placed, ...]:
+    """Put runs of rows behind each other, the first file at row ``base``."""
+    found: list[_Placed] = []
+    for run in runs:
+        found.append(_Placed(run.first, run.stop, base + run.lead))
+        base = _behind(found[-1].end)
+    return tuple(found)
+
+
+def _moved(rows: IntArray, placed: Sequence[_Placed]) -> IntArray:
+    """Return where rows of a dataset go, or ends of ranges of them [n]. Those that go nowhere go behind the others."""
+    first, stop, at = (np.array([getattr(p, name) for p in placed], np.int64) for name in ("first", "stop", "at"))
+    k = np.maximum(np.searchsorted(first, rows, "right") - 1, 0)
+    return np.asarray(at[k] + np.clip(rows - first[k], 0, stop[k] - first[k]))
 
 
 def _behind(stop: int) -> int:
@@ -130,81 +163,101 @@ class _Result:
 
     def __init__(self, directory: Path, sources: Sequence[_Source], paths: Mapping[str, str]) -> None:
         self._directory, self._sources, self.paths = directory, sources, paths
-        self.rows = sources[-1].stop
+        self.rows = sources[-1].placed[-1].end
         self.known: dict[str, str] = {}
 
     def write(self, f: Field) -> None:
         """Link the files of a field, and write its tables."""
-        path, bases = self.paths[f.name], [s.base for s in self._sources]
+        path = self.paths[f.name]
         of = [s.store.path_of(f.name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:
             self._write_videos(f.name, path, of)
         elif f.kind == "frames":
-            starts = self._link(f"{path}/bytes", [f"{p}/bytes" for p in of], None, np.dtype(np.uint8), ())
-            self._write_offsets(f.name, path, starts)
+            placed = self._link(f"{path}/bytes", [f"{p}/bytes" for p in of], np.dtype(np.uint8), (), by_row=False)
+            self._write_offsets(f.name, path, placed)
         elif f.kind == "text":
             self._write_texts(f.name, path)
         else:
-            self._link(path, of, bases, dtype, shape)
-        if digests.has_row_digests(f):
-            below = [f"{digests.ROWS}/{p}" for p in of]
-            self._link(f"{digests.ROWS}/{path}", below, bases, np.dtype(np.uint8), (32,))
+            self._link(path, of, dtype, shape)
+        if digests.has_row_digests(f) and any(s.store.grows for s in self._sources):  # a writer adds to these files
+            self._write_row_digests(f.name, f"{digests.ROWS}/{path}")
+        elif digests.has_row_digests(f):
+            self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
 
     def _link(
-        self,
-        to: str,
-        of: Sequence[str],
-        bases: Sequence[int] | None,
-        dtype: np.dtype[np.generic],
-        shape: tuple[int, ...],
-    ) -> list[int]:
-        """Make one array of those below ``of``, which begin at ``bases``, or one behind the other; return where."""
-        target, starts, after, segments = (
-            self._directory / to,
-            list[int](),
-            0,
-            list[tuple[_Source, arrays.Segment, int]](),
-        )
-        for k, (source, path) in enumerate(zip(self._sources, of, strict=True)):
-            found = arrays.layout(source.store.path / path)
-            starts.append(after if bases is None else bases[k])
-            rows = found.shape[0] if bases is None else source.rows
-            if found.compressed or (found.shape, found.dtype) != ((rows, *shape), dtype):
-                said = f"{found.dtype} {list(found.shape)}"
-                raise DamagedDataset(f"{path} of {source.store.manifest.id} is {said}.", hint="rlds verify ID")
-            segments += [(source, s, starts[-1] + s.start) for s in found.segments]
-            after = _behind(starts[-1] + rows)
-        whole = len(segments) == 1 and not segments[0][2]
-        for k, (source, segment, _) in enumerate(segments):
-            self._link_tree(source, segment.directory, to if whole else f"{to}/{k}")
-        if not whole:
-            total = segments[-1][2] + segments[-1][1].rows
-            arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
-        return starts
+        self, to: str, of: Sequence[str], dtype: np.dtype[np.generic], shape: tuple[int, ...], *, by_row: bool = True
+    ) -> list[tuple[_Placed, ...]]:
+        """Make one array of those at the paths ``of``, and return where the rows of each go.
 
-    def _link_tree(self, source: _Source, directory: Path, to: str) -> None:
-        below = directory.relative_to(source.store.path)
+        Unless it has an entry for each row of the datasets, they lie one behind the other.
+        """
+        found, after, segments = list[tuple[_Placed, ...]](), 0, list[tuple[_Source, arrays.Segment, int]]()
+        for source, path in zip(self._sources, of, strict=True):
+            runs = source.store.runs(path)
+            placed = source.placed if by_row else _place(runs, after)
+            parts = [s for run in runs for s in run.segments]
+            fits = all((s.shape[1:], s.dtype) == (shape, dtype) for s in parts)
+            if not fits or [(p.first, p.stop) for p in placed] != [(run.first, run.stop) for run in runs]:
+                raise DamagedDataset(f"{path} of {source.store.manifest.id} has other rows.", hint="rlds verify ID")
+            for run, p in zip(runs, placed, strict=True):
+                segments += [(source, s, p.at - run.lead + s.start) for s in run.segments]
+            found.append(placed)
+            after = _behind(placed[-1].end)
+        target, total = self._directory / to, found[-1][-1].end
+        if len(segments) == 1 and not segments[0][1].chunk and not segments[0][2]:
+            self._link_segment(*segments[0][:2], to)
+            return found
+        for k, (source, segment, _) in enumerate(segments):
+            self._link_segment(source, segment, f"{to}/{k}")
+        arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
+        return found
+
+    def _link_segment(self, source: _Source, segment: arrays.Segment, to: str) -> None:
+        """Give the files of a segment second names; the document of one chunk of a growing dataset is written."""
+        target = self._directory / to
 
         def link() -> None:
-            trees.discard(self._directory / to)
-            publishing.link_tree(source.store.path / below, self._directory / to)
+            trees.discard(target)
+            if not segment.chunk:
+                publishing.link_tree(segment.directory, target)
+            elif segment.size:
+                publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
 
         source.store.guarded(link)
-        self.known |= sealing.below(source.listed, below.as_posix(), to)
+        if segment.chunk:
+            document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
+            target.mkdir(parents=True, exist_ok=True)
+            safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
+        else:
+            below = segment.directory.relative_to(source.store.path).as_posix()
+            self.known |= sealing.below(source.listed, below, to)
 
-    def _write_offsets(self, name: str, path: str, starts: Sequence[int]) -> None:
-        """Write the first bytes of frames, the bytes of each dataset beginning at ``starts``."""
+    def _write_offsets(self, name: str, path: str, of_bytes: Sequence[Sequence[_Placed]]) -> None:
+        """Write the first bytes of frames, those of each dataset going where ``of_bytes`` says."""
 
         def pieces() -> Iterator[tuple[int, Array]]:
-            for s, first in zip(self._sources, starts, strict=True):
-                offsets = s.store.frame_offsets(name)
-                arrays.check_offsets(s.store.directory(name) / "offsets", offsets, s.store.frame_bytes(name))
-                for a in range(0, len(offsets), _BLOCK):
-                    yield s.base + a, offsets[a : a + _BLOCK] + first
+            for s, placed in zip(self._sources, of_bytes, strict=True):
+                at, last = 0, placed[-1].stop
+                for first, stop, to in s.blocks():
+                    offsets = s.store.offsets_between(name, first, stop)
+                    if (np.diff(offsets, prepend=at) < 0).any() or offsets[-1] > last:
+                        raise DamagedDataset(
+                            f"The offsets of {name} of {s.store.manifest.id} do not rise up to its {last:,} bytes.",
+                            hint="rlds verify ID",
+                        )
+                    yield to, _moved(offsets, placed)
+                    at = int(offsets[-1])
 
         self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows + 1,), pieces())
         arrays.write_group(self._directory / path)
+
+    def _write_row_digests(self, name: str, path: str) -> None:
+        """Write the digests of rows."""
+        pieces = (
+            (to, s.store.row_digests(name)[first:stop]) for s in self._sources for first, stop, to in s.blocks()
+        )
+        self._write(path, np.dtype(np.uint8), (self.rows, 32), pieces)
 
     def _write_texts(self, name: str, path: str) -> None:
         """Write the codes of texts, and the table of all texts."""
@@ -223,10 +276,10 @@ class _Result:
         """Write the numbers of videos and frames, and the tables of all videos."""
         films = f"{videos.DIRECTORY}/{path}"
         below = [f"{videos.DIRECTORY}/{p}/bytes" for p in of]
-        starts = self._link(f"{films}/bytes", below, None, np.dtype(np.uint8), ())
+        of_bytes = self._link(f"{films}/bytes", below, np.dtype(np.uint8), (), by_row=False)
         tables = [s.store.videos(name).tables() for s in self._sources]
         Tables(
-            np.concatenate([t.spans + first for t, first in zip(tables, starts, strict=True)]),
+            np.concatenate([_moved(t.spans, placed) for t, placed in zip(tables, of_bytes, strict=True)]),
             [p for t in tables for p in t.packets],
             [x for t in tables for x in t.tracks],
             np.concatenate([t.files for t in tables]),
@@ -261,12 +314,12 @@ class _Result:
 def _renumbered(source: _Source, name: str, new: Array, count: int) -> Iterator[tuple[int, Array]]:
     """Yield the rows of a field that are, or begin with, a number below ``count`` or -1, with ``new`` numbers."""
     rows = source.store.rows(name)
-    for a in range(0, len(rows), _BLOCK):
-        values = np.array(rows[a : a + _BLOCK])
+    for first, stop, to in source.blocks():
+        values = np.array(rows[first:stop])
         numbers = values.reshape(len(values), -1)[:, 0]
         if len(numbers) and not -1 <= numbers.min() <= numbers.max() < count:
             raise DamagedDataset(
                 f"{name} of {source.store.manifest.id} has a number beyond {count:,}.", hint="rlds verify ID"
             )
         numbers[:] = new[numbers]
-        yield source.base + a, values
+        yield to, values

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Frames
-from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, statistics, versions
+from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, versions
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.frames import check_frames, decode_frames
@@ -23,6 +23,24 @@ from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows [first, stop) of an array, as a store numbers them, in files that lie side by side.
+
+    Attributes
+    ----------
+    lead : int
+        Rows of the first file before ``first``.
+    segments : tuple of Segment
+        The files. Their rows are counted from the first row of the first file.
+    """
+
+    first: int
+    stop: int
+    lead: int = 0
+    segments: tuple[arrays.Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +282,42 @@ class Store:
             return ()
         return tuple(RowFile(s.start, s.rows, f"{x.st_ino} {x.st_size} {x.st_mtime_ns}") for s, x in found)
 
+    def check_recorded(self) -> None:
+        """Refuse a dataset whose recorded digests are not those that were written: new ones would hide damage.
+
+        Raises
+        ------
+        DamagedDataset
+        """
+        sealing.check_listing(self.path, self.manifest)
+
+    def row_runs(self) -> tuple[Run, ...]:
+        """Return the rows that have files: all of them, unless the dataset grows."""
+        return (Run(0, self.manifest.counts.rows),)
+
+    def runs(self, path: str) -> tuple[Run, ...]:
+        """Return the files of plain rows of the array at ``path`` below the dataset.
+
+        Raises
+        ------
+        DamagedDataset
+            It is compressed, or its document cannot be read.
+        """
+        found = arrays.layout(self.path / path)
+        if found.compressed:
+            raise DamagedDataset(f"{self.path / path} is compressed.", hint="rlds verify ID")
+        return (Run(0, found.shape[0], 0, found.segments),)
+
+    def places(self) -> list[Path]:
+        """Return the directories of the arrays of rows, frames and videos."""
+        found = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
+        films = (n for n, f in self.fields.items() if f.codec == VIDEO)
+        return [*found, *(self.path / DIRECTORY / self.path_of(n) / "bytes" for n in films)]
+
     @property
     def is_segmented(self) -> bool:
         """True if an array of rows, frames or videos is in segments, as those of a merge are."""
-        places = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
-        places += [
-            self.path / DIRECTORY / self.path_of(n) / "bytes" for n, f in self.fields.items() if f.codec == VIDEO
-        ]
-        return any(arrays.is_segmented(directory) for directory in places)
+        return any(arrays.is_segmented(directory) for directory in self.places())
 
     @cached_property
     def has_gaps(self) -> bool:
@@ -334,6 +380,13 @@ class Store:
     def frame_offsets(self, name: str) -> IntArray:
         """Return the first byte of each row's encoded frame [rows + 1]."""
         return self._open(name, "offsets")
+
+    def offsets_between(self, name: str, first: int, stop: int) -> IntArray:
+        """Return the first byte of the frames of rows [first, stop), and the byte behind the last [stop - first + 1].
+
+        They rise. A row of no episode has no bytes, or bytes that mean nothing.
+        """
+        return self.frame_offsets(name)[first : stop + 1]
 
     def frame_bytes(self, name: str) -> Array:
         """Return the encoded frames, end to end."""

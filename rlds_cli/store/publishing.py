@@ -90,8 +90,13 @@ def sync_file(file: Path) -> None:
 
 
 def _seal_file(file: Path) -> None:
-    """Sync a file and make it read-only; a file that is read-only already may be shared with other datasets."""
-    if not file.lstat().st_mode & 0o222:
+    """Sync a file and make it read-only.
+
+    A file that is read-only already may be shared with other datasets. One with several names belongs to a growing
+    dataset, too, which has synced it.
+    """
+    status = file.lstat()
+    if not status.st_mode & 0o222 or status.st_nlink > 1:
         return
     descriptor = safe_files.open_own(file, os.O_RDONLY)
     try:
@@ -184,13 +189,17 @@ def link_tree(source: Path, target: Path, *, apart: Collection[str] = ()) -> Non
     """
     files.check_tree(source)
     for file in sorted(f for f in trees.files(source) if f.name not in apart):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not disk.link(file, place):
-            raise NoPermission(
-                f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
-                hint="--copy (copy=True) copies the rows",
-            )
+        link_file(file, target / file.relative_to(source))
+
+
+def link_file(file: Path, target: Path) -> None:
+    """Give a file of a dataset a second name; raises as `link_tree`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not disk.link(file, target):
+        raise NoPermission(
+            f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
+            hint="--copy (copy=True) copies the rows",
+        )
 
 
 def _check_target(target: Path, within: Path) -> None:

@@ -1,0 +1,122 @@
+"""A version of a growing dataset as a dataset that does not grow, over the same files of rows.
+
+Its writer goes on in files of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rlds_cli import settings
+from rlds_cli.dataset.selection import EpisodeColumns
+from rlds_cli.errors import NoPermission
+from rlds_cli.files import safe as safe_files
+from rlds_cli.files import trees
+from rlds_cli.home import Home
+from rlds_cli.home.locks import writing
+from rlds_cli.ids import DatasetId
+from rlds_cli.settings import StrPath
+from rlds_cli.store import joining, publishing
+from rlds_cli.store.finish import Description
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import Field, IntArray
+
+
+class _Dataset(Protocol):
+    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def is_selection(self) -> bool: ...
+    @property
+    def episodes(self) -> EpisodeColumns: ...
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    id: str
+    path: Path
+    store: Store
+    manifest: Manifest
+    is_selection: bool
+    episodes: EpisodeColumns
+    schema: Mapping[str, Field]
+
+
+@contextmanager
+def fixed(ds: _Dataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator[_Dataset]:
+    """Yield a dataset that does not grow, with the same selection: that of a growing one is removed afterwards.
+
+    Parameters
+    ----------
+    ds : Dataset
+        A dataset that does not grow is yielded itself, and one at an address.
+    id : DatasetId
+        Of what will be made of it, in the home of ``cache_dir``.
+
+    Raises
+    ------
+    NoPermission
+        The files cannot get second names in that home.
+    """
+    if not ds.store.grows or ds.store.remote:
+        yield ds
+        return
+    place = Home(settings.read(cache_dir).home)
+    work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
+    try:
+        with writing(place):
+            safe_files.work_directory(work, place.root)
+            store = _written(ds, work)
+        episodes = EpisodeColumns(store, numbers(ds.store, ds.episodes.index))
+        of_version = replace(store.manifest, version=ds.store.version)
+        yield _Fixed(ds.id, work, store, of_version, ds.is_selection, episodes, ds.schema)
+    finally:
+        trees.discard(work)
+
+
+def numbers(store: Store, index: IntArray) -> IntArray:
+    """Return the numbers of a store's episodes ``index`` among those that count."""
+    return index if store.kept is None else np.searchsorted(store.kept, index)
+
+
+def _written(ds: _Dataset, work: Path) -> Store:
+    store, m = ds.store, ds.manifest
+    kept = np.arange(len(store.episodes["start"])) if store.kept is None else store.kept
+    about = Description(
+        id=ds.id,
+        reader=m.reader,
+        reader_version=m.reader_version,
+        episodes_by=m.episodes_by,
+        facts=m.facts,
+        spaces=m.spaces,
+        env=m.env,
+        options=m.options,
+        provenance=m.provenance,
+        sources=store.sources,
+    )
+    fields = sorted(store.fields.values(), key=lambda f: f.name)
+    try:
+        joining.join([joining.Member(store, kept, store.table())], fields, work, about)
+    except NoPermission as e:
+        hint = f"rlds merge {ds.id} --as local/NAME copies its episodes"
+        raise NoPermission(e.message, hint=hint) from e
+    publishing.seal(work)
+    return Store(work)
