@@ -229,8 +229,6 @@ def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
             raise ValueError(f"a piece of {path} ends behind its object or file")
         end = piece.at + piece.length
         pieces.append(piece)
-    if end != size and not holes:
-        raise ValueError(f"the pieces of {path} are not all of it")
     return File(path, size, tuple(pieces))
 
 

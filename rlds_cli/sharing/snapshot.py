@@ -26,7 +26,7 @@ from rlds_cli.growing.segments import SegmentedArray
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.refs import Ref
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import commits, manifest, tags
+from rlds_cli.store import arrays, commits, manifest, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import IntArray
@@ -114,7 +114,7 @@ def take(ref: Ref) -> Snapshot:
     path = Path(ref.place)
     store = open_store(path, ref)
     path = store.path  # of an earlier version, if the reference names one
-    files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(path))
+    files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(store))
     version = store.commit.number if isinstance(store, GrowingStore) else None
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
     found = Snapshot(store.manifest.id, store.fingerprint(), version, sha256, files, store)
@@ -126,14 +126,18 @@ def take(ref: Ref) -> Snapshot:
     return found
 
 
-def _ordinary(path: Path) -> Iterator[LocalFile]:
+def _ordinary(store: Store) -> Iterator[LocalFile]:
+    path = store.path
     store_files.check_tree(path)
+    segments = (s for place in store.places() if arrays.is_segmented(place) for s in arrays.layout(place).segments)
+    rows = {s.file: arrays.row_bytes(s.shape, s.dtype) * s.rows for s in segments if s.chunk}  # of longer files
     for file in sorted(trees.files(path)):
         name = file.relative_to(path).as_posix()
         if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
             continue
         status = file.lstat()
-        extents = ((0, status.st_size),) if status.st_size else ()
+        size = rows.get(file, status.st_size)
+        extents = ((0, size),) if size else ()
         yield LocalFile(name, status.st_size, extents, file, identity=_identity(status))
 
 

@@ -47,7 +47,7 @@ SEGMENT_ROWS = 1 << 16  # the rows of each dataset begin at multiples of it
 PAGE_ROWS = 1 << 12  # segments begin at multiples of it: a row of one byte then begins at a page
 SEGMENTS = "rlds_segments"  # the attribute
 COMPRESSED_INNER_BYTES, SHARD_BYTES = 256 << 10, 64 << 20  # of the zarr encoding, see `compression`
-_MOST_CHUNK = 1 << 48  # rows
+_MOST_CHUNK = 1 << 27  # rows: growing datasets write 4 Mi at most, and 64 MiB of frames
 _HINT = "rlds verify ID shows all damage; rlds download ID --force makes the dataset again"
 
 

@@ -426,9 +426,9 @@ def _tail(s: Segment, name: str) -> list[Problem]:
 
 def _offsets(path: Path, name: str, size: int) -> list[Problem]:
     offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
-    if offsets[0] == 0 and offsets[-1] == size and (np.diff(offsets) >= 0).all():
+    if 0 <= offsets[0] and offsets[-1] <= size and (np.diff(offsets) >= 0).all():
         return []
-    return [Problem(f"{name} offsets", f"do not increase from 0 to the {size:,} bytes of frames")]
+    return [Problem(f"{name} offsets", f"do not increase within the {size:,} bytes of frames")]
 
 
 def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:

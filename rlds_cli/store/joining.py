@@ -254,9 +254,7 @@ class _Result:
 
     def _write_row_digests(self, name: str, path: str) -> None:
         """Write the digests of rows."""
-        pieces = (
-            (to, s.store.row_digests(name)[first:stop]) for s in self._sources for first, stop, to in s.blocks()
-        )
+        pieces = ((to, s.store.row_digests(name)[first:stop]) for s in self._sources for first, stop, to in s.blocks())
         self._write(path, np.dtype(np.uint8), (self.rows, 32), pieces)
 
     def _write_texts(self, name: str, path: str) -> None:

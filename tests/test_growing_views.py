@@ -1,0 +1,177 @@
+"""Selections, trims, labels and merges of datasets that grow: they share the files of rows with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from versions_model import Episode, build, check, check_batches, draw
+
+import rlds_cli
+from rlds_cli import Fifo, Top
+from rlds_cli.dataset import Dataset
+from rlds_cli.growing import segments
+from rlds_cli.loader import Loader, Sequential
+from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.remove import remove
+from rlds_cli.maintenance.verification import verify
+
+LENGTHS = [2, 5, 1, 700, 9, 3, 650, 4]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of 4,096 rows and 64 KiB of frames."""
+    monkeypatch.setattr(segments, "rows_of_segment", lambda width, most=None: 4096)
+    monkeypatch.setattr(segments, "bytes_of_segment", lambda width, most=None: 1 << 16)
+
+
+def episodes(lengths: list[int] = LENGTHS, seed: int = 0) -> list[Episode]:
+    rng = np.random.default_rng(seed)
+    return [draw(rng, n).labelled(take=k) for k, n in enumerate(lengths)]
+
+
+def record(id: str, given: list[Episode], **options: object) -> Dataset:
+    """A dataset that grows, with a commit for each episode."""
+    with rlds_cli.writer(id, like=build("local/like", episodes([2])), **options) as w:  # type: ignore[arg-type]
+        for e in given:
+            w.add_episodes([e.item()])
+            w.commit()
+    return w.dataset()
+
+
+def shares(ds: Dataset, source: Dataset) -> bool:
+    """Whether the rows of a field are in files of the source."""
+    inodes = {f.stat().st_ino for f in source.path.rglob("*") if f.is_file()}
+    return all(f.stat().st_ino in inodes for f in (ds.path / "observation" / "state").rglob("0/c/*/*"))
+
+
+def intact(ds: Dataset, expected: list[Episode]) -> None:
+    for e in expected:
+        e.id = None
+    check(ds, expected)
+    check_batches(ds, expected, 0)
+    assert not verify(ds.path).problems
+
+
+def test_a_selection_shares_the_files_and_stays_while_the_source_goes_on() -> None:
+    given = episodes()
+    ds = record("local/rec", given)
+    with rlds_cli.writer("local/rec") as w:
+        some = ds.select(where="take in [1, 3, 6]").save("some")
+        w.add_episodes([e.item() for e in episodes([8, 3], seed=1)])
+        w.commit()
+        more = w.dataset().select(where="length > 3").save("more")
+        w.add_episodes([e.item() for e in episodes([800], seed=2)])
+    grown = [*given, *episodes([8, 3], seed=1), *episodes([800], seed=2)]
+    intact(rlds_cli.open_dataset("local/rec"), grown)
+    intact(some, [given[k] for k in (1, 3, 6)])
+    intact(more, [e for e in grown[:-1] if e.length > 3])
+    assert shares(some, ds) and shares(more, ds)
+    assert some.fingerprint == build("local/plain", [given[k] for k in (1, 3, 6)]).fingerprint
+    step = some.manifest.provenance[-1]
+    assert (step["from"], step["version"], step["source"]) == ("local/rec", ds.version, ds.fingerprint)
+    assert some.episodes["source_episode"].tolist() == [1, 3, 6]
+
+
+def test_the_source_may_be_compacted_and_removed() -> None:
+    given = episodes()
+    ds = record("local/rec", given, keep=Fifo(episodes=6))
+    some = ds.select(episodes=[0, 3, 5]).save("some")
+    with rlds_cli.writer("local/rec") as w:
+        w.add_episodes([e.item() for e in episodes([300, 2, 5, 600], seed=1)])
+    del ds
+    with rlds_cli.writer("local/rec") as w:
+        w.clear()
+    compact("local/rec")
+    intact(some, [given[k] for k in (2, 5, 7)])
+    remove(["local/rec"])
+    intact(rlds_cli.open_dataset("local/rec@some"), [given[k] for k in (2, 5, 7)])
+
+
+@pytest.mark.parametrize("keep", [Fifo(episodes=3), Top(3, by="length")])
+def test_episodes_that_left_are_not_part_of_it(keep: object) -> None:
+    lengths = [3900, 2, 4000, 5, 4090, 1, 4100, 7, 3]
+    given = [e for e in episodes(lengths)]
+    ds = record("local/rec", given, keep=keep)
+    kept = [int(k) for k in ds.episodes["take"]]
+    intact(ds, [given[k] for k in kept])
+    whole = ds.select(episodes=[0, 1, 2]).save("whole")
+    intact(whole, [given[k] for k in kept])
+    assert whole.fingerprint == ds.fingerprint
+    part = whole.select(episodes=[2, 0]).save("part")
+    intact(part, [given[kept[2]], given[kept[0]]])
+
+
+def test_trims_and_labels_and_drops() -> None:
+    given = episodes()
+    ds = record("local/rec", given)
+    trimmed = ds.trim({0: (0, 1), 3: [(5, 200), (200, 640)], 7: []}, "trimmed")
+    expected = [given[0].part(0, 1), given[1], given[2], given[3].part(5, 200), given[3].part(200, 640), *given[4:7]]
+    intact(trimmed, expected)
+    labelled = ds.select(episodes=[2, 3]).label(quality="bad", name="labelled")
+    intact(labelled, [e.labelled(quality="bad") if k in (2, 3) else e for k, e in enumerate(given)])
+    assert shares(labelled, ds)
+    left = labelled.select(where="quality == 'bad'").drop()
+    intact(left, [e for k, e in enumerate(given) if k not in (2, 3)])
+    dropped = ds.select(episodes=[0, 6]).drop(name="dropped")
+    intact(dropped, [e for k, e in enumerate(given) if k not in (0, 6)])
+
+
+def test_a_merge_shares_the_files_of_members_that_grow() -> None:
+    first, second, third = episodes(seed=1), episodes([3, 600, 2], seed=2), episodes([4, 4], seed=3)
+    a, b = record("local/a", first), record("local/b", second, keep=Fifo(episodes=2))
+    plain = build("local/plain", third)
+    merged = rlds_cli.merge(["local/a", "local/plain", "local/b"], "local/merged")
+    expected = [
+        e.labelled(dataset=id)
+        for id, of in (("local/a", first), ("local/plain", third), ("local/b", second[1:]))
+        for e in of
+    ]
+    intact(merged, expected)
+    assert shares(merged, a) or shares(merged, b)
+    inodes = {f.stat().st_ino for d in (a, b, plain) for f in d.path.rglob("*") if f.is_file()}
+    rows = [f for f in (merged.path / "observation" / "large").rglob("*") if f.is_file() and f.name != "zarr.json"]
+    assert rows and all(f.stat().st_ino in inodes for f in rows)
+    compact("local/merged")
+    intact(rlds_cli.open_dataset("local/merged"), expected)
+
+
+def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp_path: Path) -> None:
+    given = episodes([3, 4, 2])
+    some = record("local/rec", given).select(episodes=[0, 2]).save("some")
+    rlds_cli.push("local/rec@some", tmp_path / "there")
+    far = rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far")
+    check(far, [given[0], given[2]])
+    assert sum(f.stat().st_size for f in (tmp_path / "there").rglob("*") if f.is_file()) < 1 << 20
+    fetched = rlds_cli.download(tmp_path / "there", as_="local/fetched")
+    intact(fetched, [given[0], given[2]])
+    assert fetched.fingerprint == some.fingerprint
+
+
+def test_other_zarr_readers_read_the_segments() -> None:
+    zarr = pytest.importorskip("zarr")
+    given = episodes([3, 4, 2])
+    some = record("local/rec", given).select(episodes=[1]).save("some")
+    group = zarr.open_group(some.path / "observation" / "state", mode="r")
+    start = int(some.episodes["start"][0])
+    (first, rows), *_ = group.attrs["rlds_segments"]["segments"]
+    found = group["0"][start - first : start - first + 4]
+    assert rows == group["0"].shape[0] and np.array_equal(found, given[1].rows["observation/state"][:4], equal_nan=True)
+
+
+def test_training_on_a_selection_goes_on_while_the_source_grows() -> None:
+    given = episodes()
+    ds = record("local/rec", given)
+    some = ds.select(episodes=[1, 4, 5]).save("some")
+    loader = Loader(some, batch_size=4, sampler=Sequential(), fields=("action", "observation/state"))
+    batches = iter(loader)
+    first = next(batches)
+    with rlds_cli.writer("local/rec") as w:
+        w.clear()
+        w.add_episodes([e.item() for e in episodes([900, 900], seed=4)])
+    actions = np.concatenate([np.asarray(b["action"]) for b in (first, *batches)])
+    assert np.array_equal(
+        actions, np.concatenate([given[k].rows["action"][: given[k].transitions] for k in (1, 4, 5)])[: len(actions)]
+    )
