@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
-from rlds_cli import Fifo, Top
+from rlds_cli import Fifo, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.growing import segments
 from rlds_cli.loader import Loader, Sequential
@@ -93,7 +95,7 @@ def test_the_source_may_be_compacted_and_removed() -> None:
 @pytest.mark.parametrize("keep", [Fifo(episodes=3), Top(3, by="length")])
 def test_episodes_that_left_are_not_part_of_it(keep: object) -> None:
     lengths = [3900, 2, 4000, 5, 4090, 1, 4100, 7, 3]
-    given = [e for e in episodes(lengths)]
+    given = episodes(lengths)
     ds = record("local/rec", given, keep=keep)
     kept = [int(k) for k in ds.episodes["take"]]
     intact(ds, [given[k] for k in kept])
@@ -148,6 +150,66 @@ def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp
     fetched = rlds_cli.download(tmp_path / "there", as_="local/fetched")
     intact(fetched, [given[0], given[2]])
     assert fetched.fingerprint == some.fingerprint
+
+
+def double(episode: Any) -> Any:
+    """Twice the reward, and a picture of the camera that is another one."""
+    episode["next"]["reward"] *= 2
+    episode["info"]["again"] = np.asarray(episode["action"], np.int16) + 1
+    return episode
+
+
+def doubled(given: list[Episode]) -> list[Episode]:
+    return [replace(e, rows=e.rows | {"next/reward": e.rows["next/reward"] * 2}) for e in given]
+
+
+def holds(result: Dataset, source: Dataset, given: list[Episode]) -> None:
+    """Whether a result of `double` has the values of a list of episodes, and the files of its source."""
+    again = result.column("info/again", gaps=True)
+    for k, e in enumerate(given):
+        start, episode = int(result.episodes["start"][k]), result.episode(k)
+        assert np.array_equal(again[start : start + e.length], e.rows["action"].astype(np.int16) + 1)
+        assert np.array_equal(episode["next/reward"][:, 0], 2 * e.rows["next/reward"])
+        assert np.array_equal(episode["observation/state"], e.rows["observation/state"][: e.length], equal_nan=True)
+        assert episode["info/word"].tolist() == e.rows["info/word"]
+    assert result.episodes["total_reward"].tolist() == [2 * e.total_reward for e in given]
+    assert not verify(result.path).problems
+    names = [f.path for f in result.manifest.fields if f.name not in ("info/again", "next/reward")]
+    inodes = {f.stat().st_ino for f in source.path.rglob("*") if f.is_file()}
+    for name in names:
+        if name not in ("info/word", "observation/said"):
+            of = result.path / name
+            files = [f for f in of.rglob("*") if f.is_file() and f.name != "zarr.json" and "offsets" not in f.parts]
+            assert files and all(f.stat().st_ino in inodes for f in files), name
+
+
+def test_results_share_the_fields_that_a_function_leaves_alone() -> None:
+    lengths = [3900, 2, 4000, 5, 4090, 1, 4100, 7, 3]
+    given = episodes(lengths)
+    ds = record("local/rec", given, keep=Top(4, by="length"))
+    kept = [given[int(k)] for k in ds.episodes["take"]]
+    result = preprocess.run(ds, double, "twice", jobs=0)
+    holds(result, ds, kept)
+    some = ds.select(episodes=[0, 2]).save("some")
+    holds(preprocess.run(some, double, "some-twice", jobs=0), ds, [kept[0], kept[2]])
+    compact(result.id)
+    assert rlds_cli.open_dataset(result.id).episodes["total_reward"].tolist() == [2 * e.total_reward for e in kept]
+
+
+def test_results_follow_a_dataset_that_grows() -> None:
+    given = episodes()
+    ds = record("local/rec", given)
+    first = preprocess.run(ds, double, "twice", jobs=0)
+    holds(first, ds, given)
+    more = episodes([12, 5], seed=3)
+    with rlds_cli.writer("local/rec") as w:
+        w.add_episodes([e.item() for e in more])
+    calls = []
+
+    ds = rlds_cli.open_dataset("local/rec")
+    result = preprocess.run(ds, double, "twice", jobs=0, progress=calls.append)
+    holds(result, ds, [*given, *more])
+    assert any("8 of 10 are taken from the result" in str(e.note) for e in calls)
 
 
 def test_other_zarr_readers_read_the_segments() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -376,7 +375,7 @@ class MergeJob:
     @cached_property
     def copied(self) -> tuple[int, ...]:
         """Numbers of the members whose rows are written; the files of the others are shared."""
-        can = [self._home is not None and _can_be_shared(ds.store, self._home) for ds in self._members]
+        can = [self._home is not None and joining.can_link(ds.store, self._home.root) for ds in self._members]
         return tuple(k for k, yes in enumerate(can) if not yes)
 
     def joined(self, copied: Store | None) -> list[joining.Member]:
@@ -428,15 +427,6 @@ class MergeJob:
             options={"merged": [asdict(m) for m in self.plan.members], "column": self._column},
             sources=self._sources,
         )
-
-
-def _can_be_shared(store: Store, home: Home) -> bool:
-    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
-    if store.remote or store.manifest.encoding != "memmap":
-        return False
-    place = next(p for p in (home.root, *home.root.absolute().parents) if p.exists())
-    status = store.path.stat()
-    return status.st_dev == place.stat().st_dev and status.st_uid == os.geteuid()
 
 
 def _check_repeats(a: Dataset, b: Dataset) -> None:

@@ -102,6 +102,12 @@ class Rows:
         return len(self) == self.store.manifest.counts.rows and not self._shift.any()
 
     @property
+    def is_apart(self) -> bool:
+        """True if the episodes lie in order in the store, and no row belongs to two of them."""
+        start, count = self.store.episodes["start"][self.index], self.store.episodes["length"][self.index] + 1
+        return bool((start[1:] >= start[:-1] + count[:-1]).all())
+
+    @property
     def end(self) -> Array:
         """How each episode ends, as a code: TERMINATED, TRUNCATED or CUT [episodes]."""
         return np.asarray(self.store.episodes["end"])[self.index]

@@ -11,7 +11,7 @@ A field of encoded frames has two arrays in segments::
     offsets   int64 [rows, 2]   first byte of the frame of each row, and the byte behind it
     bytes     uint8 [bytes]     the frames of all episodes, end to end
 
-Large rows and encoded frames have digests, see `store.digests`: ``rows/FIELD``, an array in segments of uint8 [rows, 32].
+Large rows and encoded frames have digests, see `store.digests`: ``rows/FIELD``, uint8 [rows, 32] in segments.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlds_cli import text
+from rlds_cli import settings, text
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import PreprocessError
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
+from rlds_cli.store import joining
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.ted import Field, Placement, Scalar
 from rlds_cli.ted.episodes import Flat, field_of
@@ -89,6 +90,8 @@ class WritePlan:
         Carried fields with a new name, and their names in the source.
     repeated : frozenset of str
         Fields that seem to equal those of the source, under the same names, whether they are written or not.
+    joined : bool
+        The rows of the source do not lie end to end: in the result, they lie where those files have them.
     """
 
     schema: tuple[Field, ...]
@@ -99,6 +102,7 @@ class WritePlan:
     apart: frozenset[str]
     renamed: Mapping[str, str] = field(default_factory=dict)
     repeated: frozenset[str] = frozenset()
+    joined: bool = False
 
     @cached_property
     def same(self) -> frozenset[str]:
@@ -233,9 +237,10 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     source = task.dataset.schema
     schema = {f.name: f for f in first.schema}
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
-    # segments are no arrays of one file, rows at an address are in none, and a result stores its episodes end to end
-    linked = kept and task.whole and not task.dataset.store.grows and not task.dataset.store.remote
-    linked = linked and Rows(task.dataset).is_dense
+    rows, store = Rows(task.dataset), task.dataset.store
+    linked = kept and task.whole and not store.remote  # at an address, rows are in no file
+    joined = linked and (store.grows or not rows.is_dense)
+    linked = linked and (not joined or (rows.is_apart and joining.can_link(store, settings.read(None).home)))
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
@@ -252,7 +257,8 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
-    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated)
+    joined = joined and linked
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated, joined)
 
 
 def removal(task: Task, plan: WritePlan) -> str:

@@ -24,9 +24,9 @@ from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import arrays, manifest, versions
+from rlds_cli.store import arrays, joining, manifest, versions
 from rlds_cli.store.build import JOURNAL, Built, ignore, write_rows
-from rlds_cli.store.finish import Description, finish
+from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
@@ -221,7 +221,15 @@ def publish(
         return store.videos(plan.renamed.get(field, field)).extent(int(number))
 
     described = _description(t, plan)
-    finish(built, described, metadata=_metadata(t), shared=_shared(t, plan), locate=locate, threads=threads)
+    finish(
+        built,
+        described,
+        metadata=_metadata(t),
+        shared={} if plan.joined else _shared(t, plan),
+        linked=_linked(t, plan, built) if plan.joined and plan.shared else None,
+        locate=locate,
+        threads=threads,
+    )
     for check in checks:
         check(open_dataset(built.directory))
     versions.replace(built.directory, target)
@@ -282,11 +290,22 @@ def _state_name(t: Task) -> str:
     return next(n for n in numbered if n not in t.dataset.manifest.metadata)
 
 
+def _linked(t: Task, plan: WritePlan, built: Built) -> Linked:
+    """Share the unchanged fields of a dataset whose rows do not lie end to end."""
+    fields = {plan.renamed.get(f.name, f.name): f for f in plan.schema if f.name in plan.shared}
+    member = joining.Member(t.dataset.store, t.dataset.episodes.index, built.episodes)
+    linked = joining.link(member, fields, built.directory)
+    return replace(linked, shared=tuple(f.name for old, f in fields.items() if _lasts(old, t)))
+
+
 def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
     m = t.dataset.manifest
     stats = {n: Stats(**s) for n, s in m.stats.items()}
     fields = {f.name: f for f in m.fields}
     before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    # Datasets between two functions are removed, so only fields that they share with the source stay shared.
-    lasting = m.shared if t.chain and t.chain.number else fields
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, old in lasting) for n, old in before.items()}
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, _lasts(old, t)) for n, old in before.items()}
+
+
+def _lasts(name: str, t: Task) -> bool:
+    """Return whether a field of the source stays shared: datasets between two functions are removed."""
+    return not (t.chain and t.chain.number) or name in t.dataset.manifest.shared

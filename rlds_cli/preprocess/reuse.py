@@ -150,7 +150,7 @@ def _hindrance(task: Task, plan: WritePlan) -> str:
         return "it receives the whole dataset"
     if not plan.kept:
         return "it changes the lengths of episodes"
-    if any(f.kind == "frames" for f in plan.schema):
+    if any(f.kind == "frames" for f in plan.written):
         return "it returns encoded frames"
     return ""
 

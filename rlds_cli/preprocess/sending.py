@@ -97,6 +97,8 @@ def _only_at_the_end(job: PreprocessJob) -> str | None:
     """Return why nothing of the result is final before it is whole; None if something is."""
     if not job.plan.kept:
         return "the function may change lengths of episodes, so the place of a row is known at the end"
+    if job.plan.joined:
+        return "its rows lie among those of its source, where they are put at the end"
     return "its rows are compressed at the end" if job.task.dataset.encoding != "memmap" else None
 
 

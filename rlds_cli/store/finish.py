@@ -37,6 +37,8 @@ from rlds_cli.ted import (
     merge_notes,
 )
 
+_MOVED_BYTES = 16 << 20  # that are copied at once
+
 # -- fields
 
 
@@ -64,32 +66,110 @@ class _Finished:
     how: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """Fields that share the files of a dataset with the same episodes, see `joining.link`.
+
+    Attributes
+    ----------
+    start : int array [episodes]
+        The first row of each episode, among ``rows``. There are rows of no episode.
+    known : mapping
+        Digests of files that the other dataset recorded.
+    computed : mapping
+        Columns of the episode table that follow from these fields.
+    shared : tuple of str
+        Fields that the manifest lists as shared.
+    """
+
+    fields: tuple[StoredField, ...]
+    start: IntArray
+    rows: int
+    known: Mapping[str, str]
+    computed: Mapping[str, Array]
+    shared: tuple[str, ...] = ()
+
+    def flags(self, directory: Path, table: EpisodeTable) -> Iterator[tuple[str, Array]]:
+        """Yield the flags among the fields, as rows that lie end to end."""
+        rows = np.repeat(self.start - table.start, table.length + 1)
+        for f in self.fields:
+            if f.name in FLAGS:
+                yield f.name, arrays.read(directory / f.path)[rows + np.arange(len(rows))]
+
+
 def finish(
     built: Built,
     about: Description,
     *,
     metadata: Iterable[tuple[str, Array | str]] = (),
     shared: Mapping[str, Shared] = {},
+    linked: Linked | None = None,
     locate: videos.Locate | None = None,
     threads: int = 2,
 ) -> Manifest:
     """Complete the dataset in ``built.directory`` and return its manifest, which is written last.
 
     ``shared`` maps the names of fields to another dataset's fields with the same rows. Their files are linked, or
-    copied if they cannot be linked. ``locate`` finds the videos that rows refer to.
+    copied if they cannot be linked. ``linked`` are fields whose rows lie elsewhere: the rows of all other fields, which
+    are not compressed then, go to the same places. ``locate`` finds the videos that rows refer to.
     """
     table = built.episodes
     finished = _finish_fields(built, about.encoding, shared, locate, threads)
     fields = tuple(x.field for x in finished)
     written = replace(
         Content(fields, table, table.start, built.end.rows),
-        computed=dict(_computed(built.directory, {f.name: f.path for f in fields}, table)),
+        computed=dict(_computed(built.directory, {f.name: f.path for f in fields}, table, linked)),
         stats={x.field.name: asdict(x.stats) for x in finished if x.stats},
         notes=tuple(asdict(n) for n in merge_notes(built.notes)),
         shared={x.field.name: x.how for x in finished if x.how},
         known=_known(shared, finished),
     )
-    return complete(built.directory, about, written, metadata=metadata, threads=threads)
+    content = _beside(built, written, linked) if linked else written
+    return complete(built.directory, about, content, metadata=metadata, threads=threads)
+
+
+def _beside(built: Built, c: Content, linked: Linked) -> Content:
+    """Move the rows of all fields to where those of the linked ones are."""
+    first = c.start
+    for f in c.fields:
+        frames = f.kind == "frames" and f.codec != VIDEO
+        _spread(built.directory / f.path / ("offsets" if frames else ""), first, linked, behind=frames)
+        if digests.has_row_digests(f):
+            _spread(built.directory / digests.ROWS / f.path, first, linked)
+    return replace(
+        c,
+        fields=tuple(sorted((*c.fields, *linked.fields), key=lambda f: f.name)),
+        start=linked.start,
+        rows=linked.rows,
+        shared={**c.shared, **dict.fromkeys(linked.shared, "link")},
+        known={**c.known, **linked.known},
+    )
+
+
+def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = False) -> None:
+    """Move rows of an array that lie end to end: an episode's from row ``first`` on to its place, with gaps between.
+
+    With ``behind``, there is one row more, and the rows of a gap repeat the one before it.
+    """
+    old = arrays.read(directory)
+    shape, dtype = (to.rows + behind, *old.shape[1:]), old.dtype
+    file, width = arrays.data_file(directory, old.ndim), arrays.row_bytes(shape, dtype)
+    runs = np.flatnonzero(np.diff(to.start - first, prepend=-1)).tolist()  # of episodes that stay end to end
+    if width:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with (moved := file.with_name("moved")).open("wb") as f:
+            f.truncate(shape[0] * width)
+            for k, then in zip(runs, [*runs[1:], None], strict=True):
+                row, at = int(first[k]), int(to.start[k])
+                stop, end = (len(old) - behind, shape[0]) if then is None else (int(first[then]), int(to.start[then]))
+                step = max(1, _MOVED_BYTES // width)
+                for a in range(row, stop + behind, step):
+                    arrays.write_at(f.fileno(), (at + a - row) * width, old[a : min(a + step, stop + behind)])
+                if behind:
+                    rest = end - (at + stop + 1 - row)
+                    arrays.write_at(f.fileno(), (end - rest) * width, np.repeat(old[stop : stop + 1], rest))
+        moved.replace(file)
+    arrays.finish(directory, shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,15 +369,21 @@ def _write_episodes(directory: Path, c: Content) -> None:
     arrays.write_group(directory)
 
 
-def _computed(dataset: Path, paths: Mapping[str, str], table: EpisodeTable) -> Iterator[tuple[str, Array]]:
+def _computed(
+    dataset: Path, paths: Mapping[str, str], table: EpisodeTable, linked: Linked | None
+) -> Iterator[tuple[str, Array]]:
     """Yield the columns that follow from the rows: returns, and numbers of ended steps."""
     start = table.start
+    if linked is not None:
+        yield from linked.computed.items()
     if REWARD in paths:
         reward = compression.open_column(dataset / paths[REWARD])
         if reward.ndim == 1 and reward.dtype.kind in "fiub":
             yield "total_reward", _episode_sums(reward, start)
-    if all(name in paths for name in FLAGS):
-        terminated, truncated = (compression.open_column(dataset / paths[name]) for name in FLAGS)
+    own = {name: compression.open_column(dataset / paths[name]) for name in FLAGS if name in paths}
+    flags = own | dict(linked.flags(dataset, table)) if own and linked else own
+    if len(flags) == len(FLAGS):
+        terminated, truncated = (flags[name] for name in FLAGS)
         yield "num_done", _episode_sums(_Either(terminated, truncated), start, np.int64)
         yield "num_terminated", _episode_sums(terminated, start, np.int64)
 

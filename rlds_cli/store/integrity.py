@@ -426,7 +426,7 @@ def _tail(s: Segment, name: str) -> list[Problem]:
 
 def _offsets(path: Path, name: str, size: int) -> list[Problem]:
     offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
-    if 0 <= offsets[0] and offsets[-1] <= size and (np.diff(offsets) >= 0).all():
+    if offsets[0] >= 0 and offsets[-1] <= size and (np.diff(offsets) >= 0).all():
         return []
     return [Problem(f"{name} offsets", f"do not increase within the {size:,} bytes of frames")]
 

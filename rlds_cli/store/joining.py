@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
-from rlds_cli.store.finish import Content, Description, complete, stored
+from rlds_cli.store.finish import Content, Description, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
@@ -119,6 +119,47 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
     return complete(directory, about, content)
 
 
+def can_link(store: Store, home: Path) -> bool:
+    """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
+    if store.remote or store.manifest.encoding != "memmap":
+        return False
+    status = store.path.stat()
+    return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
+
+
+def link(member: Member, fields: Mapping[str, Field], directory: Path) -> Linked:
+    """Share fields of a dataset with another one that has the same episodes.
+
+    Parameters
+    ----------
+    member : Member
+        All episodes of the result.
+    fields : mapping
+        The fields of the result, by their names in the dataset.
+    directory : Path
+        Of the result, which is written.
+
+    Raises
+    ------
+    NoPermission, DamagedDataset
+        As `join`.
+    """
+    store, sources = member.store, list(_sources([member]).values())
+    new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
+    paths = {f.name: new.get(f.name) or store.path_of(f.name) for f in fields.values()}
+    result, finished = _Result(directory, sources, paths), []
+    for old, f in fields.items():
+        result.write(f, old)
+        of_episodes = store.digests(old)[member.index]
+        arrays.write(directory / "digests" / paths[f.name], of_episodes)
+        finished.append(stored(f, paths[f.name], digests.of_field(f, of_episodes)))
+    e, index = store.episodes, member.index
+    computed = {
+        c: e[c][index] for c in _COMPUTED if c in e and _needs(c) <= {n for n, f in fields.items() if n == f.name}
+    }
+    return Linked(tuple(finished), _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
+
+
 def _needs(column: str) -> set[str]:
     """Return the fields that a computed column of the episode table follows from."""
     return {"next/reward"} if column == "total_reward" else {"next/terminated", "next/truncated"}
@@ -166,22 +207,22 @@ class _Result:
         self.rows = sources[-1].placed[-1].end
         self.known: dict[str, str] = {}
 
-    def write(self, f: Field) -> None:
-        """Link the files of a field, and write its tables."""
-        path = self.paths[f.name]
-        of = [s.store.path_of(f.name) for s in self._sources]
+    def write(self, f: Field, name: str | None = None) -> None:
+        """Link the files of a field, and write its tables; ``name`` is its name in the datasets if it is another."""
+        path, name = self.paths[f.name], name or f.name
+        of = [s.store.path_of(name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:
-            self._write_videos(f.name, path, of)
+            self._write_videos(name, path, of)
         elif f.kind == "frames":
             placed = self._link(f"{path}/bytes", [f"{p}/bytes" for p in of], np.dtype(np.uint8), (), by_row=False)
-            self._write_offsets(f.name, path, placed)
+            self._write_offsets(name, path, placed)
         elif f.kind == "text":
-            self._write_texts(f.name, path)
+            self._write_texts(name, path)
         else:
             self._link(path, of, dtype, shape)
         if digests.has_row_digests(f) and any(s.store.grows for s in self._sources):  # a writer adds to these files
-            self._write_row_digests(f.name, f"{digests.ROWS}/{path}")
+            self._write_row_digests(name, f"{digests.ROWS}/{path}")
         elif digests.has_row_digests(f):
             self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
 
