@@ -15,6 +15,7 @@ from rlds_cli import Fifo, Top, preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.growing import segments
 from rlds_cli.loader import Loader, Sequential
+from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
@@ -210,6 +211,20 @@ def test_results_follow_a_dataset_that_grows() -> None:
     result = preprocess.run(ds, double, "twice", jobs=0, progress=calls.append)
     holds(result, ds, [*given, *more])
     assert any("8 of 10 are taken from the result" in str(e.note) for e in calls)
+
+
+def test_a_selection_of_a_pushed_dataset_is_made_again_from_a_lock(tmp_path: Path) -> None:
+    given = episodes([3, 4, 2, 6])
+    with rlds_cli.writer("local/rec", keep=Fifo(episodes=3)) as w:
+        w.add_episodes([e.item() for e in given])
+    rlds_cli.push("local/rec", tmp_path / "there")
+    trimmed = w.dataset().trim({0: (1, 3), 2: []}, "trimmed")
+    labelled = trimmed.select(episodes=[0]).label(quality="good")
+    (tmp_path / "rlds.lock").write_text(pinning.lock(["local/rec@trimmed"]))
+    pinning.sync(tmp_path / "rlds.lock", cache_dir=tmp_path / "other")
+    again = rlds_cli.open_dataset("local/rec@trimmed", cache_dir=tmp_path / "other")
+    assert again.fingerprint == labelled.fingerprint
+    check(again, [given[1].part(1, 3).labelled(quality="good"), given[2]])
 
 
 def test_other_zarr_readers_read_the_segments() -> None:

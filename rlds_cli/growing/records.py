@@ -79,6 +79,7 @@ def digests_of(
     if isinstance(rows, EncodedFrames):
         of_rows = digests.of_frames(rows.data, np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)]))
     else:
+        assert isinstance(rows, np.ndarray)
         of_rows = digests.of_rows(rows)
     return digests.of_episodes(of_rows, start, count), of_rows
 

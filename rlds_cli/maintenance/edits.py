@@ -29,6 +29,7 @@ import numpy as np
 
 from rlds_cli import ids
 from rlds_cli.dataset import Dataset, editing, trimming
+from rlds_cli.dataset.fixed import fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
 from rlds_cli.growing.store import open_store
@@ -113,7 +114,10 @@ def of_source(store: Store, source: Store | None) -> list[list[int]] | None:
     if "source_episode" not in e:
         return None
     of, first, stop = e["source_episode"], e["source_step"], e["source_step"] + e["length"]
-    whole = np.ones(len(of), bool) if source is None else (first == 0) & (stop == source.episodes["length"][of])
+    if source is None:
+        return _entries(of, first, stop, np.ones(len(of), bool))
+    length = source.episodes["length"] if source.kept is None else source.episodes["length"][source.kept]
+    whole = (first == 0) & (stop == length[of])
     return _entries(of, first, stop, whole)
 
 
@@ -267,10 +271,10 @@ def make(
     RldsError
         The edits do not fit the source: nothing is published.
     """
-    ds = Dataset(open_store(source))
     about = {"columns": sorted(edits["columns"]), "facts": sorted(edits["facts"])}
-    change = _change(ds.store, edits, f"The lock does not fit {id}")
-    return editing.again(ds, ids.parse(id), version, change, about, verify=verify, cache_dir=cache_dir)
+    with fixed(Dataset(open_store(source)), ids.parse(id), cache_dir) as ds:
+        change = _change(ds.store, edits, f"The lock does not fit {id}")
+        return editing.again(ds, ids.parse(id), version, change, about, verify=verify, cache_dir=cache_dir)
 
 
 def _change(store: Store, edits: Mapping[str, Any], wrong: str) -> Change:
