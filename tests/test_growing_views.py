@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,16 @@ def test_other_zarr_readers_read_the_segments() -> None:
     (first, rows), *_ = group.attrs["rlds_segments"]["segments"]
     found = group["0"][start - first : start - first + 4]
     assert rows == group["0"].shape[0] and np.array_equal(found, given[1].rows["observation/state"][:4], equal_nan=True)
+
+
+def test_the_plain_reader_proves_a_selection() -> None:
+    given = episodes(seed=5)
+    some = record("local/rec", given, keep=Top(4, by="length")).select(episodes=[0, 2, 3]).save("some")
+    path = Path(__file__).parents[1] / "docs" / "read_with_numpy.py"
+    found = spec_from_file_location("read_with_numpy", path)
+    assert found is not None and found.loader is not None
+    found.loader.exec_module(reader := module_from_spec(found))
+    assert reader.Dataset(some.path).fingerprint() == some.fingerprint
 
 
 def test_training_on_a_selection_goes_on_while_the_source_grows() -> None:
