@@ -24,7 +24,7 @@ import rlds_cli
 from rlds_cli.errors import RldsError
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.appender import Appender
-from rlds_cli.store import commits
+from rlds_cli.store import arrays, commits
 from rlds_cli.ted import EpisodeData, lay_out
 
 FILES = (commits.FILE, *logs.ALL, logs.FREED)
@@ -36,7 +36,7 @@ def made() -> Path:
     """A small dataset with departed and open episodes, texts, splits, options and columns of its own."""
     root = Path(tempfile.mkdtemp(prefix="rlds-fuzz-growing-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
-    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: segments.PAGE_ROWS
+    before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: arrays.PAGE_ROWS
     try:
         with rlds_cli.writer("local/x", keep=rlds_cli.Top(episodes=4), cache_dir=root, durable=False) as w:
             for k in range(7):

@@ -263,3 +263,17 @@ def test_training_on_a_selection_goes_on_while_the_source_grows() -> None:
     assert np.array_equal(
         actions, np.concatenate([given[k].rows["action"][: given[k].transitions] for k in (1, 4, 5)])[: len(actions)]
     )
+
+
+def test_selecting_while_recording_takes_little_room() -> None:
+    given = episodes([3] * 6)
+    with rlds_cli.writer("local/rec", like=build("local/like", episodes([2]))) as w:
+        for k, e in enumerate(given):
+            w.add_episodes([e.item()])
+            w.commit()
+            last = w.dataset().select(episodes=list(range(k + 1))).save(f"first{k}")
+    intact(last, given)
+    intact(w.dataset(), given)
+    own = [f for f in last.path.rglob("*") if f.is_file() and f.stat().st_nlink == 1]
+    assert w.dataset().store.manifest.counts.rows > 5 * 4096
+    assert sum(512 * f.stat().st_blocks for f in own) < 200 * 4096 + 32 * 4096

@@ -149,7 +149,7 @@ def _beside(built: Built, c: Content, linked: Linked) -> Content:
 def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = False) -> None:
     """Move rows of an array that lie end to end: an episode's from row ``first`` on to its place, with gaps between.
 
-    With ``behind``, there is one row more, and the rows of a gap repeat the one before it.
+    With ``behind``, there is one row more, which belongs to the episode before it, too.
     """
     old = arrays.read(directory)
     shape, dtype = (to.rows + behind, *old.shape[1:]), old.dtype
@@ -160,14 +160,10 @@ def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = Fals
         with (moved := file.with_name("moved")).open("wb") as f:
             f.truncate(shape[0] * width)
             for k, then in zip(runs, [*runs[1:], None], strict=True):
-                row, at = int(first[k]), int(to.start[k])
-                stop, end = (len(old) - behind, shape[0]) if then is None else (int(first[then]), int(to.start[then]))
-                step = max(1, _MOVED_BYTES // width)
-                for a in range(row, stop + behind, step):
-                    arrays.write_at(f.fileno(), (at + a - row) * width, old[a : min(a + step, stop + behind)])
-                if behind:
-                    rest = end - (at + stop + 1 - row)
-                    arrays.write_at(f.fileno(), (end - rest) * width, np.repeat(old[stop : stop + 1], rest))
+                row, at, step = int(first[k]), int(to.start[k]), max(1, _MOVED_BYTES // width)
+                stop = len(old) if then is None else int(first[then]) + behind
+                for a in range(row, stop, step):
+                    arrays.write_at(f.fileno(), (at + a - row) * width, old[a : min(a + step, stop)])
         moved.replace(file)
     arrays.finish(directory, shape, dtype)
 

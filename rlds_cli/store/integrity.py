@@ -220,7 +220,7 @@ def check_field(
     told : callable
         Called with the number of bytes that were hashed since the last call.
     """
-    problems = _structure(dataset, f, m.counts.rows)
+    problems = _structure(dataset, f, m.counts.rows, episodes)
     hashed, unreadable, size = _hash_episodes(dataset, f, episodes, told)
     if unreadable and not problems:
         first, why = next(iter(unreadable.items()))
@@ -357,7 +357,7 @@ def _groups(start: IntArray, count: IntArray, most: int) -> Iterator[tuple[int, 
         yield first, len(edges)
 
 
-def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
+def _structure(dataset: Path, f: StoredField, rows: int, episodes: Mapping[str, Array]) -> list[Problem]:
     """Find damage in the files of a field that shows without reading rows."""
     path = dataset / f.path
     try:
@@ -368,7 +368,7 @@ def _structure(dataset: Path, f: StoredField, rows: int) -> list[Problem]:
             return [
                 *_array(path / "offsets", f"{f.name} offsets", (rows + 1,), "int64"),
                 *_array(path / "bytes", f"{f.name} bytes", size, "uint8"),
-                *_offsets(path, f.name, size[0]),
+                *_offsets(path, f, size[0], episodes),
             ]
         if f.kind == "text":
             return _array(path, f.name, (rows,), "int32")
@@ -424,11 +424,17 @@ def _tail(s: Segment, name: str) -> list[Problem]:
     return [Problem(name, "differ (behind the rows: padding or index)", bytes=(start, start + len(expected)))]
 
 
-def _offsets(path: Path, name: str, size: int) -> list[Problem]:
+def _offsets(path: Path, f: StoredField, size: int, episodes: Mapping[str, Array]) -> list[Problem]:
+    """Check that the frames of episodes lie in order within the bytes; other rows may hold anything."""
     offsets = read_range(path / "offsets", 0, arrays.open_document(path / "offsets")[0][0])
-    if offsets[0] >= 0 and offsets[-1] <= size and (np.diff(offsets) >= 0).all():
+    wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | (offsets[:-1] < 0) | (offsets[1:] > size))
+    order = np.argsort(episodes["start"], kind="stable")
+    start = episodes["start"][order]
+    count = digests.counted(f, episodes["length"][order], episodes["num_observed"][order])
+    of = np.searchsorted(start, wrong, "right") - 1
+    if not ((of >= 0) & (wrong < start[of] + count[of])).any():
         return []
-    return [Problem(f"{name} offsets", f"do not increase within the {size:,} bytes of frames")]
+    return [Problem(f"{f.name} offsets", f"do not increase within the {size:,} bytes of frames")]
 
 
 def _pieces(array: Path, a: int, b: int, width: int) -> Iterator[memoryview | bytes]:

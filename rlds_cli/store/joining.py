@@ -18,6 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from rlds_cli.store.videos import Tables
 from rlds_cli.ted import VIDEO, Array, EpisodeTable, Field, IntArray
 
 _BLOCK = 1 << 20  # rows that are written at once
+_GAP = 1 << 8  # rows of no episode that are written, too
 _COMPUTED = ("total_reward", "num_done", "num_terminated")
 
 
@@ -79,10 +81,19 @@ class _Source:
     listed: Mapping[str, str]
 
     def blocks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield rows [first, stop) of the dataset, a few at a time, and the row of the result to which they go."""
-        for p in self.placed:
-            for a in range(p.first, p.stop, _BLOCK):
-                yield a, min(a + _BLOCK, p.stop), p.at + a - p.first
+        """Yield rows [first, stop) of episodes, a few at a time, and the row of the result to which they go.
+
+        Rows of no episode are among them where they are few.
+        """
+        e = self.store.episodes
+        start, count = (c if self.store.kept is None else c[self.store.kept] for c in (e["start"], e["length"] + 1))
+        order = np.argsort(start, kind="stable")
+        start, behind = start[order], np.maximum.accumulate((start + count)[order])
+        apart = np.flatnonzero(start[1:] > behind[:-1] + _GAP) + 1
+        at = _moved(start, self.placed)
+        for a, b in pairwise([0, *apart.tolist(), len(start)] if len(start) else []):
+            for row in range(int(start[a]), int(behind[b - 1]), _BLOCK):
+                yield row, min(row + _BLOCK, int(behind[b - 1])), int(at[a]) + row - int(start[a])
 
 
 def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, about: Description) -> Manifest:
@@ -279,16 +290,15 @@ class _Result:
 
         def pieces() -> Iterator[tuple[int, Array]]:
             for s, placed in zip(self._sources, of_bytes, strict=True):
-                at, last = 0, placed[-1].stop
+                last = placed[-1].stop
                 for first, stop, to in s.blocks():
                     offsets = s.store.offsets_between(name, first, stop)
-                    if (np.diff(offsets, prepend=at) < 0).any() or offsets[-1] > last:
+                    if offsets.min() < 0 or offsets.max() > last:
                         raise DamagedDataset(
-                            f"The offsets of {name} of {s.store.manifest.id} do not rise up to its {last:,} bytes.",
+                            f"The offsets of {name} of {s.store.manifest.id} lead out of its {last:,} bytes.",
                             hint="rlds verify ID",
                         )
                     yield to, _moved(offsets, placed)
-                    at = int(offsets[-1])
 
         self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows + 1,), pieces())
         arrays.write_group(self._directory / path)
@@ -309,7 +319,7 @@ class _Result:
                 yield from _renumbered(s, name, new, len(texts))
 
         self._write(path, np.dtype(np.int32), (self.rows,), pieces())
-        arrays.write_strings(self._directory / "text" / path, list(known))
+        arrays.write_strings(self._directory / "text" / path, list(known) or [""])  # rows of no episode have code 0
 
     def _write_videos(self, name: str, path: str, of: Sequence[str]) -> None:
         """Write the numbers of videos and frames, and the tables of all videos."""
@@ -336,17 +346,13 @@ class _Result:
     def _write(
         self, path: str, dtype: npt.DTypeLike, shape: tuple[int, ...], pieces: Iterator[tuple[int, Array]]
     ) -> None:
-        """Write an array of ``pieces``: (first row, rows). Between two, the last row is repeated."""
-        directory, row = self._directory / path, 0
+        """Write an array of ``pieces``: (first row, rows). The file has holes between them."""
+        directory = self._directory / path
         file, width = arrays.data_file(directory, len(shape)), arrays.row_bytes(shape, dtype)
         file.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(safe_files.open_own(file, os.O_WRONLY | os.O_CREAT), "wb") as f:
-            last: Array = np.zeros((1, *shape[1:]), dtype)
             for first, values in pieces:
-                if first > row:
-                    arrays.write_at(f.fileno(), row * width, np.repeat(last, first - row, 0))
                 arrays.write_at(f.fileno(), first * width, arrays.little_endian(values))
-                row, last = first + len(values), values[-1:] if len(values) else last
         arrays.finish(directory, shape, dtype)
 
 
