@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -39,12 +39,12 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
+from rlds_cli.formats.mp4 import Extent as Extent
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, digests
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
-_PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("spans", "packets", "first")
@@ -56,20 +56,6 @@ _NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as
 
 
 # -- tables of stored videos
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """``size`` bytes of a file from ``start`` on: one video."""
-
-    file: Path
-    start: int
-    size: int
-
-    @classmethod
-    def whole(cls, file: Path) -> Extent:
-        """Return the extent of a whole file."""
-        return cls(file, 0, file.stat().st_size)
 
 
 Locate = Callable[[str, str], Extent]  # (name of the field, name of the video in the rows' source)
@@ -155,7 +141,7 @@ class Videos:
         start, stop = self.spans[number].tolist()
         segments = arrays.layout(self.directory / "bytes").segments
         of = next(s for s in reversed(segments) if s.start <= start)
-        return Extent(of.file, start - of.start, stop - start)
+        return Extent(((of.file, start - of.start, stop - start),))
 
     def gather(self, f: Field, index: Array) -> Array:
         """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
@@ -194,7 +180,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
             out.truncate(0)
             for e in extents:
                 h = hashlib.sha256()
-                for piece in _pieces(e):
+                for piece in e.pieces():
                     out.write(piece)
                     h.update(piece)
                 hashes.append(h.digest())
@@ -205,7 +191,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
                 hint="free some space and run the same command again: it resumes there",
             ) from e
         raise
-    tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
+    tracks = [mp4.read(e) for e in extents]
     arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
     edges = np.cumsum([0, *(e.size for e in extents)], dtype=np.int64)
     packets = [_rows(t) for t in tracks]
@@ -224,7 +210,7 @@ def write_whole(directory: Path, of: Videos) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
         for number in range(len(of)):
-            for piece in _pieces(of.extent(number)):
+            for piece in of.extent(number).pieces():
                 out.write(piece)
     arrays.finish(directory / "bytes", (int(edges[-1]),), "uint8")
     replace(tables, spans=np.stack([edges[:-1], edges[1:]], 1)).write(directory)
@@ -272,18 +258,6 @@ def stored_digest(directory: Path) -> str:
         return str(documents.load(directory / "zarr.json")["attributes"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-def _pieces(e: Extent) -> Iterator[bytes]:
-    with e.file.open("rb", buffering=0) as f:
-        f.seek(e.start)
-        left = e.size
-        while left:
-            piece = f.read(min(left, _PIECE))
-            if not piece:
-                raise DamagedDataset(f"{e.file} ends {left:,} bytes before it should.")
-            left -= len(piece)
-            yield piece
 
 
 def _rows(track: Track) -> IntArray:
