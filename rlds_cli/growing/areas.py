@@ -6,6 +6,8 @@ The rows of all fields are one area, and the bytes of each field of encoded fram
     area                first              stop
     rows                start              start + length + 1
     frames of a field   its first byte     the byte behind its frames
+
+Episodes may share a video: then their spans overlap, see `growing.films`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,12 @@ def spans_of(e: npt.NDArray[np.void]) -> IntArray:
     """Return where episodes lie in each area [episodes, areas, 2]: the rows first, then the bytes of frames."""
     rows = np.stack([e["start"], e["start"] + e["length"] + 1], 1)
     return np.concatenate([rows[:, None], e["frames"]], 1)
+
+
+def covered(spans: Spans) -> int:
+    """Return the rows of episodes in an area, those of several of them once."""
+    before = np.concatenate([spans[:1, 0], spans[:-1, 1]])  # neither first nor last rows fall
+    return int(np.maximum(0, spans[:, 1] - np.maximum(spans[:, 0], before)).sum())
 
 
 class Area:

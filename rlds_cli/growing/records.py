@@ -24,6 +24,7 @@ from rlds_cli.ted import (
     EpisodeTable,
     Field,
     IntArray,
+    VideoFrames,
 )
 
 Records = npt.NDArray[np.void]
@@ -65,9 +66,17 @@ def of_chunk(chunk: Chunk, row: int, sources: int, frames: IntArray) -> Records:
     return e
 
 
-def digests_of(f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray) -> Digests:
-    """Return the digests of the episodes of a field [episodes, 32], see `store.digests`."""
+def digests_of(
+    f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray, files: Digests | None = None
+) -> Digests:
+    """Return the digests of the episodes of a field [episodes, 32], see `store.digests`.
+
+    ``files`` are the sha256 of the videos that frames refer to [videos, 32].
+    """
     count = digests.counted(f, length, num_observed)
+    if isinstance(rows, VideoFrames):
+        assert files is not None
+        return digests.of_episodes(digests.video_rows(rows.index, files), start, count)
     if isinstance(rows, EncodedFrames):
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.lengths)])
         return digests.of_episodes(digests.of_frames(rows.data, edges), start, count)

@@ -6,10 +6,12 @@ page in the files of every field, and segments of a field lie next to each other
 kept is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong
 to no episode.
 
-A field of encoded frames has two arrays in segments::
+A field of encoded images has two arrays in segments, and so has a field of videos::
 
-    offsets   int64 [rows, 2]   first byte of the frame of each row, and the byte behind it
-    bytes     uint8 [bytes]     the frames of all episodes, end to end
+    FIELD/offsets       int64 [rows, 2]   first byte of the image of each row, and the byte behind it
+    FIELD/bytes         uint8 [bytes]     the images of all episodes, end to end
+    FIELD               int32 [rows, 2]   number of the video, number of the frame in it; -1 for none
+    video/FIELD/bytes   uint8 [bytes]     the videos, end to end
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing.logs import HINT, encoded, sync
 from rlds_cli.store import arrays
+from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.store.videos import DIRECTORY
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 PAGE_ROWS = 4096  # rows of one byte to a page
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
@@ -119,9 +123,10 @@ class Layout:
     Attributes
     ----------
     rows : dict
-        For each field, the array with one entry for each row: values, codes of texts, or the bytes of frames.
+        For each field, the array with one entry for each row: values, codes of texts, the bytes of images, or video and
+        frame.
     bytes : dict
-        For each field of encoded frames, sorted by name, the array of their bytes.
+        For each field of encoded frames, sorted by name, the array of the bytes of images or videos.
     """
 
     rows: dict[str, SegmentedArray]
@@ -131,9 +136,9 @@ class Layout:
     def of(cls, dataset: Path, m: Manifest) -> Layout:
         """Return the layout of the dataset in a directory."""
         rows = {f.name: _row_array(dataset / f.path, f, m.growing["segment_rows"]) for f in m.fields}
-        paths = {f.name: f.path for f in m.fields}
+        places = {f.name: dataset / (DIRECTORY if f.codec == VIDEO else "") / f.path / "bytes" for f in m.fields}
         size, dtype = int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
-        return cls(rows, {n: SegmentedArray(dataset / paths[n] / "bytes", dtype, (), size) for n in encoded(m.fields)})
+        return cls(rows, {n: SegmentedArray(places[n], dtype, (), size) for n in encoded(m.fields)})
 
     def of_field(self, name: str) -> list[SegmentedArray]:
         """Return the arrays of a field: of its rows, and of the bytes of encoded frames."""
@@ -142,14 +147,13 @@ class Layout:
 
 def _row_array(directory: Path, f: StoredField, segment_rows: int) -> SegmentedArray:
     dtype, shape = stored_row(f)
-    return SegmentedArray(directory / "offsets" if f.kind == "frames" else directory, dtype, shape, segment_rows)
+    images = f.kind == "frames" and f.codec != VIDEO
+    return SegmentedArray(directory / "offsets" if images else directory, dtype, shape, segment_rows)
 
 
 def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of the entry of a row: a code for text, two numbers of bytes for an encoded frame."""
-    if f.kind == "frames":
-        return np.dtype(np.int64), (2,)
-    return (np.dtype(np.int32), ()) if f.kind == "text" else (np.dtype(f.dtype), f.shape)
+    """Return dtype and shape of the entry of a row: as in `store.rows`, or two numbers of bytes for images."""
+    return (np.dtype(np.int64), (2,)) if f.kind == "frames" and f.codec != VIDEO else stored_rows.stored_row(f)
 
 
 def touched(first: IntArray, stop: IntArray, segment_rows: int) -> set[int]:

@@ -80,7 +80,7 @@ class Videos:
         return arrays.read(self.directory / "bytes")
 
     def __len__(self) -> int:
-        return len(self._tracks)
+        return len(self.spans)
 
     def _check(self) -> None:
         """Refuse tables that do not fit each other. The packets of a video are checked when it is opened."""
@@ -109,19 +109,23 @@ class Videos:
         video = self._opened.get(number)
         if video is None:
             self._check_number(number)
-            packets = self._packets[self._first[number] : self._first[number + 1]]
-            self._held += len(packets)
-            if self._held > _MOST_HELD:  # videos in use stay in memory all the same
-                self._opened, self._held = {}, len(packets)
             data = self.published(number)
-            try:
-                track = _track(self._tracks[number], packets, len(data))
-            except (ValueError, TypeError, KeyError) as e:
-                text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
-                raise DamagedDataset(text, hint="rlds verify ID") from e
+            track = self._read_track(number, data)
+            self._held += len(track.start)
+            if self._held > _MOST_HELD:  # videos in use stay in memory all the same
+                self._opened, self._held = {}, len(track.start)
             video = Video((str(self.directory), number), data, track)
             self._opened[number] = video
         return video
+
+    def _read_track(self, number: int, data: Array) -> Track:
+        """Return the track of a video with these bytes; raises DamagedDataset."""
+        packets = self._packets[self._first[number] : self._first[number + 1]]
+        try:
+            return _track(self._tracks[number], packets, len(data))
+        except (ValueError, TypeError, KeyError) as e:
+            text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
+            raise DamagedDataset(text, hint="rlds verify ID") from e
 
     def tables(self) -> Tables:
         """Return the tables of all videos."""
