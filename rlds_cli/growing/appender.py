@@ -583,6 +583,8 @@ class Appender:
         after = bases + np.cumsum(sizes, 0) - sizes  # first row in each area [episodes, areas]
         e["start"], e["open"] = after[:, 0], False
         e["frames"] = np.stack([after, after + sizes], 2)[:, 1:]
+        about = self._abouts_of(old)
+        e["about"] = g.about + np.cumsum(old["about_bytes"]) - old["about_bytes"]
         changes: dict[str, _Change] = {}
         videos = [np.zeros(0, logs.VIDEO_RECORD)]
         for k, (name, writer) in enumerate(self._byte_writers.items()):
@@ -604,6 +606,7 @@ class Appender:
             logs.EPISODES: e.tobytes(),
             logs.DIGESTS: self._digests_of(left).tobytes(),
             logs.DEPARTED: np.array(left, "<i8").tobytes(),
+            logs.ABOUT: about,
             logs.VIDEOS: np.concatenate(videos).tobytes(),
         }
         new = replace(
@@ -614,12 +617,20 @@ class Appender:
             departed=g.departed + len(e),
             first_row=bases[0],
             first_episode=g.episodes,
+            about=g.about + len(about),
             videos=g.videos + sum(map(len, videos)),
             moved=g.moved + 1,
             time=time.time(),
             logs=logs.chained(g, added.values()),
         )
         self._publish(new, added)
+
+    def _abouts_of(self, e: Records) -> bytes:
+        """Return what the log of texts has of episodes, end to end."""
+        edges = np.stack([e["about"], e["about"] + e["about_bytes"]], 1)
+        first, stop = (int(edges[0, 0]), int(edges[-1, 1])) if len(e) else (0, 0)
+        lines = logs.read_part(self.path / logs.ABOUT, first, stop)
+        return b"".join(lines[a - first : b - first] for a, b in edges.tolist())
 
     def _digests_of(self, numbers: Sequence[int]) -> Digests:
         """Return the digests of episodes [episodes, fields, 32], in ascending order of numbers."""
