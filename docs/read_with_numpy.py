@@ -16,7 +16,8 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 COMMIT = struct.Struct("<8s19qd32s4xI")  # a record of commits.log, and what its first numbers are
-COUNTS = "number rows episodes departed about sources strings videos first_row first_episode".split()
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "videos")
+COUNTS += ("first_row", "first_episode")
 VIDEO = np.dtype([("field", "<i8"), ("span", "<i8", (2,)), ("sha256", "u1", (32,))])  # a record of videos.log
 EPISODE = np.dtype(  # a record of episodes.log
     [

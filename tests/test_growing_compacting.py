@@ -74,7 +74,7 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
 def test_a_version_is_held_through_several_compactions(tmp_path):
     """Then records of episodes that were moved lie beside those that were not, in the log and in memory."""
     held = []
-    for turn in range(3):
+    for _ in range(3):
         held.append(recorded(tmp_path, None, 20))
         with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
             w.add(

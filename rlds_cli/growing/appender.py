@@ -22,7 +22,7 @@ from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import films, logs, retention, segments
-from rlds_cli.growing.areas import Area, Spans, covered, spans_of
+from rlds_cli.growing.areas import Area, Spans, frame_bytes, spans_of
 from rlds_cli.growing.films import Film, FilmWriter
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
@@ -130,7 +130,7 @@ class Appender:
         g = self._state.commit
         numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
         e = self._records(g.first_episode, g.episodes)[numbers]
-        return sum(covered(e["frames"][:, k]) for k in range(e["frames"].shape[1]))
+        return frame_bytes(e)
 
     def close(self) -> None:
         """Tell other Zarr readers how many rows there are, and let others write."""
@@ -744,7 +744,8 @@ def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
 
 
 def _shifted(shifts: IntArray, rows: Array, k: int) -> Array:
-    return rows + shifts[k]
+    moved: Array = rows + shifts[k]
+    return moved
 
 
 def _renumbered(numbers: IntArray, rows: Array, _k: int) -> Array:

@@ -29,10 +29,11 @@ def spans_of(e: npt.NDArray[np.void]) -> IntArray:
     return np.concatenate([rows[:, None], e["frames"]], 1)
 
 
-def covered(spans: Spans) -> int:
-    """Return the rows of episodes in an area, those of several of them once."""
-    before = np.concatenate([spans[:1, 0], spans[:-1, 1]])  # neither first nor last rows fall
-    return int(np.maximum(0, spans[:, 1] - np.maximum(spans[:, 0], before)).sum())
+def frame_bytes(e: npt.NDArray[np.void]) -> int:
+    """Return the bytes of the encoded frames of episodes, in order; a video that several share counts once."""
+    first, stop = e["frames"][..., 0], e["frames"][..., 1]  # neither falls from one episode to the next
+    before = np.concatenate([first[:1], stop[:-1]])
+    return int(np.maximum(0, stop - np.maximum(first, before)).sum())
 
 
 class Area:

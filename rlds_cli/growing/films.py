@@ -179,7 +179,7 @@ def _numbers(films: Sequence[Film]) -> IntArray:
     return np.array([*(f.number for f in films), -1], np.int64)
 
 
-def referred(numbers: IntArray) -> IntArray:
+def referred(numbers: Array) -> IntArray:
     """Return the different numbers that are not negative, in the order in which they first appear."""
     used, first = np.unique(numbers, return_index=True)
     ordered = used[np.argsort(first)]
@@ -216,11 +216,11 @@ class GrowingVideos(Videos):
 
     def __init__(self, array: SegmentedArray, records: Records, first: int, data: Array) -> None:
         self.directory = array.directory.parent
-        self._array, self._first, self._bytes = array, first, data
+        self._array, self._base, self._bytes = array, first, data
         spans = records["span"] - first
         spans[(spans[:, 0] < 0) | (spans[:, 1] > len(data))] = 0  # the version has none of these
         self.spans = spans
-        self.files = np.ascontiguousarray(records["sha256"])  # type: ignore[misc]
+        self.files = np.ascontiguousarray(records["sha256"])
         self._opened, self._held = dict[int, Video](), 0
 
     def _read_track(self, number: int, data: Array) -> Any:
@@ -233,5 +233,5 @@ class GrowingVideos(Videos):
     def extent(self, number: int) -> Extent:
         """Return the files and the ranges of bytes of a video."""
         self._check_number(number)
-        start, stop = (self.spans[number] + self._first).tolist()
+        start, stop = (self.spans[number] + self._base).tolist()
         return extent_of(self._array, start, stop)

@@ -39,8 +39,9 @@ def make(
     paths = assign_paths(f.name for f in schema)
     growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
     if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
-        whole = limit is None or any(f.codec == VIDEO for f in schema)  # a video has frames of many steps
-        growing["segment_bytes"] = segments.bytes_of_segment(max(frames), None if whole else limit // 8)
+        if any(f.codec == VIDEO for f in schema):  # a video has frames of many steps
+            limit = None
+        growing["segment_bytes"] = segments.bytes_of_segment(max(frames), None if limit is None else limit // 8)
     if keep:
         growing["keep"] = retention.to_json(keep)
     head = Manifest(

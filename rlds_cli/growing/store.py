@@ -327,7 +327,8 @@ class GrowingStore(Store):
         return logs.read_videos(self.path, 0, self.commit.videos, len(self.layout.bytes))
 
     def _films_of(self, name: str) -> npt.NDArray[np.void]:
-        return self._films[self._films["field"] == list(self.layout.bytes).index(name)]
+        found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
+        return found
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""

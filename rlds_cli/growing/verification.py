@@ -199,7 +199,7 @@ def _of_videos(
     used, place = np.unique(index[:, 0], return_inverse=True)
     for number in used[used >= 0].tolist():
         if (name, number) not in known:
-            known[name, number] = hashlib.sha256(store.videos(name).published(number)).digest()
+            known[name, number] = hashlib.sha256(arrays.raw(store.videos(name).published(number))).digest()
     files = digests.as_array([known.get((name, number), bytes(32)) for number in used.tolist()])
     local = np.where(index[:, 0] >= 0, place.reshape(-1), -1)
     return VideoFrames((), np.stack([local, index[:, 1]], 1).astype(np.int32)), files

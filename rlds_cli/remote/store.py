@@ -542,8 +542,8 @@ class RemoteVideos(Videos):
         of, blocks = super().extent(number), self._of.blocks
         if b > a and isinstance(self._data, RemoteColumn):
             self._extents.append(self._data.hold(np.array([a]), np.array([b])))
-        here = [(blocks.path_of(blocks.number(file.relative_to(self._of.path))), *rest) for file, *rest in of.parts]
-        return Extent(tuple(here))
+        here = ((blocks.number(file.relative_to(self._of.path)), start, size) for file, start, size in of.parts)
+        return Extent(tuple((blocks.path_of(number), start, size) for number, start, size in here))
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):
