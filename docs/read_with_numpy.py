@@ -15,8 +15,10 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-COMMIT = struct.Struct("<8s18qd32s4xI")  # a record of commits.log, and what its first numbers are
-COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "first_row", "first_episode")
+COMMIT = struct.Struct("<8s19qd32s4xI")  # a record of commits.log, and what its first numbers are
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "videos")
+COUNTS += ("first_row", "first_episode")
+VIDEO = np.dtype([("field", "<i8"), ("span", "<i8", (2,)), ("sha256", "u1", (32,))])  # a record of videos.log
 EPISODE = np.dtype(  # a record of episodes.log
     [
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
@@ -115,9 +117,9 @@ def commit(dataset):
     raise SystemExit(f"{dataset} has no commit")
 
 
-def growing_table(dataset, g, images):
+def growing_table(dataset, g, frames):
     """The episode table of a growing dataset, from the records and texts of the episodes that are kept."""
-    record = np.dtype([*EPISODE.descr, ("images", "<i8", (images, 2))])
+    record = np.dtype([*EPISODE.descr, ("frames", "<i8", (frames, 2))])
     e = np.fromfile(dataset / "episodes.log", record, g["episodes"])
     stays = np.arange(len(e)) >= g["first_episode"]
     stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
@@ -158,13 +160,17 @@ class Dataset:
         self.path, self.fields = path, sorted(manifest["fields"], key=lambda f: f["name"])
         with_text = [f for f in self.fields if f["kind"] == "text"]
         if (path / "commits.log").exists():
-            g = commit(path)
-            self.start, self.columns = growing_table(path, g, sum(f["kind"] == "frames" for f in self.fields))
+            g, frames = commit(path), [f for f in self.fields if f["kind"] == "frames"]
+            self.start, self.columns = growing_table(path, g, len(frames))
+            films = np.fromfile(path / "videos.log", VIDEO, g["videos"])
+            self.spans = {f["name"]: films["span"][films["field"] == k] for k, f in enumerate(frames)}
             lines = [json.loads(line) for line in (path / "strings.log").read_bytes()[: g["strings"]].splitlines()]
             self.texts = {f["name"]: [text for name, text in lines if name == f["name"]] for f in with_text}
         else:
             self.start, self.columns = ordinary_table(path, manifest)
             self.texts = {f["name"]: texts(path / "text" / f["path"]) for f in with_text}
+            in_videos = [f for f in self.fields if f["codec"] == "mp4"]
+            self.spans = {f["name"]: array(path / "video" / f["path"] / "spans") for f in in_videos}
 
     def rows(self, field, a, b):
         """Rows a to b of a field: an array, a list of the bytes of images, or a list of texts, None for none."""
@@ -174,12 +180,10 @@ class Dataset:
         encoded = field["kind"] == "frames" and field["codec"] != "mp4"  # in videos: their number, and the frame's
         return ragged(path, a, b) if encoded else array(path, a, b)
 
-    def videos(self, field):
-        """The MP4 files that the rows of a field refer to."""
-        if field["codec"] != "mp4":
-            return []
-        path = self.path / "video" / field["path"]
-        return [array(path / "bytes", a, b).tobytes() for a, b in array(path / "spans").tolist()]
+    def video(self, field, n):
+        """The MP4 file to which rows of a field refer by its number."""
+        a, b = self.spans[field["name"]][n].tolist()
+        return array(self.path / "video" / field["path"] / "bytes", a, b).tobytes()
 
     def episode(self, k):
         """T+1 rows of what is known at both ends of a step, T rows of what belongs to the step."""
@@ -189,8 +193,10 @@ class Dataset:
     def field_digest(self, field):
         """Hash of the hashes of a field's episodes: of T rows each, or of as many as there are observations."""
         count, _ = self.columns["num_observed" if field["placement"] == "both" else "length"]
-        videos = [sha256(video) for video in self.videos(field)]
-        spans = zip(self.start.tolist(), (self.start + count).tolist(), strict=True)
+        spans, videos = list(zip(self.start.tolist(), (self.start + count).tolist(), strict=True)), {-1: bytes(32)}
+        if field["codec"] == "mp4":
+            used = {n for a, b in spans for n in self.rows(field, a, b)[:, 0].tolist()}
+            videos |= {n: sha256(self.video(field, n)) for n in used - {-1}}
         hashes = [episode_digest(field, self.rows(field, a, b), videos) for a, b in spans]
         return digest([field[key] for key in HEAD], b"".join(hashes))
 
@@ -225,7 +231,7 @@ def episode_digest(field, values, videos):
     if field["kind"] == "text":
         return texts_digest(values)
     if field["codec"] == "mp4":  # the hash of the video's file, and the number of the frame
-        return sha256(b"".join((videos[n] if n >= 0 else bytes(32)) + k.tobytes() for n, k in values))
+        return sha256(b"".join(videos[int(n)] + k.tobytes() for n, k in values))
     if field["kind"] == "frames" or values[:1].nbytes >= 4096:
         return sha256(b"".join(map(sha256, values)))
     return sha256(values)

@@ -14,6 +14,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import NameTaken
+from rlds_cli.growing.verification import verify_directory
 from rlds_cli.maintenance import compacting, gc
 from rlds_cli.store import commits
 
@@ -68,6 +69,26 @@ def test_kept_episodes_lie_end_to_end_afterwards_in_their_order_with_the_fingerp
     assert contents(before.refresh()) == expected(numbers) and before.refresh().version == done.version
     again = compacting.compact("local/run", cache_dir=tmp_path)
     assert not again.changed and again.version == done.version
+
+
+def test_a_version_is_held_through_several_compactions(tmp_path):
+    """Then records of episodes that were moved lie beside those that were not, in the log and in memory."""
+    held = []
+    for _ in range(3):
+        held.append(recorded(tmp_path, None, 20))
+        with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+            w.add(
+                np.zeros(WIDTH), np.zeros(1, np.float32), 0.0, next_observation=np.zeros(WIDTH), episode={"number": 0}
+            )
+            w.commit()  # the episode goes on, and its first version leaves
+            w.add(np.zeros(WIDTH), np.zeros(1, np.float32), 0.0, True, next_observation=np.zeros(WIDTH))
+        held.append(rlds_cli.open_dataset("local/run", cache_dir=tmp_path))
+        assert compacting.compact("local/run", cache_dir=tmp_path).changed
+    numbers = [*range(20), 0] * 3
+    for turn in range(3):
+        assert held[2 * turn].episodes["number"].tolist() == numbers[: 21 * turn + 20]
+        assert held[2 * turn + 1].episodes["number"].tolist() == numbers[: 21 * turn + 21]
+    assert verify_directory(held[0].path).ok
 
 
 def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):

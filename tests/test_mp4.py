@@ -57,7 +57,7 @@ def test_a_file_within_a_file(tmp_path: Path) -> None:
     encode(path, pictures(), "mpeg4", {})
     content = path.read_bytes()
     both.write_bytes(b"before" + content + b"behind")
-    one, other = mp4.read(path), mp4.read(both, start=6, size=len(content))
+    one, other = mp4.read(path), mp4.read(mp4.Extent(((both, 6, len(content)),)))
     np.testing.assert_array_equal(one.start, other.start)
     np.testing.assert_array_equal(one.time, other.time)
 
@@ -123,7 +123,7 @@ def test_frames_that_are_cut_out_are_the_same(tmp_path: Path, kind: str) -> None
     with av.open(str(path)) as container:
         whole = [f.to_ndarray(format="rgb24") for f in container.decode(video=0)]
     for first, last in ((0, 20), (5, 5), (7, 13), (17, 20)):
-        excerpt = mp4_cut.cut(path, 0, path.stat().st_size, first, last)
+        excerpt = mp4_cut.cut(mp4.Extent.whole(path), first, last)
         excerpt.write(part)
         assert part.stat().st_size == excerpt.size
         with av.open(str(part)) as container:

@@ -62,8 +62,8 @@ def append(
     """Append the episodes of your own files to a dataset.
 
     All of them are committed together, as the next version. A file that was appended before is left out. Options that
-    say how files are read are those of the import or append that made the dataset, unless they are given. Images stay
-    encoded. A dataset that is not here is made; it grows, and frames of videos are decoded for it.
+    say how files are read are those of the import or append that made the dataset, unless they are given. Images and
+    videos stay encoded. A dataset that is not here is made; it grows.
 
     Example: rlds append local/press day3/*.h5 --map observation=state/q --map action=cmd
     """

@@ -15,6 +15,7 @@ import numpy as np
 from rlds_cli import home, ids, importing, settings
 from rlds_cli.convert import extending
 from rlds_cli.convert.archive import decoded_field
+from rlds_cli.convert.create import VideoSources, of_videos
 from rlds_cli.convert.merging import differences
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
@@ -139,11 +140,9 @@ def plan_append(
 
 
 def _frames(given: Sequence[Field], there: Store | None) -> str:
-    """Return how the frames of files are kept in a dataset, which may have to be made: it then grows."""
-    grows = there is None or there.grows
+    """Return how the frames of files are kept in a dataset, which may have to be made."""
     held = set() if there is None else {n for n, f in there.fields.items() if f.kind == "array"}
-    decoded = any((f.codec == VIDEO and grows) or (f.kind == "frames" and f.name in held) for f in given)
-    return "raw" if decoded else "encoded"
+    return "raw" if any(f.kind == "frames" and f.name in held for f in given) else "encoded"
 
 
 def _as_before(before: Mapping[str, Any], how: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -193,9 +192,8 @@ def append(
     of the import or append that made the dataset: ``format``, ``episodes_by``, ``last_step``, ``rewards``, and each of
     ``fields``.
 
-    Images stay encoded, unless the dataset holds arrays. A dataset that grows holds no videos: all frames are decoded
-    if the files have some. Of a dataset that does not grow, the result is its next version, which shares the files of
-    rows of the one before.
+    Images and videos stay encoded, unless the dataset holds arrays. Of a dataset that does not grow, the result is its
+    next version, which shares the files of rows of the one before.
 
     Parameters
     ----------
@@ -259,10 +257,12 @@ def _committed(path: Path, made: Dataset, protected: bool) -> GrowingStore:
     try:
         known = bool(writer_of.newest.sources)
         sources = provenance.sources_for_another(made.store)
-        chunk = _all_rows(made)
+        chunk, videos = _all_rows(made)
         if not known:  # earlier episodes that were recorded from values have source 0
             sources, chunk.episodes.source = (RECORDED, *sources), chunk.episodes.source + 1
-        commit, _ = writer_of.commit(chunk, protected=[protected] * len(chunk.episodes), sources=sources)
+        commit, _ = writer_of.commit(
+            chunk, protected=[protected] * len(chunk.episodes), sources=sources, locate=videos.locate
+        )
     finally:
         writer_of.close()
     return GrowingStore(path, commit.number)
@@ -363,16 +363,20 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     return target
 
 
-def _all_rows(ds: Dataset) -> Chunk:
-    """Return all rows of a dataset as one chunk, whose arrays are mapped."""
+def _all_rows(ds: Dataset) -> tuple[Chunk, VideoSources]:
+    """Return all rows of a dataset as one chunk, whose arrays are mapped, and its videos."""
+    videos = VideoSources()
     table, stored = replace(ds.store.table()), Rows(ds)
     last: BoolArray = np.zeros(ds.num_rows, bool)
     last[table.start + table.length] = True
     columns: dict[str, Column] = {}
     for f in ds.schema.values():
+        if f.codec == VIDEO:
+            columns[f.name] = of_videos(ds.store, f, ds.store.rows(f.name), videos)
+            continue
         if f.kind == "frames":
             columns[f.name] = stored.encoded(f.name, np.arange(ds.num_rows))
             continue
         rows: Array = ds.store.rows(f.name)
         columns[f.name] = ds.store.texts(f.name, rows).tolist() if f.kind == "text" else rows
-    return Chunk(columns, last, table)
+    return Chunk(columns, last, table), videos

@@ -7,16 +7,16 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rlds_cli import home, ids, settings
-from rlds_cli.convert.create import EpisodeReader
+from rlds_cli.convert.create import CODECS, EpisodeReader
 from rlds_cli.convert.open_episode import Committed, OpenEpisode, of_each
 from rlds_cli.convert.trajectories import Trajectory, TrajectoryStream, completed, trajectories
 from rlds_cli.dataset import Dataset, open_dataset
@@ -31,8 +31,7 @@ from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import silent
 from rlds_cli.settings import StrPath
-from rlds_cli.store.frames import CHANNELS
-from rlds_cli.ted import REWARD, VIDEO, EpisodeData, Field, Scalar, lay_out
+from rlds_cli.ted import REWARD, EpisodeData, Field, Scalar, lay_out
 
 _INTERVAL = 0.03  # seconds that an ended episode waits for others, to be committed with them
 _MOST_BYTES = 8 << 20  # of ended episodes that wait
@@ -45,6 +44,7 @@ def writer(
     fields: Iterable[Field] | None = None,
     keep: Keep | None = None,
     envs: int | None = None,
+    frames: Literal["encoded", "raw"] = "encoded",
     shared: bool = False,
     durable: bool = True,
     cache_dir: StrPath | None = None,
@@ -63,6 +63,9 @@ def writer(
         What stays; everything without it. It belongs to the dataset: who continues one need not repeat it.
     envs : int, optional
         Steps are those of so many environments side by side: each value is [envs, ...].
+    frames : {"encoded", "raw"}
+        Keep images given as bytes, and images and videos of other datasets, as they are; or store arrays, also where
+        ``like`` has encoded frames.
     shared : bool
         Let other writers with ``shared=True`` append at the same time.
     durable : bool
@@ -92,15 +95,23 @@ def writer(
         raise InvalidArgument(f"keep={keep!r}: Fifo, Reservoir or Top is needed.")
     if envs is not None and (isinstance(envs, bool) or not isinstance(envs, int) or envs < 1):
         raise InvalidArgument(f"envs={envs!r}: a number of environments is needed.")
-    wanted = fields_like(like) if like is not None else tuple(fields or ())
+    if frames not in ("encoded", "raw"):
+        raise InvalidArgument(f'frames={frames!r}: "encoded" or "raw".')
+    codecs = CODECS if frames == "encoded" else ()
+    wanted = fields_like(like, codecs) if like is not None else tuple(fields or ())
     about = {"spaces": like.manifest.spaces, "env": like.manifest.env} if like is not None else {}
-    return Writer(ref, wanted, about, keep, envs or 0, shared=shared, durable=durable, cache_dir=cache_dir)
+    return Writer(
+        ref, wanted, about, keep, envs or 0, codecs=codecs, shared=shared, durable=durable, cache_dir=cache_dir
+    )
 
 
-def fields_like(like: Dataset) -> tuple[Field, ...]:
-    """Return the fields of a dataset as one that grows holds them: frames of videos as arrays."""
-    decoded = ((Field(f.name, f.dtype, f.shape, f.placement), f) for f in like.schema.values())
-    return tuple(array if f.codec == VIDEO else f for array, f in decoded)
+def fields_like(like: Dataset, codecs: Collection[str]) -> tuple[Field, ...]:
+    """Return the fields of a dataset; frames of other ``codecs`` than these as arrays."""
+    kept = ("array", "text")
+    return tuple(
+        f if f.kind in kept or f.codec in codecs else Field(f.name, f.dtype, f.shape, f.placement)
+        for f in like.schema.values()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,7 @@ class Writer:
         keep: Keep | None,
         envs: int,
         *,
+        codecs: Sequence[str] = CODECS,
         shared: bool,
         durable: bool,
         cache_dir: StrPath | None,
@@ -143,7 +155,7 @@ class Writer:
         self._shared, self._durable, self._envs = shared, durable, envs
         self._process = os.getpid()
         self._appender: Appender | None = None
-        self._reader = EpisodeReader(fields, codecs=tuple(CHANNELS))
+        self._reader = EpisodeReader(fields, codecs=codecs)
         self._open = [OpenEpisode() for _ in range(envs or 1)]
         self._stream = TrajectoryStream()
         self._collected: dict[int, tuple[Trajectory, Committed]] = {}  # unfinished ones that readers see
@@ -492,7 +504,12 @@ class Writer:
                 chunk.episodes.id = np.frombuffer(own, np.uint8).reshape(-1, 16)
             protected, opened = [w.protected for w in waiting], [w.of is not None for w in waiting]
             _, numbers = self._appender.commit(
-                chunk, protected=protected, opened=opened, leaving=leaving, cleared=cleared
+                chunk,
+                protected=protected,
+                opened=opened,
+                leaving=leaving,
+                cleared=cleared,
+                locate=self._reader.videos.locate,
             )
         except BaseException as e:
             return e

@@ -321,10 +321,9 @@ class Content:
         """Return the file with a number of `video_rows`: as it was published, or the one that is cut for an episode."""
         if name not in self._cut:
             extent = self.videos(name).extent(number)
-            return Excerpt(extent.file, b"", ((extent.start, extent.size),))
+            return Excerpt(extent, b"", ((0, extent.size),))
         video, first, last = self._excerpts(name)[number].tolist()
-        extent = self.videos(name).extent(video)
-        return mp4_cut.cut(extent.file, extent.start, extent.size, first, last)
+        return mp4_cut.cut(self.videos(name).extent(video), first, last)
 
     def videos(self, name: str) -> Videos:
         """Return the videos of a field."""

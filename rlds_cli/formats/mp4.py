@@ -6,8 +6,10 @@ that the codec's standard names (``avcC``, ``hvcC``, ``av1C``, ``esds``). Fragme
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.array_types import BoolArray, IntArray
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import CorruptArchive, DamagedDataset, UnknownLayout
 
+_PIECE = 1 << 20
 _MOST_TABLES = 1 << 28  # bytes of the box that holds the tables
 _CODECS = {
     "FFV1": ("ffv1", "glbl"),
@@ -32,6 +35,64 @@ _CODECS = {
 _ENTRY = 78  # bytes of a visual sample entry before its boxes
 
 Boxes = dict[str, list[memoryview]]
+Read = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes of one video: ``parts`` are a file, the first byte there and the number of bytes, end to end."""
+
+    parts: tuple[tuple[Path, int, int], ...]
+
+    @classmethod
+    def whole(cls, file: Path) -> Extent:
+        """Return the extent of a whole file."""
+        return cls(((file, 0, file.stat().st_size),))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the video."""
+        return sum(size for _, _, size in self.parts)
+
+    @property
+    def name(self) -> Path:
+        """The first of its files, for messages."""
+        return self.parts[0][0]
+
+    @contextmanager
+    def opened(self) -> Iterator[Read]:
+        """Open the files; the function that is yielded reads so many bytes from a given one on, fewer at the end."""
+        with ExitStack() as files:
+            opened = [(files.enter_context(f.open("rb", buffering=0)).fileno(), a, n) for f, a, n in self.parts]
+
+            def read(at: int, size: int) -> bytes:
+                found = []
+                for file, first, count in opened:
+                    here = min(size, count - at)
+                    if at < count and here > 0:
+                        found.append(os.pread(file, here, first + at))
+                        at, size = at + len(found[-1]), size - len(found[-1])
+                    at -= count
+                return b"".join(found)
+
+            yield read
+
+    def pieces(self, start: int = 0, size: int | None = None) -> Iterator[bytes]:
+        """Yield ``size`` bytes from ``start`` on, or all, in pieces of at most a megabyte.
+
+        Raises
+        ------
+        DamagedDataset
+            A file is shorter.
+        """
+        stop = self.size if size is None else start + size
+        with self.opened() as read:
+            while start < stop:
+                piece = read(start, min(_PIECE, stop - start))
+                if not piece:
+                    raise DamagedDataset(f"{self.name} ends {stop - start:,} bytes before it should.")
+                yield piece
+                start += len(piece)
 
 
 @dataclass(frozen=True)
@@ -100,8 +161,8 @@ class Track:
         return int(self.keys[k]) if k >= 0 else 0
 
 
-def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
-    """Read the video track of a file, or of ``size`` bytes of it from ``start`` on.
+def read(video: Path | Extent) -> Track:
+    """Read the video track of a file, or of an extent.
 
     Raises
     ------
@@ -111,24 +172,21 @@ def read(file: Path, *, start: int = 0, size: int | None = None) -> Track:
         The file is not MP4, is fragmented, or has an unknown codec.
     """
     try:
-        size = file.stat().st_size - start if size is None else size
-        with file.open("rb") as f:
-            moov = _tables(f, start, size, file)
-        return _track(_children(moov), size, file)
+        of = video if isinstance(video, Extent) else Extent.whole(video)
+        file = of.name
+        return _track(_children(_tables(of)), of.size, file)
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as e:
         raise CorruptArchive(f"{file}: the tables of the video are damaged: {e}", hint="fetch it again") from e
 
 
-def sample_entries(file: Path, *, start: int = 0, size: int | None = None) -> bytes:
+def sample_entries(video: Extent) -> bytes:
     """Return the content of the box ``stsd`` of a video that `read` reads: its codec, and data for the decoder."""
-    size = file.stat().st_size - start if size is None else size
-    with file.open("rb") as f:
-        moov = _children(_tables(f, start, size, file))
+    moov = _children(_tables(video))
     for trak in map(_children, moov.get("trak", [])):
         media = _children(trak["mdia"][0])
         if bytes(media["hdlr"][0][8:12]) == b"vide":
             return bytes(_children(_children(media["minf"][0])["stbl"][0])["stsd"][0])
-    raise UnknownLayout(f"{file} holds no video.")
+    raise UnknownLayout(f"{video.name} holds no video.")
 
 
 def bits(track: Track) -> int | None:
@@ -144,16 +202,20 @@ def bits(track: Track) -> int | None:
     return None
 
 
-def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
+def _tables(video: Extent) -> memoryview:
     """Read the content of the box ``moov``."""
+    with video.opened() as read:
+        return _tables_by(read, video.size, video.name)
+
+
+def _tables_by(read: Read, size: int, file: Path) -> memoryview:
     at = 0
     first = True
     while at + 8 <= size:
-        f.seek(start + at)
-        length, kind = struct.unpack(">I4s", f.read(8))
+        length, kind = struct.unpack(">I4s", read(at, 8))
         head = 8
         if length == 1:
-            length, head = struct.unpack(">Q", f.read(8))[0], 16
+            length, head = struct.unpack(">Q", read(at + 8, 8))[0], 16
         length = length or size - at
         if first and kind not in (b"ftyp", b"moov", b"free", b"wide", b"mdat"):
             raise UnknownLayout(f"{file} is not an MP4 file.")
@@ -163,7 +225,7 @@ def _tables(f: Any, start: int, size: int, file: Path) -> memoryview:
         if kind == b"moov":
             if length > _MOST_TABLES:
                 raise UnknownLayout(f"{file}: tables of {length:,} bytes.")
-            return memoryview(f.read(length - head))
+            return memoryview(read(at + head, length - head))
         at += length
     raise CorruptArchive(f"{file} has no tables: writing it was interrupted.")
 

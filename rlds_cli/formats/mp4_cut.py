@@ -16,9 +16,8 @@ import numpy as np
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.formats import mp4
-from rlds_cli.formats.mp4 import Track
+from rlds_cli.formats.mp4 import Extent, Track
 
-_PIECE = 1 << 20
 _UNIT = (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)  # the matrix that leaves a picture as it is
 _UNKNOWN_LANGUAGE = 0x55C4
 _SHOWN_TRACK = 3  # enabled, and part of the presentation
@@ -27,9 +26,9 @@ _STILLS = 30  # a second: the duration of the only frame of a file
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A file that is made of ``head`` and some ranges of bytes (start, size) of ``file``."""
+    """A file that is made of ``head`` and some ranges of bytes (start, size) of ``video``."""
 
-    file: Path
+    video: Extent
     head: bytes
     ranges: tuple[tuple[int, int], ...]
 
@@ -42,15 +41,8 @@ class Excerpt:
         """Yield the bytes in pieces of about a megabyte."""
         if self.head:
             yield self.head
-        with self.file.open("rb", buffering=0) as f:
-            for start, size in self.ranges:
-                at, stop = start, start + size
-                while at < stop:
-                    data = os.pread(f.fileno(), min(_PIECE, stop - at), at)
-                    if not data:
-                        raise EOFError(f"{self.file} ends at byte {at:,}")
-                    yield data
-                    at += len(data)
+        for start, size in self.ranges:
+            yield from self.video.pieces(start, size)
 
     def write(self, path: Path) -> None:
         """Write the whole, through to the disk."""
@@ -61,28 +53,27 @@ class Excerpt:
             os.fsync(out.fileno())
 
 
-def cut(file: Path, start: int, size: int, first: int, last: int) -> Excerpt:
-    """Return frames ``first`` to ``last``, both included, of the video in ``size`` bytes of a file from ``start`` on.
+def cut(video: Extent, first: int, last: int) -> Excerpt:
+    """Return frames ``first`` to ``last``, both included, of a video.
 
     Raises
     ------
     CorruptArchive, UnknownLayout
         The video is not one that `mp4.read` reads.
     """
-    track = mp4.read(file, start=start, size=size)
-    entry = mp4.sample_entries(file, start=start, size=size)
+    track, entry = mp4.read(video), mp4.sample_entries(video)
     wanted = track.frames[first : last + 1]
     b, e = track.begin(int(wanted[0])), int(wanted.max()) + 1
     time, sizes, places = track.time[b:e], track.size[b:e], track.start[b:e]
     begins = np.flatnonzero(np.concatenate([[True], places[1:] != places[:-1] + sizes[:-1]]))
     ends = np.append(begins[1:], len(places))
     ranges = [
-        (start + int(places[x]), int(places[y - 1] + sizes[y - 1] - places[x]))
+        (int(places[x]), int(places[y - 1] + sizes[y - 1] - places[x]))
         for x, y in zip(begins.tolist(), ends.tolist(), strict=True)
     ]
     shown = int(track.time[wanted[0]]), int(track.time[wanted[-1]])
     head = _head(track, entry, time, sizes, track.key[b:e], shown)
-    return Excerpt(file, head, tuple(ranges))
+    return Excerpt(video, head, tuple(ranges))
 
 
 def _head(track: Track, entry: bytes, time: IntArray, sizes: IntArray, key: Array, shown: tuple[int, int]) -> bytes:

@@ -6,10 +6,12 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -19,23 +21,27 @@ import numpy as np
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import logs, retention, segments
-from rlds_cli.growing.areas import Area, Spans, spans_of
+from rlds_cli.growing import films, logs, retention, segments
+from rlds_cli.growing.areas import Area, Spans, frame_bytes, spans_of
+from rlds_cli.growing.films import Film, FilmWriter
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
-from rlds_cli.growing.segments import Layout, SegmentMap, SegmentWriter
+from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap, SegmentWriter
 from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import field_of
+from rlds_cli.store.videos import Locate
 from rlds_cli.ted import (
+    VIDEO,
     Array,
     Chunk,
     Column,
     EncodedFrames,
     EpisodeTable,
     IntArray,
+    VideoFrames,
 )
 
 Cleared = Literal["unprotected", "all"]
@@ -57,6 +63,8 @@ class _State:
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
     ends: list[int] = field(default_factory=list)  # the rows, and the bytes of frames, that are committed
     ids: dict[bytes, int] | None = None  # id -> the last episode with it; read when an id is given
+    films: Counter[int] = field(default_factory=Counter)  # videos of each field of encoded frames
+    known: dict[str, dict[str, Film]] = field(default_factory=dict)  # of each field, by their names in the source
 
 
 class Appender:
@@ -120,11 +128,11 @@ class Appender:
         return self._state.commit
 
     def bytes_of_frames(self) -> int:
-        """Return the bytes of the encoded frames of the episodes that are kept."""
+        """Return the bytes of the encoded frames of the episodes that are kept; a shared video counts once."""
         g = self._state.commit
         numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
         e = self._records(g.first_episode, g.episodes)[numbers]
-        return int(np.diff(e["frames"]).sum())
+        return frame_bytes(e)
 
     def close(self) -> None:
         """Tell other Zarr readers how many rows there are, and let others write."""
@@ -175,6 +183,7 @@ class Appender:
             kept = np.flatnonzero(standing == Standing.KEPT)
             self._take(s.kept, (kept + a).tolist(), e[kept])
         self._learn(s.codes, 0, g.strings)
+        self._count_films(s, 0, g.videos)
         s.ends = self._ends(g)
         return s
 
@@ -205,6 +214,9 @@ class Appender:
         for name, text in logs.read_strings(self.path, first, stop):
             known = codes.setdefault(name, {})
             known[text] = len(known)
+
+    def _count_films(self, s: _State, first: int, stop: int) -> None:
+        s.films.update(logs.read_videos(self.path, first, stop, len(self.layout.bytes))["field"].tolist())
 
     def _values(self, e: Records) -> list[float]:
         """Return the numbers by which `Top` keeps episodes."""
@@ -240,6 +252,7 @@ class Appender:
             _learn_ids(s, a, e)
         s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
+        self._count_films(s, old.videos, new.videos)
         s.commit, s.ends[0] = new, new.rows
 
     # -- commits
@@ -253,6 +266,7 @@ class Appender:
         leaving: Iterable[int] = (),
         cleared: Cleared | None = None,
         sources: Sequence[Mapping[str, Any]] = (),
+        locate: Locate | None = None,
     ) -> tuple[Commit, list[int]]:
         """Append whole episodes, and let others leave; return the new version and the episodes' numbers.
 
@@ -270,6 +284,9 @@ class Appender:
             Which other earlier episodes leave, those of other writers as well; none by default.
         sources : sequence of mapping
             Archive files that the episodes come from.
+        locate : callable, optional
+            Finds the videos that rows refer to. One that the last episodes refer to, by the same name, is not stored
+            again.
 
         Raises
         ------
@@ -282,7 +299,7 @@ class Appender:
             try:
                 marks = [list(given) or [False] * count for given in (protected, opened)]
                 left = [*leaving, *(self._clearable(cleared) if cleared else ())]
-                done = self._commit(chunk, marks[0], marks[1], left, sources)
+                done = self._commit(chunk, marks[0], marks[1], left, sources, locate)
             except BaseException as e:  # codes of texts, and what the policy let go, are not committed
                 self._stale = True
                 self._give_back()
@@ -317,6 +334,7 @@ class Appender:
         opened: list[bool],
         leaving: list[int],
         sources: Sequence[Mapping[str, Any]],
+        locate: Locate | None,
     ) -> tuple[Commit, list[int]]:
         s, g, table = self._state, self._state.commit, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
@@ -325,17 +343,24 @@ class Appender:
         start, observed = table.start, table.num_observed
         hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
         frames = np.zeros((len(table), len(self.layout.bytes), 2), np.int64)
+        videos = [np.zeros(0, logs.VIDEO_RECORD)]
         for i, f in enumerate(self.schema):
             column = values = chunk.columns[f.name]
+            files = None
             if f.kind == "text":
                 values = self._encoded(f.name, column, strings)
             elif isinstance(column, EncodedFrames):
                 k = list(self.layout.bytes).index(f.name)
                 values = self._written_frames(f.name, column, ends[k])
                 frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
+            elif isinstance(column, VideoFrames):
+                assert locate is not None
+                k, to = list(self.layout.bytes).index(f.name), self._film_writer(f.name, ends)
+                values, frames[:, k], files = films.write(to, column, start, partial(locate, f.name))
+                videos.append(to.records())
             assert isinstance(values, np.ndarray)
             self._writers[f.name].write(row, values)
-            hashed[:, i], of_rows = digests_of(f, column, start, table.length, observed)
+            hashed[:, i], of_rows = digests_of(f, column, start, table.length, observed, files)
             if of_rows is not None:
                 self._digest_writers[f.name].write(row, of_rows)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
@@ -360,6 +385,7 @@ class Appender:
             logs.ABOUT: b"".join(told),
             logs.SOURCES: lines,
             logs.STRINGS: bytes(strings),
+            logs.VIDEOS: np.concatenate(videos).tobytes(),
         }
         new = counted(
             replace(
@@ -371,6 +397,7 @@ class Appender:
                 about=int(at[-1]),
                 sources=g.sources + len(lines),
                 strings=g.strings + len(strings),
+                videos=g.videos + sum(map(len, videos)),
                 time=time.time(),
                 logs=logs.chained(g, added.values()),
             ),
@@ -383,6 +410,7 @@ class Appender:
         s.standing.extend(new.episodes)
         s.standing.set(departed, Standing.LEFT)
         s.ends = self._ends(new)
+        self._count_films(s, g.videos, new.videos)
         self._count_rows(records)
         return new, numbers
 
@@ -391,6 +419,21 @@ class Appender:
         self._byte_writers[name].write(at, frames.data)
         ends = at + np.cumsum(frames.lengths)
         return np.stack([ends - frames.lengths, ends], 1)
+
+    def _is_video(self, name: str) -> bool:
+        return any(f.name == name and f.codec == VIDEO for f in self.schema)
+
+    def _film_writer(self, name: str, ends: Sequence[int]) -> FilmWriter:
+        """Return what writes the videos of a field, from the first free byte of its area on, one of ``ends``."""
+        s, k = self._state, list(self.layout.bytes).index(name)
+        last = s.commit.episodes - 1
+        if last >= 0 and s.standing[last] != Standing.FREED:
+            first = int(self._records(last, last + 1)["frames"][0, k, 0])
+            known = {name: film for name, film in s.known.get(name, {}).items() if film.start >= first}
+        else:
+            known = {}
+        s.known[name] = known
+        return FilmWriter(k, self._byte_writers[name], s.films[k], ends[k], known)
 
     def _ids(self, table: EpisodeTable, departed: set[int]) -> Digests:
         """Return an id for each episode [episodes, 16]: its own if no kept episode has it, else one that is drawn."""
@@ -533,9 +576,10 @@ class Appender:
                 self.free()
             return self.newest
 
-    def _move(self, numbers: list[int]) -> None:
+    def _move(self, left: list[int]) -> None:
+        """Write episodes once more, which leave where they are."""
         g = self.newest
-        old = self._records_of(numbers)
+        old = self._records_of(left)
         e = old.copy()
         # Segments of their own: all others are removed.
         bases = [-(-n // a.segment_rows) * a.segment_rows for a, n in zip(self._areas, self._state.ends, strict=True)]
@@ -544,18 +588,33 @@ class Appender:
         after = bases + np.cumsum(sizes, 0) - sizes  # first row in each area [episodes, areas]
         e["start"], e["open"] = after[:, 0], False
         e["frames"] = np.stack([after, after + sizes], 2)[:, 1:]
-        still = np.zeros(len(e), np.int64)
-        shifts = dict(zip(self.layout.bytes, (after - before[:, :, 0])[:, 1:].T, strict=True))
+        about = self._abouts_of(old)
+        e["about"] = g.about + np.cumsum(old["about_bytes"]) - old["about_bytes"]
+        changes: dict[str, _Change] = {}
+        videos = [np.zeros(0, logs.VIDEO_RECORD)]
+        for k, (name, writer) in enumerate(self._byte_writers.items()):
+            if self._is_video(name):
+                known = logs.read_videos(self.path, 0, g.videos, len(self.layout.bytes))
+                known = known[known["field"] == k]
+                to = FilmWriter(k, writer, self._state.films[k], bases[1 + k], {})
+                rows, row = _mapped(self.layout.rows[name], before[:, 0])
+                of = [rows[a - row : b - row] for a, b in before[:, 0].tolist()]
+                e["frames"][:, k], numbers = films.move(to, self.layout.bytes[name], known, of)
+                videos.append(to.records())
+                changes[name] = partial(_renumbered, numbers)
+            else:
+                _copy_rows(writer, before[:, 1 + k], bases[1 + k])
+                changes[name] = partial(_shifted, (after - before[:, :, 0])[:, 1 + k])
         for name, writer in self._writers.items():
-            _copy_rows(writer, before[:, 0], bases[0], shifts.get(name, still))
+            _copy_rows(writer, before[:, 0], bases[0], changes.get(name))
         for writer in self._digest_writers.values():
-            _copy_rows(writer, before[:, 0], bases[0], still)
-        for k, writer in enumerate(self._byte_writers.values(), 1):
-            _copy_rows(writer, before[:, k], bases[k], still)
+            _copy_rows(writer, before[:, 0], bases[0])
         added = {
             logs.EPISODES: e.tobytes(),
-            logs.DIGESTS: self._digests_of(numbers).tobytes(),
-            logs.DEPARTED: np.array(numbers, "<i8").tobytes(),
+            logs.DIGESTS: self._digests_of(left).tobytes(),
+            logs.DEPARTED: np.array(left, "<i8").tobytes(),
+            logs.ABOUT: about,
+            logs.VIDEOS: np.concatenate(videos).tobytes(),
         }
         new = replace(
             g,
@@ -565,11 +624,20 @@ class Appender:
             departed=g.departed + len(e),
             first_row=bases[0],
             first_episode=g.episodes,
+            about=g.about + len(about),
+            videos=g.videos + sum(map(len, videos)),
             moved=g.moved + 1,
             time=time.time(),
             logs=logs.chained(g, added.values()),
         )
         self._publish(new, added)
+
+    def _abouts_of(self, e: Records) -> bytes:
+        """Return what the log of texts has of episodes, end to end."""
+        edges = np.stack([e["about"], e["about"] + e["about_bytes"]], 1)
+        first, stop = (int(edges[0, 0]), int(edges[-1, 1])) if len(e) else (0, 0)
+        lines = logs.read_part(self.path / logs.ABOUT, first, stop)
+        return b"".join(lines[a - first : b - first] for a, b in edges.tolist())
 
     def _digests_of(self, numbers: Sequence[int]) -> Digests:
         """Return the digests of episodes [episodes, fields, 32], in ascending order of numbers."""
@@ -639,11 +707,15 @@ class Appender:
         """
         s, g = self._state, self._state.commit
         a, b = max(g.first_episode, first - _PAGE_EPISODES), min(g.episodes, stop + _PAGE_EPISODES)
-        spans = spans_of(self._records(a, b))
+        around = spans_of(self._records(max(0, a - 1), min(b + 1, g.episodes)))
+        spans = around[min(a, 1) :][: b - a]
         needed = s.standing.between(a, b) != Standing.FREED
         before, after = np.flatnonzero(needed[: first - a]), np.flatnonzero(needed[stop - a :])
-        begins = spans[before[-1], :, 1] if len(before) else spans[0, :, 0]
+        # Where no episode nearby is needed, those beyond may be, and share a video.
+        begins = spans[before[-1], :, 1] if len(before) else np.maximum(spans[0, :, 0], around[0, :, 1] if a else 0)
         ends = spans[stop - a + after[0], :, 0] if len(after) else spans[-1, :, 1]
+        if not len(after) and b < g.episodes:
+            ends = np.minimum(ends, around[-1, :, 0])
         return np.stack([begins, ends], 1)
 
     def _remove_empty(self) -> None:
@@ -657,22 +729,34 @@ class Appender:
             area.sweep(end)
 
 
-def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, shift: IntArray) -> None:
-    """Copy the rows of episodes [episodes, 2] end to end, from row ``to`` on, with ``shift`` [episodes] added to them.
+_Change = Callable[[Array, int], Array]  # rows of an episode of a number as they are written
 
-    Nothing is freed while the commit lasts.
-    """
-    if not len(spans):
-        return
-    array, first, stop = writer.array, int(spans[0, 0]), int(spans[-1, 1])
-    needed = segments.touched(spans[:, 0], spans[:, 1], array.segment_rows)
-    rows = SegmentMap(array, first, stop).rows(first, stop, sorted(needed))
-    step = max(1, _MOVED_BYTES // max(1, array.width))
-    for (a, b), by in zip(spans.tolist(), shift.tolist(), strict=True):
+
+def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, change: _Change | None = None) -> None:
+    """Copy the rows of episodes [episodes, 2] end to end, from row ``to`` on; nothing is freed meanwhile."""
+    rows, first = _mapped(writer.array, spans)
+    step = max(1, _MOVED_BYTES // max(1, writer.array.width))
+    for k, (a, b) in enumerate(spans.tolist()):
         for at in range(a, b, step):
             part = rows[at - first : min(at + step, b) - first]
-            writer.write(to, part + by if by else part)
+            writer.write(to, part if change is None else change(part, k))
             to += len(part)
+
+
+def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
+    """Return the rows of an array from the first of some episodes [episodes, 2] on, and the number of that row."""
+    first, stop = (int(spans[0, 0]), int(spans[-1, 1])) if len(spans) else (0, 0)
+    needed = segments.touched(spans[:, 0], spans[:, 1], array.segment_rows)
+    return SegmentMap(array, first, stop).rows(first, stop, sorted(needed)), first
+
+
+def _shifted(shifts: IntArray, rows: Array, k: int) -> Array:
+    moved: Array = rows + shifts[k]
+    return moved
+
+
+def _renumbered(numbers: IntArray, rows: Array, _k: int) -> Array:
+    return films.renumbered(rows, numbers)
 
 
 def _learn_ids(s: _State, first: int, e: Records) -> None:

@@ -6,6 +6,8 @@ The rows of all fields are one area, and the bytes of each field of encoded fram
     area                first              stop
     rows                start              start + length + 1
     frames of a field   its first byte     the byte behind its frames
+
+Episodes may share a video: then their spans overlap, see `growing.films`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,13 @@ def spans_of(e: npt.NDArray[np.void]) -> IntArray:
     """Return where episodes lie in each area [episodes, areas, 2]: the rows first, then the bytes of frames."""
     rows = np.stack([e["start"], e["start"] + e["length"] + 1], 1)
     return np.concatenate([rows[:, None], e["frames"]], 1)
+
+
+def frame_bytes(e: npt.NDArray[np.void]) -> int:
+    """Return the bytes of the encoded frames of episodes, in order; a video that several share counts once."""
+    first, stop = e["frames"][..., 0], e["frames"][..., 1]  # neither falls from one episode to the next
+    before = np.concatenate([first[:1], stop[:-1]])
+    return int(np.maximum(0, stop - np.maximum(first, before)).sum())
 
 
 class Area:

@@ -43,8 +43,8 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import TERMINATED, Field, IntArray
 
-EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS = ALL = tuple(
-    f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings")
+EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS = ALL = tuple(
+    f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings", "videos")
 )
 _RECORD: list[Any] = [
     *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
@@ -53,6 +53,7 @@ _RECORD: list[Any] = [
     *(("end", "u1"), ("has_seed", "?"), ("protected", "?"), ("open", "?"), ("born", "<u4")),
     ("id", "u1", (16,)),
 ]  # 112 bytes
+VIDEO_RECORD = np.dtype([("field", "<i8"), ("span", "<i8", (2,)), ("sha256", "u1", (32,))])
 _MOST_BYTES = 1 << 60  # of encoded frames of a field
 _TOGETHER = 1 << 12  # versions whose parts of the logs are read at once
 DIGEST = 32  # bytes of the digest of an episode of one field
@@ -70,7 +71,7 @@ def episode(frames: int) -> np.dtype[np.void]:
     """Return the type of a record of an episode, in a dataset with so many fields of encoded ``frames``.
 
     For each of them, in the order of `encoded`, the record has the first byte of the episode's frames, and the byte
-    behind them: ``frames`` [fields, 2].
+    behind them: ``frames`` [fields, 2]. Those of videos overlap where episodes share one, see `growing.films`.
     """
     return np.dtype([*_RECORD, ("frames", "<i8", (frames, 2))])
 
@@ -98,6 +99,7 @@ def sizes(g: Commit, fields: Sequence[Field | StoredField]) -> dict[str, int]:
         ABOUT: g.about,
         SOURCES: g.sources,
         STRINGS: g.strings,
+        VIDEOS: g.videos * VIDEO_RECORD.itemsize,
     }
 
 
@@ -200,6 +202,27 @@ def read_strings(dataset: Path, first: int, stop: int) -> list[tuple[str, str]]:
     return [(name, text) for name, text in found]
 
 
+def read_videos(dataset: Path, first: int, stop: int, fields: int) -> npt.NDArray[np.void]:
+    """Read the records [first, stop) of videos, in a dataset with so many ``fields`` of encoded frames.
+
+    A record has the number of the field among these, the bytes of the video [first, stop) among all that its field ever
+    had, and the sha256 of the video.
+
+    Raises
+    ------
+    DamagedDataset
+        The log is shorter, or a record is not possible.
+    """
+    width = VIDEO_RECORD.itemsize
+    found = np.frombuffer(read_part(dataset / VIDEOS, first * width, stop * width), VIDEO_RECORD)
+    field, (begin, end) = found["field"], found["span"].T
+    wrong = (field < 0) | (field >= fields) | (begin < 0) | (end < begin) | (end > _MOST_BYTES)
+    if wrong.any():
+        number = first + int(np.argmax(wrong))
+        raise DamagedDataset(f"{dataset / VIDEOS}: record {number:,} is not possible.", hint=HINT)
+    return found
+
+
 _MEMBERS = {"group", "options", "splits", "extra"}
 
 
@@ -257,11 +280,10 @@ def check_episodes(
     wrong[1:] |= start[1:] < start[:-1] + length[:-1] + 1
     wrong |= (about < first[1]) | (told < 0) | (about > 1 << 62)
     wrong[1:] |= about[1:] < about[:-1] + told[:-1]
-    count = e["frames"].shape[1]
-    edges = e["frames"].transpose(0, 2, 1).reshape(2 * len(e), count)  # of frames, in the order in which they lie
-    unordered = (edges < 0) | (edges > _MOST_BYTES)
+    edges = e["frames"]  # neither first nor last bytes fall from episode to episode; videos may be shared
+    unordered = (edges < 0) | (edges > _MOST_BYTES) | (edges[..., :1] > edges[..., 1:])
     unordered[1:] |= edges[1:] < edges[:-1]
-    wrong |= unordered.any(1).reshape(-1, 2).any(1)
+    wrong |= unordered.any((1, 2))
     wrong |= (e["source"] < 0) | (e["source"] >= max(1, sources))
     if wrong.any():
         raise DamagedDataset(f"{where / EPISODES}: episode {int(np.argmax(wrong)):,} is not possible.", hint=HINT)

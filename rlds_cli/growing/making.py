@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import __version__
-from rlds_cli.errors import InvalidEpisode
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs, retention, segments
@@ -34,12 +33,6 @@ def make(
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a dataset that grows, without episodes, into an empty directory. ``about`` are members of the manifest."""
-    for f in schema:
-        if f.codec == VIDEO:
-            raise InvalidEpisode(
-                f"{f.name}: a dataset that grows holds frames as images or arrays, not in videos.",
-                hint="decode them: arrays of uint8",
-            )
     width = sum(arrays.row_bytes((0, *shape), dtype) for dtype, shape in map(segments.stored_row, schema))
     width += logs.DIGEST * sum(map(digests.has_row_digests, schema))
     limit = keep.steps if isinstance(keep, retention.Fifo) else None
@@ -47,6 +40,8 @@ def make(
     paths = assign_paths(f.name for f in schema)
     growing: dict[str, Any] = {"segment_rows": segments.rows_of_segment(width, most)}
     if frames := [math.prod(f.shape) for f in schema if f.kind == "frames"]:
+        if any(f.codec == VIDEO for f in schema):  # a video has frames of many steps
+            limit = None
         growing["segment_bytes"] = segments.bytes_of_segment(max(frames), None if limit is None else limit // 8)
     if keep:
         growing["keep"] = retention.to_json(keep)

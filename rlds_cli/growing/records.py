@@ -24,6 +24,7 @@ from rlds_cli.ted import (
     EpisodeTable,
     Field,
     IntArray,
+    VideoFrames,
 )
 
 Records = npt.NDArray[np.void]
@@ -66,10 +67,16 @@ def of_chunk(chunk: Chunk, row: int, sources: int, frames: IntArray) -> Records:
 
 
 def digests_of(
-    f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray
+    f: Field, rows: Column, start: IntArray, length: IntArray, num_observed: IntArray, files: Digests | None = None
 ) -> tuple[Digests, Digests | None]:
-    """Return the digests of the episodes of a field [episodes, 32], and of its rows [rows, 32] if it has them."""
+    """Return the digests of the episodes of a field [episodes, 32], and of its rows [rows, 32] if it has them.
+
+    ``files`` are the sha256 of the videos that frames refer to [videos, 32].
+    """
     count = digests.counted(f, length, num_observed)
+    if isinstance(rows, VideoFrames):
+        assert files is not None
+        return digests.of_episodes(digests.video_rows(rows.index, files), start, count), None
     if isinstance(rows, list):
         spans = zip(start.tolist(), (start + count).tolist(), strict=True)
         return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans]), None

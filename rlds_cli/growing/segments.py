@@ -6,12 +6,14 @@ page in the files of every field, and segments of a field lie next to each other
 kept is removed. Its memory then stays with the processes that have it mapped, and others see zeros there, which belong
 to no episode.
 
-A field of encoded frames has two arrays in segments::
+A field of encoded images has two arrays in segments, and so has a field of videos::
 
-    offsets   int64 [rows, 2]   first byte of the frame of each row, and the byte behind it
-    bytes     uint8 [bytes]     the frames of all episodes, end to end
+    FIELD/offsets       int64 [rows, 2]   first byte of the image of each row, and the byte behind it
+    FIELD/bytes         uint8 [bytes]     the images of all episodes, end to end
+    FIELD               int32 [rows, 2]   number of the video, number of the frame in it; -1 for none
+    video/FIELD/bytes   uint8 [bytes]     the videos, end to end
 
-Large rows and encoded frames have digests, see `store.digests`: ``rows/FIELD``, uint8 [rows, 32] in segments.
+Large rows and encoded images have digests, see `store.digests`: ``rows/FIELD``, uint8 [rows, 32] in segments.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing.logs import HINT, encoded, sync
 from rlds_cli.store import arrays, digests
+from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.manifest import Manifest, StoredField
-from rlds_cli.ted import Array, Field, IntArray
+from rlds_cli.store.videos import DIRECTORY
+from rlds_cli.ted import VIDEO, Array, Field, IntArray
 
 _SEGMENT_BYTES = 128 << 20  # of one row of all fields
 _FRAME_BYTES = 64 << 20, 64 << 10  # of a segment of encoded frames: at most, and at least, a multiple of any page
@@ -120,11 +124,12 @@ class Layout:
     Attributes
     ----------
     rows : dict
-        For each field, the array with one entry for each row: values, codes of texts, or the bytes of frames.
+        For each field, the array with one entry for each row: values, codes of texts, the bytes of images, or video and
+        frame.
     digests : dict
         For each field whose rows have digests, the array of these.
     bytes : dict
-        For each field of encoded frames, sorted by name, the array of their bytes.
+        For each field of encoded frames, sorted by name, the array of the bytes of images or videos.
     """
 
     rows: dict[str, SegmentedArray]
@@ -135,7 +140,7 @@ class Layout:
     def of(cls, dataset: Path, m: Manifest) -> Layout:
         """Return the layout of the dataset in a directory."""
         count, size, byte = m.growing["segment_rows"], int(m.growing.get("segment_bytes", 0)), np.dtype(np.uint8)
-        paths = {f.name: f.path for f in m.fields}
+        places = {f.name: dataset / (DIRECTORY if f.codec == VIDEO else "") / f.path / "bytes" for f in m.fields}
         return cls(
             {f.name: _row_array(dataset / f.path, f, count) for f in m.fields},
             {
@@ -143,7 +148,7 @@ class Layout:
                 for f in m.fields
                 if digests.has_row_digests(f)
             },
-            {n: SegmentedArray(dataset / paths[n] / "bytes", byte, (), size) for n in encoded(m.fields)},
+            {n: SegmentedArray(places[n], byte, (), size) for n in encoded(m.fields)},
         )
 
     @property
@@ -163,14 +168,13 @@ class Layout:
 
 def _row_array(directory: Path, f: StoredField, segment_rows: int) -> SegmentedArray:
     dtype, shape = stored_row(f)
-    return SegmentedArray(directory / "offsets" if f.kind == "frames" else directory, dtype, shape, segment_rows)
+    images = f.kind == "frames" and f.codec != VIDEO
+    return SegmentedArray(directory / "offsets" if images else directory, dtype, shape, segment_rows)
 
 
 def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of the entry of a row: a code for text, two numbers of bytes for an encoded frame."""
-    if f.kind == "frames":
-        return np.dtype(np.int64), (2,)
-    return (np.dtype(np.int32), ()) if f.kind == "text" else (np.dtype(f.dtype), f.shape)
+    """Return dtype and shape of the entry of a row: as in `store.rows`, or two numbers of bytes for images."""
+    return (np.dtype(np.int64), (2,)) if f.kind == "frames" and f.codec != VIDEO else stored_rows.stored_row(f)
 
 
 def touched(first: IntArray, stop: IntArray, segment_rows: int) -> set[int]:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
+from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
 from rlds_cli.refs import Ref
@@ -25,6 +27,7 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import LazyStats, Run, Store, field_of
+from rlds_cli.store.videos import Videos
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
@@ -79,6 +82,7 @@ class GrowingStore(Store):
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
         self._strings: dict[str, Array] = {}
+        self._videos: dict[str, Videos] = {}
         self._own_columns: dict[str, StoredColumn] = {}
         self._fingerprint: str | None = None
         if check:
@@ -271,7 +275,7 @@ class GrowingStore(Store):
     # -- rows
 
     def rows(self, name: str) -> Array:
-        """Return all rows of an array field, the codes of a text field, or the bytes of frames [rows, 2], mapped."""
+        """Return all rows of a field, mapped: values, codes of texts, bytes of images or (video, frame) [rows, 2]."""
         if name not in self._columns:
             g = self.commit
             self._columns[name] = self._mapped(self.layout.rows[name], g.first_row, g.rows, self._needed[""])
@@ -327,11 +331,31 @@ class GrowingStore(Store):
         return found[first - begin :]
 
     def frame_bytes(self, name: str) -> Array:
-        """Return the encoded frames of all episodes, mapped."""
+        """Return the images or videos of all episodes, mapped."""
         key = f"{name}\0bytes"
         if key not in self._columns:
             self._columns[key] = self._mapped(self.layout.bytes[name], *self._bytes[name], self._needed[name])
         return self._columns[key]
+
+    @cached_property
+    def _films(self) -> npt.NDArray[np.void]:
+        """Records of all videos."""
+        return logs.read_videos(self.path, 0, self.commit.videos, len(self.layout.bytes))
+
+    def _films_of(self, name: str) -> npt.NDArray[np.void]:
+        found: npt.NDArray[np.void] = self._films[self._films["field"] == list(self.layout.bytes).index(name)]
+        return found
+
+    def videos(self, name: str) -> Videos:
+        """Return the videos of a field."""
+        if name not in self._videos:
+            of, first = self.layout.bytes[name], self._bytes[name][0]
+            self._videos[name] = GrowingVideos(of, self._films_of(name), first, self.frame_bytes(name))
+        return self._videos[name]
+
+    def video_digests(self, name: str) -> Digests:
+        """Return the sha256 of each video of a field [videos, 32]."""
+        return np.ascontiguousarray(self._films_of(name)["sha256"])
 
     def strings(self, name: str) -> Array:
         """Return the strings of a text field: an object array whose last element is None (code -1)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,18 @@ from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.store import arrays, commits, digests, files, sealing
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, EpisodeTable, IntArray
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VIDEO,
+    Array,
+    EpisodeTable,
+    IntArray,
+    VideoFrames,
+)
 
 _MOST_PROBLEMS = 64  # episodes that are named
 _TOLD = 256  # episodes between two reports of progress
@@ -81,6 +93,7 @@ def _versions(path: Path) -> Iterator[Problem]:
                 "about",
                 "sources",
                 "strings",
+                "videos",
                 "first_row",
                 "first_episode",
                 "moved",
@@ -114,6 +127,7 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
             yield Problem(logs.DEPARTED, "names an episode twice")
         records = logs.read_episodes(path, g.first_episode, g.episodes, len(store.layout.bytes))
         logs.check_episodes(records, (g.first_row, 0), g.rows, len(store.sources), path)
+        logs.read_videos(path, 0, g.videos, len(store.layout.bytes))
     except RldsError as e:
         yield Problem("episodes", _why(e))
 
@@ -142,20 +156,24 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
     kept = np.arange(len(table)) if store.kept is None else store.kept
     recorded = {f.name: store.digests(f.name) for f in fields}
     found = {f.name: np.zeros((len(kept), logs.DIGEST), np.uint8) for f in fields}
-    problems, size = list[Problem](), 0
+    problems, size, hashes = list[Problem](), 0, dict[tuple[str, int], bytes]()
     for i, k in enumerate(kept.tolist()):
         a, length, observed = int(columns["start"][k]), table.length[k : k + 1], table.num_observed[k : k + 1]
         numbers = np.arange(a, a + int(length[0]) + 1)
         rows: dict[str, Any] = {}
         for f in fields:
+            files = None
             try:
-                rows[f.name] = (store.encoded if f.kind == "frames" else store.gather)(f.name, numbers)
-            except DamagedDataset as e:  # offsets of frames that cannot be
+                if f.codec == VIDEO:
+                    rows[f.name], files = _of_videos(store, f.name, numbers, hashes)
+                else:
+                    rows[f.name] = (store.encoded if f.kind == "frames" else store.gather)(f.name, numbers)
+            except DamagedDataset as e:  # offsets of frames, or numbers of videos, that cannot be
                 problems.append(Problem(f.name, e.message, (i, i + 1)))
                 continue
             size += rows[f.name].nbytes
             values = rows[f.name].tolist() if f.kind == "text" else rows[f.name]
-            of_episode, of_rows = digests_of(f, values, np.zeros(1, np.int64), length, observed)
+            of_episode, of_rows = digests_of(f, values, np.zeros(1, np.int64), length, observed, files)
             found[f.name][i] = of_episode[0]
             if not np.array_equal(found[f.name][i], recorded[f.name][k]):
                 problems.append(Problem(f.name, "is not as it was written", (i, i + 1)))
@@ -174,6 +192,20 @@ def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Probl
             store, table.take(kept), {n: columns[n][kept] for n in ("num_transitions", "num_terminated")}
         )
     return fingerprint, size, problems
+
+
+def _of_videos(
+    store: GrowingStore, name: str, numbers: IntArray, known: dict[tuple[str, int], bytes]
+) -> tuple[VideoFrames, digests.Digests]:
+    """Return rows of a field in videos, with the sha256 of the videos; ``known`` are those that were read before."""
+    index = store.rows(name)[numbers]
+    used, place = np.unique(index[:, 0], return_inverse=True)
+    for number in used[used >= 0].tolist():
+        if (name, number) not in known:
+            known[name, number] = hashlib.sha256(arrays.raw(store.videos(name).published(number))).digest()
+    files = digests.as_array([known.get((name, number), bytes(32)) for number in used.tolist()])
+    local = np.where(index[:, 0] >= 0, place.reshape(-1), -1)
+    return VideoFrames((), np.stack([local, index[:, 1]], 1).astype(np.int32)), files
 
 
 def _wrong_columns(columns: dict[str, Array], k: int, rows: dict[str, Any], length: int) -> str | None:

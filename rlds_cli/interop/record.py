@@ -14,6 +14,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, InvalidArgument, InvalidEpisode, MissingPackage, RldsError
 from rlds_cli.growing.retention import Keep
 from rlds_cli.settings import StrPath
+from rlds_cli.store.frames import CHANNELS
 from rlds_cli.ted import FLAGS, REWARD, Field, Placement, spaces
 
 try:
@@ -229,7 +230,9 @@ class _Form:
                 raise InvalidArgument(f"{name}_space: {e.message}", hint=e.hint) from e
             fields += _fields(space, name, "both" if name == "observation" else "root")
         fields += [Field(REWARD, "float64", (), "next"), *(Field(name, "bool", (), "next") for name in FLAGS)]
-        made = fields_like(like) if like is not None else () if self._infos is None or self._infos else tuple(fields)
+        made = () if self._infos is None or self._infos else tuple(fields)
+        if like is not None:  # steps are recorded one by one: frames of videos as arrays
+            made = fields_like(like, tuple(CHANNELS))
         opened = Writer(ref, made, about, keep, envs, **given)
         there = opened.fields
         self._dtypes = {f.name: f.dtype for f in fields} | {name: f.dtype for name, f in there.items()}

@@ -15,6 +15,8 @@ from rlds_cli.errors import RldsError
 from rlds_cli.files import disk
 from rlds_cli.growing import logs
 from rlds_cli.growing.appender import Appender
+from rlds_cli.growing.areas import frame_bytes
+from rlds_cli.growing.records import Records
 from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.home import locate, usage
@@ -147,9 +149,14 @@ def unfreed(path: Path) -> tuple[int, int]:
         return 0, 0
     first = int(waiting.min())
     e = logs.read_episodes(path, first, int(waiting.max()) + 1, _frames(path))[waiting - first]
-    sizes = (e["length"] + 1) * _row_bytes(manifest.read(path).fields) + np.diff(e["frames"]).sum((1, 2))
-    count = max(0, held.departed - min(logs.freed(path)[1], g.departed))
-    return int(sizes[:count].sum()), int(sizes[count:].sum())
+    count, width = max(0, held.departed - min(logs.freed(path)[1], g.departed)), _row_bytes(manifest.read(path).fields)
+    now, later = (np.sort(part, order="start") for part in (e[:count], e[count:]))
+    return _bytes(now, width), _bytes(later, width)
+
+
+def _bytes(e: Records, width: int) -> int:
+    """Return the bytes of episodes, in order, whose rows have ``width`` bytes without encoded frames."""
+    return int((e["length"] + 1).sum()) * width + frame_bytes(e)
 
 
 def _frames(path: Path) -> int:

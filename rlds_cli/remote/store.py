@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -543,7 +542,8 @@ class RemoteVideos(Videos):
         of, blocks = super().extent(number), self._of.blocks
         if b > a and isinstance(self._data, RemoteColumn):
             self._extents.append(self._data.hold(np.array([a]), np.array([b])))
-        return replace(of, file=blocks.path_of(blocks.number(of.file.relative_to(self._of.path))))
+        here = ((blocks.number(file.relative_to(self._of.path)), start, size) for file, start, size in of.parts)
+        return Extent(tuple((blocks.path_of(number), start, size) for number, start, size in here))
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):

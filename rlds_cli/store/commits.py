@@ -22,7 +22,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import files
 
 FILE = "commits.log"
-_LAYOUT = struct.Struct("<8s18qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
+_LAYOUT = struct.Struct("<8s19qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
 _MARK = b"rldscom1"
 BYTES = _LAYOUT.size
 _MOST_ROWS = 1 << 48
@@ -40,6 +40,8 @@ class Commit:
         Entries of the log of episodes that left.
     about, sources, strings : int
         Bytes of the logs of texts about episodes, of archive files, and of strings.
+    videos : int
+        Records of videos.
     first_row, first_episode : int
         Of the first episode that is kept.
     kept, steps, transitions, terminated, truncated, cut, final_observations, terminated_inside : int
@@ -58,6 +60,7 @@ class Commit:
     about: int = 0
     sources: int = 0
     strings: int = 0
+    videos: int = 0
     first_row: int = 0
     first_episode: int = 0
     kept: int = 0

@@ -80,16 +80,16 @@ class _Source:
     placed: tuple[_Placed, ...]
     listed: Mapping[str, str]
 
-    def blocks(self) -> Iterator[tuple[int, int, int]]:
+    def blocks(self, gap: int = _GAP) -> Iterator[tuple[int, int, int]]:
         """Yield rows [first, stop) of episodes, a few at a time, and the row of the result to which they go.
 
-        Rows of no episode are among them where they are few.
+        Up to ``gap`` rows of no episode are among them between two episodes.
         """
         e = self.store.episodes
         start, count = (c if self.store.kept is None else c[self.store.kept] for c in (e["start"], e["length"] + 1))
         order = np.argsort(start, kind="stable")
         start, behind = start[order], np.maximum.accumulate((start + count)[order])
-        apart = np.flatnonzero(start[1:] > behind[:-1] + _GAP) + 1
+        apart = np.flatnonzero(start[1:] > behind[:-1] + gap) + 1
         at = _moved(start, self.placed)
         for a, b in pairwise([0, *apart.tolist(), len(start)] if len(start) else []):
             for row in range(int(start[a]), int(behind[b - 1]), _BLOCK):
@@ -326,7 +326,8 @@ class _Result:
         films = f"{videos.DIRECTORY}/{path}"
         below = [f"{videos.DIRECTORY}/{p}/bytes" for p in of]
         of_bytes = self._link(f"{films}/bytes", below, np.dtype(np.uint8), (), by_row=False)
-        tables = [s.store.videos(name).tables() for s in self._sources]
+        used = [_videos_used(s, name) for s in self._sources]
+        tables = [s.store.videos(name).tables(n) for s, n in zip(self._sources, used, strict=True)]
         Tables(
             np.concatenate([_moved(t.spans, placed) for t, placed in zip(tables, of_bytes, strict=True)]),
             [p for t in tables for p in t.packets],
@@ -336,10 +337,12 @@ class _Result:
 
         def pieces() -> Iterator[tuple[int, Array]]:
             before = 0
-            for s, t in zip(self._sources, tables, strict=True):
-                new = np.append(np.arange(before, before + len(t.tracks)), -1).astype(np.int32)
-                yield from _renumbered(s, name, new, len(t.tracks))
-                before += len(t.tracks)
+            for s, numbers in zip(self._sources, used, strict=True):
+                count = len(s.store.videos(name))
+                new = np.full(count + 1, -1, np.int32)
+                new[numbers] = np.arange(before, before + len(numbers))
+                yield from _renumbered(s, name, new, count)
+                before += len(numbers)
 
         self._write(path, np.dtype(np.int32), (self.rows, 2), pieces())
 
@@ -354,6 +357,17 @@ class _Result:
             for first, values in pieces:
                 arrays.write_at(f.fileno(), first * width, arrays.little_endian(values))
         arrays.finish(directory, shape, dtype)
+
+
+def _videos_used(s: _Source, name: str) -> IntArray:
+    """Return the numbers of the videos that rows refer to, in order; of a dataset that does not grow, of all."""
+    count = len(s.store.videos(name))
+    if not s.store.grows:
+        return np.arange(count)
+    found, rows = np.zeros(count + 1, bool), s.store.rows(name)
+    for first, stop, _ in s.blocks(gap=0):
+        found[np.clip(rows[first:stop, 0], -1, count)] = True
+    return np.flatnonzero(found[:-1])
 
 
 def _renumbered(source: _Source, name: str, new: Array, count: int) -> Iterator[tuple[int, Array]]:

@@ -473,8 +473,6 @@ def _check_growing(manifest: Mapping[str, Any]) -> None:
     if manifest["encoding"] != "memmap":
         raise _wrong(manifest["encoding"], "the encoding of a dataset that grows", "memmap")
     for f in manifest["fields"]:
-        if f["codec"] == "mp4":
-            raise _wrong(f["codec"], f"the field {f['name'][:80]!r} of a dataset that grows: codec", "jpeg or png")
         if f["kind"] == "frames" and "segment_bytes" not in growing:
             raise ValueError('growing lacks "segment_bytes"')
 

@@ -23,10 +23,9 @@ import hashlib
 import json
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -39,12 +38,12 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import is_full
 from rlds_cli.formats import mp4
 from rlds_cli.formats.image_header import MAX_PIXELS
+from rlds_cli.formats.mp4 import Extent as Extent
 from rlds_cli.formats.mp4 import Track
 from rlds_cli.store import arrays, digests
 from rlds_cli.ted import Array, Field, IntArray
 
 DIRECTORY = "video"
-_PIECE = 1 << 20
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("spans", "packets", "first")
@@ -56,20 +55,6 @@ _NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as
 
 
 # -- tables of stored videos
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """``size`` bytes of a file from ``start`` on: one video."""
-
-    file: Path
-    start: int
-    size: int
-
-    @classmethod
-    def whole(cls, file: Path) -> Extent:
-        """Return the extent of a whole file."""
-        return cls(file, 0, file.stat().st_size)
 
 
 Locate = Callable[[str, str], Extent]  # (name of the field, name of the video in the rows' source)
@@ -94,7 +79,7 @@ class Videos:
         return arrays.read(self.directory / "bytes")
 
     def __len__(self) -> int:
-        return len(self._tracks)
+        return len(self.spans)
 
     def _check(self) -> None:
         """Refuse tables that do not fit each other. The packets of a video are checked when it is opened."""
@@ -123,24 +108,29 @@ class Videos:
         video = self._opened.get(number)
         if video is None:
             self._check_number(number)
-            packets = self._packets[self._first[number] : self._first[number + 1]]
-            self._held += len(packets)
-            if self._held > _MOST_HELD:  # videos in use stay in memory all the same
-                self._opened, self._held = {}, len(packets)
             data = self.published(number)
-            try:
-                track = _track(self._tracks[number], packets, len(data))
-            except (ValueError, TypeError, KeyError) as e:
-                text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
-                raise DamagedDataset(text, hint="rlds verify ID") from e
+            track = self._read_track(number, data)
+            self._held += len(track.start)
+            if self._held > _MOST_HELD:  # videos in use stay in memory all the same
+                self._opened, self._held = {}, len(track.start)
             video = Video((str(self.directory), number), data, track)
             self._opened[number] = video
         return video
 
-    def tables(self) -> Tables:
-        """Return the tables of all videos."""
-        edges = self._first.tolist()
-        return Tables(self.spans, [self._packets[a:b] for a, b in pairwise(edges)], self._tracks, self.files)
+    def _read_track(self, number: int, data: Array) -> Track:
+        """Return the track of a video with these bytes; raises DamagedDataset."""
+        packets = self._packets[self._first[number] : self._first[number + 1]]
+        try:
+            return _track(self._tracks[number], packets, len(data))
+        except (ValueError, TypeError, KeyError) as e:
+            text = f"{self.directory}: the tables of video {number:,} cannot be read: {str(e)[:200]}"
+            raise DamagedDataset(text, hint="rlds verify ID") from e
+
+    def tables(self, numbers: IntArray | None = None) -> Tables:
+        """Return the tables of videos by their numbers, of all by default."""
+        chosen = np.arange(len(self)) if numbers is None else numbers
+        packets = [self._packets[self._first[n] : self._first[n + 1]] for n in chosen.tolist()]
+        return Tables(self.spans[chosen], packets, [self._tracks[n] for n in chosen.tolist()], self.files[chosen])
 
     @cached_property
     def files(self) -> digests.Digests:
@@ -151,11 +141,14 @@ class Videos:
         return found
 
     def extent(self, number: int) -> Extent:
-        """Return the file and the range of bytes of a video."""
+        """Return the files and the ranges of bytes of a video."""
         start, stop = self.spans[number].tolist()
-        segments = arrays.layout(self.directory / "bytes").segments
-        of = next(s for s in reversed(segments) if s.start <= start)
-        return Extent(of.file, start - of.start, stop - start)
+        parts = list[tuple[Path, int, int]]()
+        for s in arrays.layout(self.directory / "bytes").segments:
+            first, behind = max(start, s.start), min(stop, s.start + s.rows)
+            if first < behind or (start == stop and not parts):
+                parts.append((s.file, max(0, first - s.start), max(0, behind - first)))
+        return Extent(tuple(parts))
 
     def gather(self, f: Field, index: Array) -> Array:
         """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`."""
@@ -194,7 +187,7 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
             out.truncate(0)
             for e in extents:
                 h = hashlib.sha256()
-                for piece in _pieces(e):
+                for piece in e.pieces():
                     out.write(piece)
                     h.update(piece)
                 hashes.append(h.digest())
@@ -205,13 +198,10 @@ def write(directory: Path, extents: Sequence[Extent]) -> digests.Digests:
                 hint="free some space and run the same command again: it resumes there",
             ) from e
         raise
-    tracks = [mp4.read(e.file, start=e.start, size=e.size) for e in extents]
+    tracks = [mp4.read(e) for e in extents]
     arrays.finish(directory / "bytes", (sum(e.size for e in extents),), "uint8")
     edges = np.cumsum([0, *(e.size for e in extents)], dtype=np.int64)
-    packets = [_rows(t) for t in tracks]
-    tables = Tables(
-        np.stack([edges[:-1], edges[1:]], 1), packets, [_described(t) for t in tracks], digests.as_array(hashes)
-    )
+    tables = of_tracks(np.stack([edges[:-1], edges[1:]], 1), tracks, digests.as_array(hashes))
     tables.write(directory)
     return tables.files
 
@@ -224,7 +214,7 @@ def write_whole(directory: Path, of: Videos) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
         for number in range(len(of)):
-            for piece in _pieces(of.extent(number)):
+            for piece in of.extent(number).pieces():
                 out.write(piece)
     arrays.finish(directory / "bytes", (int(edges[-1]),), "uint8")
     replace(tables, spans=np.stack([edges[:-1], edges[1:]], 1)).write(directory)
@@ -274,16 +264,9 @@ def stored_digest(directory: Path) -> str:
         return ""
 
 
-def _pieces(e: Extent) -> Iterator[bytes]:
-    with e.file.open("rb", buffering=0) as f:
-        f.seek(e.start)
-        left = e.size
-        while left:
-            piece = f.read(min(left, _PIECE))
-            if not piece:
-                raise DamagedDataset(f"{e.file} ends {left:,} bytes before it should.")
-            left -= len(piece)
-            yield piece
+def of_tracks(spans: IntArray, tracks: Sequence[Track], files: digests.Digests) -> Tables:
+    """Return the tables of videos whose packets are read from their bytes."""
+    return Tables(spans, [_rows(t) for t in tracks], [_described(t) for t in tracks], files)
 
 
 def _rows(track: Track) -> IntArray:
