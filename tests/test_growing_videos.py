@@ -27,6 +27,7 @@ from rlds_cli.growing.verification import verify_directory
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import commits
 
 TOP = "observation/images/top"
@@ -260,6 +261,7 @@ WRITER = """
 import os, signal, sys
 import rlds_cli
 from rlds_cli.maintenance.compacting import compact
+from rlds_cli.maintenance.verification import verify
 
 left = [int(sys.argv[1])]
 
@@ -407,3 +409,41 @@ def test_records_of_strangers_are_refused(archive: Path, film: Dataset) -> None:
         with (path / TOP / "c" / "0" / "0").open("r+b") as file:
             file.write(rows.tobytes())
         assert [(p.where, p.episodes) for p in verify_directory(path).problems] == [(TOP, (0, 1))]
+
+
+# -- datasets that share the files
+
+
+def test_selections_merges_and_results_share_videos(film: Dataset, archive: Path, small: None) -> None:
+    with rlds_cli.writer("local/run", like=film, keep=Fifo(episodes=6), durable=False) as w:
+        for k in range(film.num_episodes):
+            w.add_episodes([film.episode(k)])
+            w.commit()
+    ds = w.dataset()
+    before = film.select(episodes=[3, 5, 7])
+    some = ds.select(episodes=[1, 3, 5]).save("some")
+    assert some.fingerprint == before.fingerprint
+    assert stored(some) == films(archive)[1:]
+    with rlds_cli.writer("local/run", durable=False) as w:
+        w.clear()
+        w.add_episodes([film.episode(0)])
+    merged = rlds_cli.merge(["local/run", "local/run@some"], "local/merged")
+    whole = film.select(episodes=[0, 3, 5, 7])
+    for k in range(4):
+        assert np.array_equal(merged.episode(k)[TOP], whole.episode(k)[TOP])
+    twice = preprocess.run(some, double, "twice", jobs=0)
+    for k, e in enumerate((3, 5, 7)):
+        assert np.array_equal(twice.episode(k)[TOP], film.episode(e)[TOP])
+        assert np.array_equal(twice.episode(k)["action"], 2 * film.episode(e)["action"])
+    for made in (some, merged, twice):
+        assert not verify(made.path).problems
+    inodes = {f.stat().st_ino for f in some.path.rglob("*") if f.is_file()}
+    of_films = [f for f in (twice.path / "video").rglob("bytes/*/c/*") if f.is_file()]
+    assert of_films and all(f.stat().st_ino in inodes for f in of_films)
+    compact("local/run@some")
+    assert rlds_cli.open_dataset("local/run@some").fingerprint == before.fingerprint
+
+
+def double(episode: Any) -> Any:
+    episode["action"] = 2 * episode["action"]
+    return episode

@@ -151,7 +151,7 @@ def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     fields = {path / f.path for f in m.fields}
     for document in sorted(f for f in trees.files(path) if f.name == "zarr.json"):
         array = document.parent
-        if array == path or not fields.isdisjoint((array, *array.parents)):
+        if array == path or not fields.isdisjoint((array, *array.parents)) or arrays.is_segmented(array.parent):
             continue
         try:
             arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
