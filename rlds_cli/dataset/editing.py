@@ -28,12 +28,12 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
+from rlds_cli.store.facts import FACTS, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import Field, IntArray, Scalar
 
-FACTS = ("fps", "license", "description")  # that a user may set
 APPEND = "append"  # unit of a step that adds episodes, see `convert.extending`
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
 CHANGES = (UNIT, APPEND)  # units of steps that a command of its own makes
@@ -248,28 +248,6 @@ def again(
         else:
             versions.replace(built, target)
     return target
-
-
-def facts_of(m: Manifest) -> dict[str, Any]:
-    """Return the facts of a dataset that a user may set."""
-    return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
-
-
-def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a manifest that say these facts; one that is None is taken away."""
-    described: dict[str, Any] = {}
-    if "fps" in facts:
-        fps = facts["fps"]
-        if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e9):
-            raise InvalidArgument(f"fps={fps!r}: a number of steps a second is needed.")
-        described["env"] = {**m.env, "fps": None if fps is None else float(fps)}
-    wrong = next((n for n, t in facts.items() if n != "fps" and not isinstance(t, str | None)), None)
-    if wrong is not None:
-        raise InvalidArgument(f"{wrong}={facts[wrong]!r}: a text is needed.")
-    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
-    if texts:
-        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
-    return described
 
 
 # -- values of columns

@@ -15,6 +15,7 @@ from rlds_cli import text
 from rlds_cli.dataset import editing
 from rlds_cli.growing.store import is_growing
 from rlds_cli.store import commits, manifest, tags, versions
+from rlds_cli.store.facts import FACTS
 from rlds_cli.store.manifest import Manifest
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
@@ -85,7 +86,7 @@ def described(step: Mapping[str, Any]) -> str:
     selected = args.pop("selected", None)
     said = ["select" if "trim" in args else step["function"]]
     said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
-    facts = [n for n in editing.FACTS if n in args and n not in step.get("columns", ())]
+    facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
     said += [f"{n}={_typed(v)}" for n, v in args.items() if n not in facts]
     said += [f"--set {n}={_typed(args[n])}" for n in facts]
     return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])

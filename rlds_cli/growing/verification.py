@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
-from rlds_cli.growing import logs
+from rlds_cli.growing import edits, logs
 from rlds_cli.growing.records import digests_of
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
@@ -81,6 +81,7 @@ def _versions(path: Path) -> Iterator[Problem]:
                 "about",
                 "sources",
                 "strings",
+                "edits",
                 "first_row",
                 "first_episode",
                 "moved",
@@ -106,6 +107,10 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
                     documents.loads(line)
         except (DamagedDataset, ValueError) as e:
             yield Problem(name, _why(e))
+    try:
+        edits.EditLog(path, store.head).read(g)
+    except RldsError as e:
+        yield Problem(logs.EDITS, _why(e))
     try:
         left = logs.read_departed(path, g.departed)
         if len(left) and not 0 <= left.min() <= left.max() < g.episodes:
