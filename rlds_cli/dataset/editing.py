@@ -2,11 +2,13 @@
 
 A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are the next version of the dataset, or
 ``ID@NAME`` of a dataset of the registry, which is never changed in its place. Restoring makes a next version, too.
+Growing datasets: a change applies to the newest version, whatever was recorded since the episodes were selected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +22,8 @@ from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing import changing
+from rlds_cli.growing.store import GrowingStore, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import size_on_disk
@@ -115,7 +118,14 @@ def label(
             f"No label and no fact is given for {ds.id}.",
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
-    count = ds.store.manifest.counts.episodes
+    with _at_newest(ds) as ds:
+        return _label(ds, columns, facts, how, to)
+
+
+def _label(
+    ds: _Dataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
+) -> Path:
+    count = len(ds.store.episodes["start"])
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
     episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
@@ -133,12 +143,13 @@ def label(
 
 def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
-    stays = np.ones(ds.store.manifest.counts.episodes, bool)
-    stays[ds.episodes.index] = False
-    index = np.flatnonzero(stays)
-    if len(index) == len(stays):
+    if not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
-    return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
+    with _at_newest(ds) as ds:
+        stays = np.ones(len(ds.store.episodes["start"]), bool)
+        stays[ds.episodes.index] = False
+        index = np.flatnonzero(stays)
+        return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
 
 
 def restore(ds: _Dataset) -> Path:
@@ -147,9 +158,13 @@ def restore(ds: _Dataset) -> Path:
         raise InvalidArgument(
             f"{ds.id}: a selection is not restored.", hint=f'open_dataset("{ds.id}#v{ds.manifest.version}").restore()'
         )
-    _check_kind(ds)
     id = ids.parse(ds.id)
     _check_own(id, ds.manifest)
+    step = step_of(ds, RESTORE, {"version": ds.store.version})
+    if isinstance(ds.store, GrowingStore):
+        with changing.newest(ds.store) as there:
+            changing.restore(ds.store, there, step)
+        return ds.path
     place = _home_of(ds.path, id)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
@@ -159,7 +174,7 @@ def restore(ds: _Dataset) -> Path:
         if not facts and m.fingerprint == ds.manifest.fingerprint:
             return target
         step = {
-            **step_of(ds, RESTORE, {"version": ds.manifest.version}),
+            **step,
             "version": m.version,
             "source": m.fingerprint,
             "columns": columns,
@@ -261,7 +276,7 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     InvalidArgument, InvalidEpisode
         There are not as many values as episodes, or a value does not fit the column.
     """
-    count, index = ds.store.manifest.counts.episodes, ds.episodes.index
+    count, index = len(ds.store.episodes["start"]), ds.episodes.index
     known = name in ds.store.own_columns
     all_values: list[Scalar] = ds.store.own_column(name).scalars() if known else [None] * count
     one = values is None or isinstance(values, bool | int | float | str | np.generic)
@@ -285,22 +300,52 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 # -- results
 
 
-def _check_kind(ds: _Dataset) -> None:
-    if ds.store.grows:
-        raise InvalidArgument(
-            f"{ds.id} grows: select, trim, label, drop and restore do not apply to growing datasets.",
-            hint=f"rlds merge {ds.id} --as local/NAME makes a dataset of its episodes that can be changed",
-        )
+def _check_kind(ds: _Dataset, *, in_place: bool = False) -> None:
     if ds.store.remote:
         raise InvalidArgument(
             f"{ds.id} is at an address, where it is not changed.",
             hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
         )
+    if ds.store.grows and not in_place:
+        raise InvalidArgument(
+            f"{ds.id} grows: no other dataset shares its rows, so it is changed in its place alone.",
+            hint=f"rlds merge {ds.id} --as local/NAME makes a dataset of its episodes, which any change applies to",
+        )
+
+
+@contextmanager
+def _at_newest(ds: _Dataset) -> Iterator[_Dataset]:
+    """Let the caller change a dataset that grows, at its newest version, with the same episodes selected.
+
+    Others are changed as they are open.
+
+    Raises
+    ------
+    NotNewest
+        It was changed meanwhile, or a selected episode left.
+    """
+    if not isinstance(ds.store, GrowingStore) or ds.store.remote:
+        yield ds
+        return
+    with changing.newest(ds.store) as newest:
+        index = changing.follow(ds.store, newest, ds.episodes.index)
+        if index is None:
+            raise NotNewest(ids.parse(ds.id), ds.store.version, newest.version)
+        yield _Newest(ds, newest, index)
+
+
+class _Newest:
+    """A selection of the episodes of a dataset that grows, at its newest version."""
+
+    def __init__(self, ds: _Dataset, newest: GrowingStore, index: IntArray) -> None:
+        self.id, self.path, self.schema, self.is_selection = ds.id, ds.path, ds.schema, ds.is_selection
+        self.store, self.manifest = newest, newest.manifest
+        self.episodes = EpisodeColumns(newest, index)
 
 
 def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result."""
-    _check_kind(ds)
+    _check_kind(ds, in_place=what in (LABEL, _DROP, RESTORE))
     return {
         "from": ds.id,
         "version": ds.manifest.version,
@@ -324,7 +369,9 @@ def _selection(ds: _Dataset, how: Mapping[str, Any]) -> dict[str, Any]:
     if not ds.is_selection:
         return {}
     named = {n: how[n] for n in ("where", "split") if n in how}
-    if ("episodes" in how or not named) and len(numbers := _ranges(ds.episodes.index)) <= _LONGEST:
+    kept, index = ds.store.kept, ds.episodes.index
+    numbers = _ranges(index if kept is None else np.searchsorted(kept, index))
+    if ("episodes" in how or not named) and len(numbers) <= _LONGEST:
         named["episodes"] = numbers
     return {**named, "selected": len(ds.episodes)}
 
@@ -343,7 +390,19 @@ def _apply(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) ->
         of_source = {**change.columns, **trimming.whole(index).columns}
         return _derive(ds, replace(change, columns=of_source), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
+    if isinstance(ds.store, GrowingStore):
+        return _commit(ds.store, ds.episodes.index, change, step)
     return _publish(ds, change, step)
+
+
+def _commit(store: GrowingStore, index: IntArray, change: Change, step: Mapping[str, Any]) -> Path:
+    """Make the next version of a dataset that grows, unless nothing changes."""
+    facts = {name: step["args"][name] for name in step.get("facts", ())}
+    if change.index is not None:
+        changing.commit(store, index, step, dropped=True)
+    elif change.own or facts:
+        changing.commit(store, index, step, columns=change.own, facts=facts)
+    return store.path
 
 
 def _check_own(id: DatasetId, m: Manifest) -> None:
@@ -376,6 +435,7 @@ def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
 
 
 def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
+    _check_kind(ds)
     id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")

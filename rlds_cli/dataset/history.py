@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any
 
 from rlds_cli import text
 from rlds_cli.dataset import editing
+from rlds_cli.growing import edits
 from rlds_cli.growing.store import is_growing
 from rlds_cli.store import commits, manifest, tags, versions
 from rlds_cli.store.facts import FACTS
@@ -83,7 +85,7 @@ def described(step: Mapping[str, Any]) -> str:
         return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
     if step["function"] == editing.RESTORE:
         return f"restored v{args['version']}"
-    selected = args.pop("selected", None)
+    selected = args.pop("selected") if type(args.get("selected")) is int else None
     said = ["select" if "trim" in args else step["function"]]
     said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
     facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
@@ -103,7 +105,18 @@ def _typed(value: Any) -> str:
 
 def _of_commits(path: Path) -> Sequence[Version]:
     found = commits.all_until(path, commits.last(path).number)
-    return [Version(c.number, _time(c.time), "commit" if c.number else "created", c.kept, c.steps, "") for c in found]
+    lines = edits.read(path, 0, found[-1].edits, manifest.read(path))
+    made = {bisect_left(found, line.end, key=lambda c: c.edits): described(_step(line)) for line in lines if line.by}
+    return [
+        Version(c.number, _time(c.time), made.get(c.number, "commit" if c.number else "created"), c.kept, c.steps, "")
+        for c in found
+    ]
+
+
+def _step(line: edits.Edit) -> dict[str, Any]:
+    """Return the step of an edit of a dataset that grows."""
+    columns = [name for name in line.args if name not in line.facts]
+    return {"unit": editing.UNIT, "function": line.by, "args": line.args, "columns": columns}
 
 
 def _time(seconds: float) -> str:
