@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-COMMIT = struct.Struct("<8s18qd32s4xI")  # a record of commits.log, and what its first numbers are
-COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "first_row", "first_episode")
+COMMIT = struct.Struct("<8s20qd32s4xI")  # a record of commits.log, and what its first numbers are
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "edits", "first row", "first")
 EPISODE = np.dtype(  # a record of episodes.log
     [
         *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
@@ -116,13 +116,15 @@ def commit(dataset):
 
 
 def growing_table(dataset, g, images):
-    """The episode table of a growing dataset, from the records and texts of the episodes that are kept."""
+    """The episode table of a growing dataset, from the records and texts of the episodes that are kept, and edits."""
     record = np.dtype([*EPISODE.descr, ("images", "<i8", (images, 2))])
     e = np.fromfile(dataset / "episodes.log", record, g["episodes"])
-    stays = np.arange(len(e)) >= g["first_episode"]
-    stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
-    e, log = e[stays], (dataset / "about.log").read_bytes()
+    stays = np.arange(len(e)) >= g["first"]
+    log = (dataset / "about.log").read_bytes()
     known = [json.loads(log[a : a + n] or "{}") for a, n in zip(e["about"], e["about_bytes"], strict=True)]
+    apply_edits(dataset, g, stays, known)
+    stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
+    e, known = e[stays], [k for k, kept in zip(known, stays, strict=True) if kept]
     none = np.zeros(len(e), bool)
     names = COLUMNS[:5] if e["has_seed"].any() else COLUMNS[:3]
     columns = {name: (e[name], none) for name in names}
@@ -130,9 +132,21 @@ def growing_table(dataset, g, images):
         columns["options"] = [k.get("options") or None for k in known], none
     for name in {name for k in known for name in k.get("splits", ())}:
         columns[f"split/{name}"] = np.array([name in k.get("splits", ()) for k in known]), none
-    for name in {name for k in known for name in k.get("extra", {})}:
+    for name in {name for k in known for name, value in k.get("extra", {}).items() if value is not None}:
         columns[name] = own_column([k.get("extra", {}).get(name) for k in known])
     return e["start"], columns
+
+
+def apply_edits(dataset, g, stays, known):
+    """Apply the lines of the log of edits, in order: each drops or restores episodes, or sets columns of them."""
+    for line in (dataset / "edits.log").read_bytes()[: g["edits"]].splitlines():
+        edit = json.loads(line)
+        numbers = [n for a, b in edit.get("episodes", ()) for n in range(a, b)]
+        if "dropped" in edit:
+            stays[numbers] = not edit["dropped"]
+        for name, value in edit.get("columns", {}).items():
+            for k, n in enumerate(numbers):
+                known[n].setdefault("extra", {})[name] = value[k] if isinstance(value, list) else value
 
 
 def own_column(values):

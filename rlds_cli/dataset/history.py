@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,9 @@ def _of_commits(path: Path) -> Sequence[Version]:
     found = commits.all_until(path, commits.last(path).number)
     lines = edits.read(path, 0, found[-1].edits, manifest.read(path))
     made = {bisect_left(found, line.end, key=lambda c: c.edits): described(_step(line)) for line in lines if line.by}
-    return [
-        Version(c.number, _time(c.time), made.get(c.number, "commit" if c.number else "created"), c.kept, c.steps, "")
-        for c in found
-    ]
+    made |= {c.number: editing.COMPACT for before, c in pairwise(found) if c.moved > before.moved}
+    made[0] = "created"
+    return [Version(c.number, _time(c.time), made.get(c.number, "commit"), c.kept, c.steps, "") for c in found]
 
 
 def _step(line: edits.Edit) -> dict[str, Any]:
