@@ -608,6 +608,8 @@ class Appender:
         after = bases + np.cumsum(sizes, 0) - sizes  # first row in each area [episodes, areas]
         e["start"], e["open"] = after[:, 0], False
         e["frames"] = np.stack([after, after + sizes], 2)[:, 1:]
+        told = self._abouts_of(old)
+        e["about"] = g.about + np.cumsum([0, *map(len, told)])[:-1]
         still = np.zeros(len(e), np.int64)
         shifts = dict(zip(self.layout.bytes, (after - before[:, :, 0])[:, 1:].T, strict=True))
         for name, writer in self._writers.items():
@@ -620,6 +622,7 @@ class Appender:
             logs.EPISODES: e.tobytes(),
             logs.DIGESTS: self._digests_of(numbers).tobytes(),
             logs.DEPARTED: np.array(departed, "<i8").tobytes(),
+            logs.ABOUT: b"".join(told),
             logs.EDITS: edits.encoded(labels),
         }
         new = replace(
@@ -628,6 +631,7 @@ class Appender:
             rows=bases[0] + int(sizes[:, 0].sum()),
             episodes=g.episodes + len(e),
             departed=g.departed + len(departed),
+            about=g.about + sum(map(len, told)),
             edits=g.edits + len(added[logs.EDITS]),
             dropped=0,
             first_row=bases[0],
@@ -637,6 +641,16 @@ class Appender:
             logs=logs.chained(g, added.values()),
         )
         self._publish(new, added)
+
+    def _abouts_of(self, e: Records) -> list[bytes]:
+        """Return the lines about episodes: they are written once more, for the order of all records."""
+        known = e[e["about_bytes"] > 0]
+        if not len(known):
+            return [b""] * len(e)
+        first, last = int(known["about"][0]), known[-1]
+        lines = logs.read_part(self.path / logs.ABOUT, first, int(last["about"]) + int(last["about_bytes"]))
+        places = zip((e["about"] - first).tolist(), e["about_bytes"].tolist(), strict=True)
+        return [lines[a : a + size] if size else b"" for a, size in places]
 
     def _digests_of(self, numbers: Sequence[int]) -> Digests:
         """Return the digests of episodes [episodes, fields, 32], in ascending order of numbers."""

@@ -47,7 +47,7 @@ def verify_directory(
             problems += found
         except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
             problems.append(Problem("episodes", _why(e)))
-    id = store.manifest.id
+    id = store.head.id
     return Verification(id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
 
 
