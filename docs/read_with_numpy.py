@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-COMMIT = struct.Struct("<8s19qd32s4xI")  # a record of commits.log, and what its first numbers are
-COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "videos")
+COMMIT = struct.Struct("<8s21qd32s4xI")  # a record of commits.log, and what its first numbers are
+COUNTS = ("number", "rows", "episodes", "departed", "about", "sources", "strings", "videos", "edits")
 COUNTS += ("first_row", "first_episode")
 VIDEO = np.dtype([("field", "<i8"), ("span", "<i8", (2,)), ("sha256", "u1", (32,))])  # a record of videos.log
 EPISODE = np.dtype(  # a record of episodes.log
@@ -118,13 +118,15 @@ def commit(dataset):
 
 
 def growing_table(dataset, g, frames):
-    """The episode table of a growing dataset, from the records and texts of the episodes that are kept."""
+    """The episode table of a growing dataset, from the records and texts of the episodes that are kept, and edits."""
     record = np.dtype([*EPISODE.descr, ("frames", "<i8", (frames, 2))])
     e = np.fromfile(dataset / "episodes.log", record, g["episodes"])
-    stays = np.arange(len(e)) >= g["first_episode"]
-    stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
-    e, log = e[stays], (dataset / "about.log").read_bytes()
+    stays = np.arange(len(e)) >= g["first"]
+    log = (dataset / "about.log").read_bytes()
     known = [json.loads(log[a : a + n] or "{}") for a, n in zip(e["about"], e["about_bytes"], strict=True)]
+    apply_edits(dataset, g, stays, known)
+    stays[np.fromfile(dataset / "departed.log", "<i8", g["departed"])] = False
+    e, known = e[stays], [k for k, kept in zip(known, stays, strict=True) if kept]
     none = np.zeros(len(e), bool)
     names = COLUMNS[:5] if e["has_seed"].any() else COLUMNS[:3]
     columns = {name: (e[name], none) for name in names}
@@ -132,9 +134,21 @@ def growing_table(dataset, g, frames):
         columns["options"] = [k.get("options") or None for k in known], none
     for name in {name for k in known for name in k.get("splits", ())}:
         columns[f"split/{name}"] = np.array([name in k.get("splits", ()) for k in known]), none
-    for name in {name for k in known for name in k.get("extra", {})}:
+    for name in {name for k in known for name, value in k.get("extra", {}).items() if value is not None}:
         columns[name] = own_column([k.get("extra", {}).get(name) for k in known])
     return e["start"], columns
+
+
+def apply_edits(dataset, g, stays, known):
+    """Apply the lines of the log of edits, in order: each drops or restores episodes, or sets columns of them."""
+    for line in (dataset / "edits.log").read_bytes()[: g["edits"]].splitlines():
+        edit = json.loads(line)
+        numbers = [n for a, b in edit.get("episodes", ()) for n in range(a, b)]
+        if "dropped" in edit:
+            stays[numbers] = not edit["dropped"]
+        for name, value in edit.get("columns", {}).items():
+            for k, n in enumerate(numbers):
+                known[n].setdefault("extra", {})[name] = value[k] if isinstance(value, list) else value
 
 
 def own_column(values):

@@ -226,3 +226,19 @@ def test_a_kill_at_any_write_leaves_the_dataset_as_it_was_or_compacted(tmp_path)
         assert compacting.compact(copy).fingerprint == fingerprint  # the next one is not hindered
         assert contents(rlds_cli.open_dataset(copy)) == want
     assert killed > 5 and moved[0] == 0 and moved[-1] == 1
+
+
+def test_it_is_compacted_twice_while_a_reader_holds_an_older_version(tmp_path):
+    def one(k):
+        rewards = {"reward": np.full(3, float(k)), "terminated": True}
+        return {"observation": np.zeros((4, 1)), "action": np.zeros((3, 1)), "next": rewards, "episode": {"k": k}}
+
+    held = []
+    for k in range(4):
+        with rlds_cli.writer("local/run", keep=rlds_cli.Top(episodes=2), cache_dir=tmp_path) as w:
+            w.add_episodes([one(k)])
+            w.commit()
+            held.append(w.dataset() if k else None)
+        compacting.compact("local/run", cache_dir=tmp_path)
+    assert [ds.episodes["k"].tolist() for ds in held[1:] if ds is not None] == [[0, 1], [1, 2], [2, 3]]
+    assert w.dataset().episodes["k"].tolist() == [2, 3]

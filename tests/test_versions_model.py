@@ -1,4 +1,4 @@
-"""Any order of selecting, trimming, labelling, dropping, merging: every version is what a list of episodes says."""
+"""Any order of selecting, trimming, labelling, dropping, restoring, merging: every version is what a list says."""
 
 from __future__ import annotations
 
@@ -47,25 +47,31 @@ def double(episode: Any) -> Any:
 
 @dataclass
 class History:
-    """Datasets by id, each with the list of its episodes at every version."""
+    """Datasets by id, each with the list of its episodes at every version; some grow."""
 
     rng: np.random.Generator
     resets: bool
     store: str
-    known: dict[str, list[list[Episode]]] = field(default_factory=dict)
+    known: dict[str, dict[int, list[Episode]]] = field(default_factory=dict)
     opened: list[tuple[Dataset, list[Episode]]] = field(default_factory=list)
     count: int = 0
     done: list[str] = field(default_factory=list)
 
     def step(self) -> None:
-        change = ("label", "label", "drop", "select", "trim", "trim", "merge", "preprocess")[self.rng.integers(8)]
+        changes = ("label", "label", "drop", "select", "trim", "trim", "merge", "preprocess", "restore")
+        change = changes[self.rng.integers(len(changes))]
         id = sorted(self.known)[self.rng.integers(len(self.known))]
-        episodes = self.known[id][-1]
+        episodes = self.newest(id)
         self.done.append(f"{change} {id} {len(episodes)}")
         ds = rlds_cli.open_dataset(id)
         self.opened.append((ds, episodes))
-        if change == "merge" or episodes:
+        if ds.store.grows and change in ("select", "trim"):
+            change = ("append", "drop_beside_a_writer")[self.rng.integers(2)]
+        if change in ("merge", "restore", "append") or episodes:
             getattr(self, change)(ds, episodes)
+
+    def newest(self, id: str) -> list[Episode]:
+        return self.known[id][max(self.known[id])]
 
     def name(self, kind: str) -> str:
         self.count += 1
@@ -83,8 +89,9 @@ class History:
     def made(self, ds: Dataset, episodes: list[Episode]) -> None:
         """Check what a change returned, and remember it."""
         check(ds, episodes)
-        assert ds.version == len(self.known.setdefault(ds.id, [])) + 1
-        self.known[ds.id].append(episodes)
+        every = self.known.setdefault(ds.id, {})
+        assert ds.version == max(every, default=ds.version - 1) + 1
+        every[ds.version] = episodes
 
     def label(self, ds: Dataset, episodes: list[Episode]) -> None:
         some, name = self.chosen(episodes), sorted(LABELS)[self.rng.integers(len(LABELS))]
@@ -124,7 +131,7 @@ class History:
         self.made(ds.trim(ranges, self.name("t")), new)
 
     def merge(self, ds: Dataset, episodes: list[Episode]) -> None:
-        others = {i: of[-1] for i, of in sorted(self.known.items()) if not _common(of[-1], episodes)}
+        others = {i: self.newest(i) for i in sorted(self.known) if not _common(self.newest(i), episodes)}
         if self.rng.random() < 0.5 or not others:
             others = self.record(ds)
         other = list(others)[self.rng.integers(len(others))]
@@ -138,15 +145,52 @@ class History:
 
     def record(self, like: Dataset) -> dict[str, list[Episode]]:
         """A dataset that grows, of several commits."""
-        id = f"local/{self.name('g')}"
-        episodes = [draw(self.rng, int(n)) for n in self.rng.choice([1, 2, 5], 4)]
+        id, episodes = f"local/{self.name('g')}", list[Episode]()
+        self.known[id] = {}
         with rlds_cli.writer(id, like=like) as w:
-            for k in range(0, 4, 2):
-                w.add_episodes([e.item() for e in episodes[k : k + 2]])
-                w.commit()
-        check(w.dataset(), episodes)
+            for _ in range(2):
+                episodes = self.recorded(w, episodes)
         check_batches(w.dataset(), episodes, 0)
         return {id: episodes}
+
+    def recorded(self, w: Any, episodes: list[Episode]) -> list[Episode]:
+        """Commit two more episodes; return all."""
+        new = [draw(self.rng, int(n)) for n in self.rng.choice([1, 2, 5], 2)]
+        w.add_episodes([e.item() for e in new])
+        w.commit()
+        self.made(w.dataset(), [*episodes, *new])
+        return [*episodes, *new]
+
+    def append(self, ds: Dataset, episodes: list[Episode]) -> None:
+        """Record more into a dataset that grows."""
+        with rlds_cli.writer(ds.id) as w:
+            self.recorded(w, episodes)
+
+    def drop_beside_a_writer(self, ds: Dataset, episodes: list[Episode]) -> None:
+        """Drop and label episodes of an earlier version while a writer goes on."""
+        gone = self.chosen(episodes)
+        with rlds_cli.writer(ds.id) as w:
+            more = self.recorded(w, episodes)
+            left = [e for e in more if e not in [episodes[k] for k in gone]]
+            dropped = ds.select(episodes=gone).drop()
+            self.made(dropped, left)
+            more = self.recorded(w, left)
+            if left:
+                new = [left[0].labelled(quality="bad"), *more[1:]]
+                self.made(dropped.select(episodes=[0]).label(quality="bad"), new)
+                more = new
+            self.recorded(w, more)
+
+    def restore(self, ds: Dataset, episodes: list[Episode]) -> None:
+        """The content of any earlier version; the newest version stays if it has that content."""
+        number = sorted(self.known[ds.id])[self.rng.integers(len(self.known[ds.id]))]
+        wanted = self.known[ds.id][number]
+        made = rlds_cli.open_dataset(f"{ds.id}#v{number}").restore()
+        if made.version == ds.version:
+            assert made.fingerprint == ds.fingerprint
+            check(made, wanted)
+        else:
+            self.made(made, wanted)
 
     def preprocess(self, ds: Dataset, episodes: list[Episode]) -> None:
         new = []
@@ -161,12 +205,12 @@ class History:
         """Every version of every dataset, opened now, and those that were opened before."""
         for id, every in self.known.items():
             newest = rlds_cli.open_dataset(id)
-            assert [v.number for v in newest.versions] == list(range(1, len(every) + 1))
-            for number, episodes in enumerate(every, 1):
-                ds = rlds_cli.open_dataset(versions.at(newest.path, number))
+            assert [v.number for v in newest.versions if v.number] == sorted(every)
+            for number, episodes in every.items():
+                ds = rlds_cli.open_dataset(f"{id}#v{number}")
                 check(ds, episodes)
                 check_batches(ds, episodes, number)
-                assert not verify(ds.path).problems
+                assert not verify(f"{id}#v{number}").problems
         for ds, episodes in self.opened:
             check(ds, episodes)
         if not self.resets:
@@ -174,23 +218,27 @@ class History:
 
     def end(self, place: Path) -> None:
         """The newest versions, pushed and read at their addresses; and compact."""
-        for id, every in self.known.items():
-            ds = rlds_cli.open_dataset(id)
+        for id in self.known:
+            ds, episodes = rlds_cli.open_dataset(id), self.newest(id)
             before, address = ds.fingerprint, place / ds.path.name
             rlds_cli.push(id, address)
-            far = rlds_cli.open_dataset(address, cache_dir=place / "far")
-            check(far, every[-1])
-            check_batches(far, every[-1], 0)
+            if ds.store.grows:  # images are not read from an address then
+                far = rlds_cli.download(address, cache_dir=place / "far")
+                assert not verify(id, cache_dir=place / "far").problems
+            else:
+                far = rlds_cli.open_dataset(address, cache_dir=place / "far")
+            check(far, episodes)
+            check_batches(far, episodes, 0)
             compact(id)
             ds = rlds_cli.open_dataset(id)
             assert ds.fingerprint == before and not ds.store.has_gaps and not verify(ds.path).problems
-            check(ds, every[-1])
+            check(ds, episodes)
 
     def _make_again(self) -> None:
         """The newest version of each dataset has the fingerprint of a dataset that is made of its episodes."""
-        for id, every in self.known.items():
-            if every[-1]:
-                again = rlds_cli.create("local/again", [e.item() for e in every[-1]], force=True)
+        for id in self.known:
+            if self.newest(id):
+                again = rlds_cli.create("local/again", [e.item() for e in self.newest(id)], force=True)
                 assert again.fingerprint == rlds_cli.open_dataset(id).fingerprint
 
 
@@ -204,6 +252,7 @@ def test_every_version_is_what_the_list_says(seed: int, tmp_path: Path) -> None:
     history = History(rng, resets=seed % 2 == 0, store=("memmap", "zarr")[seed // 2 % 2])
     history.create("local/a")
     history.create("local/b")
+    history.record(rlds_cli.open_dataset("local/a"))
     for _ in range(STEPS):
         history.step()
     history.look()

@@ -2,12 +2,13 @@
 
 A selection and a trim are another dataset, ``ID@NAME``. A label and a drop are the next version of the dataset, or
 ``ID@NAME`` of a dataset of the registry, which is never changed in its place. Restoring makes a next version, too.
+Growing datasets: a change applies to the newest version, whatever was recorded since the episodes were selected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,13 +17,14 @@ import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
-from rlds_cli.dataset.fixed import fixed, numbers
+from rlds_cli.dataset.fixed import Selected, fixed, numbers
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing import changing
+from rlds_cli.growing.store import GrowingStore, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import size_on_disk
@@ -30,12 +32,12 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
+from rlds_cli.store.facts import FACTS, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
 from rlds_cli.ted import Field, IntArray, Scalar
 
-FACTS = ("fps", "license", "description")  # that a user may set
 APPEND = "append"  # unit of a step that adds episodes, see `convert.extending`
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
 CHANGES = (UNIT, APPEND)  # units of steps that a command of its own makes
@@ -91,14 +93,14 @@ def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
-    with _fixed(ds, to) as ds:
+    with _source(ds, to) as ds:
         return _derive(ds, trimming.whole(ds.episodes.index), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
 def trim(ds: _Dataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     ranges = replace(ranges, number=numbers(ds.store, ranges.number))
-    with _fixed(ds, to) as ds:
+    with _source(ds, to) as ds:
         _check_kind(ds)
         change = trimming.change(ds.store, ranges)
         step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
@@ -113,13 +115,6 @@ def label(
     to: Target,
 ) -> Path:
     """Set episode columns of the selected episodes, and facts of the dataset; see `Dataset.label`."""
-    with _fixed(ds, to) as ds:
-        return _label(ds, columns, facts, how, to)
-
-
-def _label(
-    ds: _Dataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
-) -> Path:
     if columns and not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to label.")
     if not columns and not facts:
@@ -127,7 +122,14 @@ def _label(
             f"No label and no fact is given for {ds.id}.",
             hint=f'rlds label {ds.id} quality=bad; ds.label(quality="bad")',
         )
-    count = ds.store.manifest.counts.episodes
+    with _source(ds, to) as ds:
+        return _label(ds, columns, facts, how, to)
+
+
+def _label(
+    ds: _Dataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
+) -> Path:
+    count = len(ds.store.episodes["start"])
     own = {column: _set(ds, column, values) for column, values in columns.items()}
     own = {n: c for n, c in own.items() if not episode_table.is_equal(c, _own_column(ds.store, n), count)}
     episode_table.check_names([*ds.store.own_columns, *(n for n in columns if n not in ds.store.own_columns)], ds.id)
@@ -145,18 +147,20 @@ def _label(
 
 def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
-    with _fixed(ds, to) as ds:
-        stays = np.ones(ds.store.manifest.counts.episodes, bool)
+    if not len(ds.episodes.index):
+        raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
+    with _source(ds, to) as ds:
+        stays = np.ones(len(ds.store.episodes["start"]), bool)
         stays[ds.episodes.index] = False
         index = np.flatnonzero(stays)
-        if len(index) == len(stays):
-            raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
         return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
 
 
-def _fixed(ds: _Dataset, to: Target) -> AbstractContextManager[_Dataset]:
-    """Yield the dataset of which ``ID@NAME`` is made; a next version is made of the dataset itself."""
-    return nullcontext(ds) if to.name is None else fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
+def _source(ds: _Dataset, to: Target) -> AbstractContextManager[_Dataset]:
+    """Yield what is changed: for ``ID@NAME`` a dataset that does not grow, for a next version the newest one."""
+    if to.name is None:
+        return _at_newest(ds)
+    return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
 
 
 def restore(ds: _Dataset) -> Path:
@@ -165,9 +169,13 @@ def restore(ds: _Dataset) -> Path:
         raise InvalidArgument(
             f"{ds.id}: a selection is not restored.", hint=f'open_dataset("{ds.id}#v{ds.manifest.version}").restore()'
         )
-    _check_kind(ds)
     id = ids.parse(ds.id)
     _check_own(id, ds.manifest)
+    step = step_of(ds, RESTORE, {"version": ds.store.version})
+    if isinstance(ds.store, GrowingStore):
+        with changing.newest(ds.store) as there:
+            changing.restore(ds.store, there, step)
+        return ds.path
     place = _home_of(ds.path, id)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
@@ -177,7 +185,7 @@ def restore(ds: _Dataset) -> Path:
         if not facts and m.fingerprint == ds.manifest.fingerprint:
             return target
         step = {
-            **step_of(ds, RESTORE, {"version": ds.manifest.version}),
+            **step,
             "version": m.version,
             "source": m.fingerprint,
             "columns": columns,
@@ -268,28 +276,6 @@ def again(
     return target
 
 
-def facts_of(m: Manifest) -> dict[str, Any]:
-    """Return the facts of a dataset that a user may set."""
-    return {"fps": m.env.get("fps"), "license": m.facts.get("licence"), "description": m.facts.get("description")}
-
-
-def described_facts(m: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a manifest that say these facts; one that is None is taken away."""
-    described: dict[str, Any] = {}
-    if "fps" in facts:
-        fps = facts["fps"]
-        if fps is not None and (isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < 1e9):
-            raise InvalidArgument(f"fps={fps!r}: a number of steps a second is needed.")
-        described["env"] = {**m.env, "fps": None if fps is None else float(fps)}
-    wrong = next((n for n, t in facts.items() if n != "fps" and not isinstance(t, str | None)), None)
-    if wrong is not None:
-        raise InvalidArgument(f"{wrong}={facts[wrong]!r}: a text is needed.")
-    texts = {"licence" if n == "license" else n: t for n, t in facts.items() if n != "fps"}
-    if texts:
-        described["facts"] = {n: t for n, t in {**m.facts, **texts}.items() if t is not None}
-    return described
-
-
 # -- values of columns
 
 
@@ -301,7 +287,7 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
     InvalidArgument, InvalidEpisode
         There are not as many values as episodes, or a value does not fit the column.
     """
-    count, index = ds.store.manifest.counts.episodes, ds.episodes.index
+    count, index = len(ds.store.episodes["start"]), ds.episodes.index
     known = name in ds.store.own_columns
     all_values: list[Scalar] = ds.store.own_column(name).scalars() if known else [None] * count
     one = values is None or isinstance(values, bool | int | float | str | np.generic)
@@ -326,16 +312,32 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 
 
 def _check_kind(ds: _Dataset) -> None:
-    if ds.store.grows:
-        raise InvalidArgument(
-            f"{ds.id} grows: select, trim, label, drop and restore do not apply to growing datasets.",
-            hint=f"rlds merge {ds.id} --as local/NAME makes a dataset of its episodes that can be changed",
-        )
     if ds.store.remote:
         raise InvalidArgument(
             f"{ds.id} is at an address, where it is not changed.",
             hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
         )
+
+
+@contextmanager
+def _at_newest(ds: _Dataset) -> Iterator[_Dataset]:
+    """Let the caller change a dataset that grows, at its newest version, with the same episodes selected.
+
+    Others are changed as they are open.
+
+    Raises
+    ------
+    NotNewest
+        It was changed meanwhile, or a selected episode left.
+    """
+    if not isinstance(ds.store, GrowingStore) or ds.store.remote:
+        yield ds
+        return
+    with changing.newest(ds.store) as newest:
+        index = changing.follow(ds.store, newest, ds.episodes.index)
+        if index is None:
+            raise NotNewest(ids.parse(ds.id), ds.store.version, newest.version)
+        yield Selected(ds, newest, index)
 
 
 def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,7 +366,9 @@ def _selection(ds: _Dataset, how: Mapping[str, Any]) -> dict[str, Any]:
     if not ds.is_selection:
         return {}
     named = {n: how[n] for n in ("where", "split") if n in how}
-    if ("episodes" in how or not named) and len(numbers := _ranges(ds.episodes.index)) <= _LONGEST:
+    kept, index = ds.store.kept, ds.episodes.index
+    numbers = _ranges(index if kept is None else np.searchsorted(kept, index))
+    if ("episodes" in how or not named) and len(numbers) <= _LONGEST:
         named["episodes"] = numbers
     return {**named, "selected": len(ds.episodes)}
 
@@ -383,7 +387,19 @@ def _apply(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) ->
         of_source = {**change.columns, **trimming.whole(index).columns}
         return _derive(ds, replace(change, columns=of_source), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
+    if isinstance(ds.store, GrowingStore):
+        return _commit(ds.store, ds.episodes.index, change, step)
     return _publish(ds, change, step)
+
+
+def _commit(store: GrowingStore, index: IntArray, change: Change, step: Mapping[str, Any]) -> Path:
+    """Make the next version of a dataset that grows, unless nothing changes."""
+    facts = {name: step["args"][name] for name in step.get("facts", ())}
+    if change.index is not None:
+        changing.commit(store, index, step, dropped=True)
+    elif change.own or facts:
+        changing.commit(store, index, step, columns=change.own, facts=facts)
+    return store.path
 
 
 def _check_own(id: DatasetId, m: Manifest) -> None:
@@ -416,6 +432,7 @@ def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
 
 
 def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
+    _check_kind(ds)
     id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -49,15 +49,13 @@ class _Dataset(Protocol):
     def schema(self) -> Mapping[str, Field]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    id: str
-    path: Path
-    store: Store
-    manifest: Manifest
-    is_selection: bool
-    episodes: EpisodeColumns
-    schema: Mapping[str, Field]
+class Selected:
+    """Episodes of a dataset in another store: at another version, or in other files."""
+
+    def __init__(self, ds: _Dataset, store: Store, index: IntArray, manifest: Manifest | None = None) -> None:
+        self.id, self.schema, self.is_selection = ds.id, ds.schema, ds.is_selection
+        self.store, self.path, self.manifest = store, store.path, manifest or store.manifest
+        self.episodes = EpisodeColumns(store, index)
 
 
 @contextmanager
@@ -85,9 +83,8 @@ def fixed(ds: _Dataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator[_D
         with writing(place):
             safe_files.work_directory(work, place.root)
             store = _written(ds, work)
-        episodes = EpisodeColumns(store, numbers(ds.store, ds.episodes.index))
         of_version = replace(store.manifest, version=ds.store.version)
-        yield _Fixed(ds.id, work, store, of_version, ds.is_selection, episodes, ds.schema)
+        yield Selected(ds, store, numbers(ds.store, ds.episodes.index), of_version)
     finally:
         trees.discard(work)
 

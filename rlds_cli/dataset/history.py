@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rlds_cli import text
 from rlds_cli.dataset import editing
+from rlds_cli.growing import edits
 from rlds_cli.growing.store import is_growing
 from rlds_cli.store import commits, manifest, tags, versions
+from rlds_cli.store.facts import FACTS
 from rlds_cli.store.manifest import Manifest
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
@@ -82,10 +86,10 @@ def described(step: Mapping[str, Any]) -> str:
         return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
     if step["function"] == editing.RESTORE:
         return f"restored v{args['version']}"
-    selected = args.pop("selected", None)
+    selected = args.pop("selected") if type(args.get("selected")) is int else None
     said = ["select" if "trim" in args else step["function"]]
     said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
-    facts = [n for n in editing.FACTS if n in args and n not in step.get("columns", ())]
+    facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
     said += [f"{n}={_typed(v)}" for n, v in args.items() if n not in facts]
     said += [f"--set {n}={_typed(args[n])}" for n in facts]
     return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
@@ -102,7 +106,17 @@ def _typed(value: Any) -> str:
 
 def _of_commits(path: Path) -> Sequence[Version]:
     found = commits.all_until(path, commits.last(path).number)
-    return [Version(c.number, _time(c.time), "commit" if c.number else "created", c.kept, c.steps, "") for c in found]
+    lines = edits.read(path, 0, found[-1].edits, manifest.read(path))
+    made = {bisect_left(found, line.end, key=lambda c: c.edits): described(_step(line)) for line in lines if line.by}
+    made |= {c.number: editing.COMPACT for before, c in pairwise(found) if c.moved > before.moved}
+    made[0] = "created"
+    return [Version(c.number, _time(c.time), made.get(c.number, "commit"), c.kept, c.steps, "") for c in found]
+
+
+def _step(line: edits.Edit) -> dict[str, Any]:
+    """Return the step of an edit of a dataset that grows."""
+    columns = [name for name in line.args if name not in line.facts]
+    return {"unit": editing.UNIT, "function": line.by, "args": line.args, "columns": columns}
 
 
 def _time(seconds: float) -> str:

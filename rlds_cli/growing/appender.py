@@ -21,8 +21,9 @@ import numpy as np
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import films, logs, retention, segments
+from rlds_cli.growing import edits, films, logs, retention, segments
 from rlds_cli.growing.areas import Area, Spans, frame_bytes, spans_of
+from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.films import Film, FilmWriter
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
@@ -31,6 +32,7 @@ from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
+from rlds_cli.store.episode_table import joint_kind
 from rlds_cli.store.opening import field_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import (
@@ -59,6 +61,8 @@ class _State:
     commit: Commit
     kept: retention.Kept
     standing: Standing
+    edits: Edits
+    kinds: dict[str, str]  # types of the columns that labels set
     seen_freed: int  # departures whose rows are not counted any more
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the texts of each field
     ends: list[int] = field(default_factory=list)  # the rows, and the bytes of frames, that are committed
@@ -106,6 +110,7 @@ class Appender:
             head = manifest.read(path)
             self.schema = tuple(sorted(map(field_of, head.fields), key=lambda f: f.name))
             self.layout = Layout.of(path, head)
+            self._edit_log = EditLog(path, head)
             self.keep = retention.from_json(head.growing.get("keep", {}))
             self._writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.rows.items()}
             self._byte_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.bytes.items()}
@@ -168,24 +173,33 @@ class Appender:
         first = min([g.first_episode, *waiting.tolist()])
         for area in self._areas:
             area.reset()
-        s = _State(g, retention.at_work(self.keep), Standing(first, g.episodes), done)
+        s = _State(g, retention.at_work(self.keep), Standing(first, g.episodes), self._edit_log.read(g), {}, done)
         for a in range(0, done, _BLOCK):
             left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
             s.standing.set(left.tolist(), Standing.FREED)
         s.standing.set(waiting.tolist(), Standing.LEFT)
         s.standing.set(range(first, g.first_episode), Standing.FREED)
         s.standing.set((n for n in waiting.tolist() if n < g.first_episode), Standing.LEFT)
+        self._hide(s)
         for a, e in chain(
             self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
         ):
             standing = s.standing.between(a, a + len(e))
             self._count_rows(e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
-            self._take(s.kept, (kept + a).tolist(), e[kept])
+            self._take(s, kept + a, e[kept])
         self._learn(s.codes, 0, g.strings)
         self._count_films(s, 0, g.videos)
         s.ends = self._ends(g)
         return s
+
+    def _hide(self, s: _State) -> None:
+        """Note which episodes are dropped, and the types of labels."""
+        first, stop = s.commit.first_episode, s.commit.episodes
+        kept = s.standing.between(first, stop) == Standing.KEPT
+        dropped = kept & s.edits.dropped(first, stop)
+        s.standing.set((np.flatnonzero(dropped) + first).tolist(), Standing.DROPPED)
+        s.kinds = s.edits.kinds(first, kept & ~dropped)
 
     def _ends(self, g: Commit) -> list[int]:
         """Return the rows, and the bytes of the frames of each field, that a version has in all."""
@@ -203,12 +217,24 @@ class Appender:
             begin = logs.check_episodes(e, begin, commits.last(self.path).rows, 1 << 31, self.path)
             yield a, e
 
-    def _take(self, kept: retention.Kept, numbers: Sequence[int], e: Records) -> None:
+    def _take(self, s: _State, numbers: IntArray, e: Records) -> None:
         """Tell the policy of episodes that are there."""
         if self.keep is not None:
-            for number, record, value in zip(numbers, e, self._values(e), strict=True):
+            values = self._labelled(s, numbers, self._values(e))
+            for number, record, value in zip(numbers.tolist(), e, values, strict=True):
                 if not record["protected"]:
-                    kept.take(Added(number, int(record["length"]), value, int(record["born"])))
+                    s.kept.take(Added(number, int(record["length"]), value, int(record["born"])))
+
+    def _labelled(self, s: _State, numbers: IntArray, values: list[float]) -> list[float]:
+        """Return the numbers by which `Top` keeps episodes, given those that were recorded."""
+        if not isinstance(self.keep, retention.Top) or self.keep.by not in s.edits.names or not len(numbers):
+            return values
+        first = int(numbers[0])
+        every: list[Any] = [None] * (int(numbers[-1]) + 1 - first)
+        for number, value in zip(numbers.tolist(), values, strict=True):
+            every[number - first] = value
+        s.edits.apply(self.keep.by, every, first)
+        return [_number(every[number - first]) for number in numbers.tolist()]
 
     def _learn(self, codes: dict[str, dict[str, int]], first: int, stop: int) -> None:
         for name, text in logs.read_strings(self.path, first, stop):
@@ -234,7 +260,7 @@ class Appender:
     def _follow(self) -> None:
         """Take up what other writers have committed."""
         s, old, new = self._state, self._state.commit, commits.last(self.path)
-        if self._stale or new.moved != old.moved:
+        if self._stale or new.moved != old.moved or new.edits != old.edits:
             self._state, self._stale = self._read(), False
             self._give_back()
             return
@@ -248,7 +274,7 @@ class Appender:
             s.ends[1:] = e["frames"][-1, :, 1].tolist()
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
-            self._take(s.kept, (stays + a).tolist(), e[stays])
+            self._take(s, stays + a, e[stays])
             _learn_ids(s, a, e)
         s.kept.forget(left)
         self._learn(s.codes, old.strings, new.strings)
@@ -298,8 +324,8 @@ class Appender:
             self._follow()
             try:
                 marks = [list(given) or [False] * count for given in (protected, opened)]
-                left = [*leaving, *(self._clearable(cleared) if cleared else ())]
-                done = self._commit(chunk, marks[0], marks[1], left, sources, locate)
+                cleared_ones = self._clearable(cleared) if cleared else []
+                done = self._commit(chunk, marks[0], marks[1], list(leaving), cleared_ones, sources, locate)
             except BaseException as e:  # codes of texts, and what the policy let go, are not committed
                 self._stale = True
                 self._give_back()
@@ -311,10 +337,10 @@ class Appender:
             return done
 
     def _clearable(self, which: Cleared) -> list[int]:
-        """Return the numbers of the episodes that are kept, without the protected ones unless ``all`` are wanted."""
+        """Return the numbers of the kept and dropped episodes, without the protected ones unless ``all`` leave."""
         g, found = self._state.commit, list[int]()
         for a, e in self._blocks(g.first_episode, g.episodes, (g.first_row, 0)):
-            chosen = self._state.standing.between(a, a + len(e)) == Standing.KEPT
+            chosen = np.isin(self._state.standing.between(a, a + len(e)), (Standing.KEPT, Standing.DROPPED))
             chosen &= ~e["protected"] | (which == "all")
             found += (np.flatnonzero(chosen) + a).tolist()
         return found
@@ -332,7 +358,8 @@ class Appender:
         chunk: Chunk,
         protected: list[bool],
         opened: list[bool],
-        leaving: list[int],
+        replaced: list[int],
+        cleared: list[int],
         sources: Sequence[Mapping[str, Any]],
         locate: Locate | None,
     ) -> tuple[Commit, list[int]]:
@@ -369,15 +396,24 @@ class Appender:
         at = g.about + np.cumsum([0, *map(len, told)])
         records["about"], records["about_bytes"] = at[:-1], [len(t) for t in told]
         records["protected"], records["open"], records["born"] = protected, opened, numbers
-        departed = [n for n in dict.fromkeys(leaving) if s.standing[n] == Standing.KEPT]
+        self._check_kinds(table)
+        departed = [n for n in dict.fromkeys([*replaced, *cleared]) if s.standing.is_stored(n)]
         s.kept.forget(departed)
         records["id"] = self._ids(table, set(departed))
+        earlier = self._earlier(records, [n for n in replaced if n in departed])
+        carried = edits.encoded(s.edits.carried(np.array([*earlier.values()]), np.array([*earlier])))
+        hidden = [n for n, old in earlier.items() if s.standing[old] == Standing.DROPPED]
+        let_go = list[int]()
         for number, record, value in zip(numbers, records, self._values_of(records, table), strict=True):
-            if not record["protected"] and not record["open"]:
-                departed += s.kept.add(Added(number, int(record["length"]), value, number))
+            if not (record["protected"] or record["open"] or number in hidden):
+                if number in earlier:
+                    (value,) = self._labelled(s, np.array([earlier[number]]), [value])
+                let_go += s.kept.add(Added(number, int(record["length"]), value, number))
+        departed += [*let_go, *self._as_old(let_go, departed)]
         lines = b"".join(json.dumps(dict(x)).encode() + b"\n" for x in sources)
-        gone = self._records_of([n for n in departed if n < g.episodes])
-        gone = np.concatenate([gone, records[[n - g.episodes for n in departed if n >= g.episodes]]])
+        counts = [n for n in departed if n >= g.episodes or s.standing[n] == Standing.KEPT]
+        gone = self._records_of([n for n in counts if n < g.episodes])
+        gone = np.concatenate([gone, records[[n - g.episodes for n in counts if n >= g.episodes]]])
         added = {
             logs.EPISODES: records.tobytes(),
             logs.DIGESTS: hashed.tobytes(),
@@ -386,6 +422,7 @@ class Appender:
             logs.SOURCES: lines,
             logs.STRINGS: bytes(strings),
             logs.VIDEOS: np.concatenate(videos).tobytes(),
+            logs.EDITS: carried,
         }
         new = counted(
             replace(
@@ -398,21 +435,51 @@ class Appender:
                 sources=g.sources + len(lines),
                 strings=g.strings + len(strings),
                 videos=g.videos + sum(map(len, videos)),
+                edits=g.edits + len(carried),
+                dropped=g.dropped + len(hidden) - (len(departed) - len(counts)),
                 time=time.time(),
                 logs=logs.chained(g, added.values()),
             ),
-            records,
+            records[~np.isin(numbers, hidden)],
             gone,
         )
         new = self._first_kept(new, set(departed), records)
         self._publish(new, added)
         _learn_ids(s, g.episodes, records)
         s.standing.extend(new.episodes)
+        s.standing.set(hidden, Standing.DROPPED)
         s.standing.set(departed, Standing.LEFT)
+        s.edits = self._edit_log.read(new)
         s.ends = self._ends(new)
         self._count_films(s, g.videos, new.videos)
         self._count_rows(records)
         return new, numbers
+
+    def _check_kinds(self, table: EpisodeTable) -> None:
+        """Refuse values of another type than the labels of their column."""
+        for name, kind in self._state.kinds.items():
+            for value in table.extra.get(name, ()):
+                if value is not None:
+                    joint_kind(kind, value, name, f"a label of {self.path.name}")
+
+    def _earlier(self, records: Records, replaced: Sequence[int]) -> dict[int, int]:
+        """Return the numbers of episodes that go on, each with the one that it replaces, if there are edits."""
+        s = self._state
+        if not s.edits.lines or not replaced:
+            return {}
+        old = {bytes(e["id"]): n for n, e in zip(replaced, self._records_of(replaced), strict=True)}
+        ids = enumerate((bytes(id) for id in records["id"]), s.commit.episodes)
+        return {number: old[id] for number, id in ids if id in old}
+
+    def _as_old(self, let_go: Sequence[int], departed: Sequence[int]) -> list[int]:
+        """Return the dropped episodes that are older than those that `Fifo` let go."""
+        s, g = self._state, self._state.commit
+        stop = min(g.episodes, max(let_go, default=0))
+        if not isinstance(self.keep, retention.Fifo) or not g.dropped or stop <= g.first_episode:
+            return []
+        dropped = np.flatnonzero(s.standing.between(g.first_episode, stop) == Standing.DROPPED) + g.first_episode
+        e = self._records_of(dropped.tolist())
+        return [n for n in dropped[~e["protected"]].tolist() if n not in departed]
 
     def _written_frames(self, name: str, frames: EncodedFrames, at: int) -> Array:
         """Write encoded frames from byte ``at`` on, and return the first byte of each, and the one behind [rows, 2]."""
@@ -436,7 +503,7 @@ class Appender:
         return FilmWriter(k, self._byte_writers[name], s.films[k], ends[k], known)
 
     def _ids(self, table: EpisodeTable, departed: set[int]) -> Digests:
-        """Return an id for each episode [episodes, 16]: its own if no kept episode has it, else one that is drawn."""
+        """Return an id for each episode [episodes, 16]: its own, or a new one if a kept or dropped one has it."""
         found = np.frombuffer(secrets.token_bytes(_ID * len(table)), np.uint8).reshape(-1, _ID)
         if table.id is None:
             return found
@@ -447,7 +514,7 @@ class Appender:
                 _learn_ids(s, a, e)
         for k, id in enumerate(bytes(row) for row in table.id):
             number = s.ids.get(id)
-            held = number is not None and s.standing[number] == Standing.KEPT and number not in departed
+            held = number is not None and s.standing.is_stored(number) and number not in departed
             if any(id) and not held and id not in seen:
                 found[k] = np.frombuffer(id, np.uint8)
                 seen.add(id)
@@ -497,9 +564,9 @@ class Appender:
                 area.drop(end)
 
     def _first_kept(self, g: Commit, departed: set[int], records: Records) -> Commit:
-        """Move the first episode that is kept, where it left."""
+        """Move the first episode that is kept or dropped, where it left."""
         first, old, standing = g.first_episode, g.episodes - len(records), self._state.standing
-        while first < g.episodes and (first in departed or (first < old and standing[first] != Standing.KEPT)):
+        while first < g.episodes and (first in departed or (first < old and not standing.is_stored(first))):
             first += 1
         if first == g.first_episode:
             return g
@@ -539,8 +606,8 @@ class Appender:
     def compact(self) -> Commit:
         """Write the episodes that are kept once more, end to end, where others left between them.
 
-        Contents, order and fingerprint stay. The old rows leave, and are freed when no reader holds them. A kill leaves
-        the dataset as it was before.
+        Contents, order and fingerprint stay. The old rows leave, and so do dropped episodes; they are freed when no
+        reader holds them. A kill leaves the dataset as it was before.
 
         Returns
         -------
@@ -555,11 +622,13 @@ class Appender:
         with logs.committing(self.path):
             self._follow()
             g = self.newest
-            numbers = np.flatnonzero(self._state.standing.between(g.first_episode, g.episodes) == Standing.KEPT)
+            standing = self._state.standing.between(g.first_episode, g.episodes)
+            numbers = np.flatnonzero(standing == Standing.KEPT)
             if len(numbers) == g.episodes - g.first_episode:
                 return g
+            dropped = np.flatnonzero(standing == Standing.DROPPED)
             try:
-                self._move((numbers + g.first_episode).tolist())
+                self._move((numbers + g.first_episode).tolist(), (dropped + g.first_episode).tolist())
             except BaseException as e:
                 self._stale = True
                 self._give_back()
@@ -576,8 +645,8 @@ class Appender:
                 self.free()
             return self.newest
 
-    def _move(self, left: list[int]) -> None:
-        """Write episodes once more, which leave where they are."""
+    def _move(self, left: list[int], dropped: list[int]) -> None:
+        """Write episodes once more, which leave where they are, with those that are dropped."""
         g = self.newest
         old = self._records_of(left)
         e = old.copy()
@@ -609,19 +678,24 @@ class Appender:
             _copy_rows(writer, before[:, 0], bases[0], changes.get(name))
         for writer in self._digest_writers.values():
             _copy_rows(writer, before[:, 0], bases[0])
+        labels = self._state.edits.carried(np.array(left, np.int64), np.arange(len(e)) + g.episodes)
+        departed = [*left, *dropped]
         added = {
             logs.EPISODES: e.tobytes(),
             logs.DIGESTS: self._digests_of(left).tobytes(),
-            logs.DEPARTED: np.array(left, "<i8").tobytes(),
+            logs.DEPARTED: np.array(departed, "<i8").tobytes(),
             logs.ABOUT: about,
             logs.VIDEOS: np.concatenate(videos).tobytes(),
+            logs.EDITS: edits.encoded(labels),
         }
         new = replace(
             g,
             number=g.number + 1,
             rows=bases[0] + int(sizes[:, 0].sum()),
             episodes=g.episodes + len(e),
-            departed=g.departed + len(e),
+            departed=g.departed + len(departed),
+            edits=g.edits + len(added[logs.EDITS]),
+            dropped=0,
             first_row=bases[0],
             first_episode=g.episodes,
             about=g.about + len(about),

@@ -1,4 +1,4 @@
-"""The logs of a growing dataset: episodes, their digests, departures, texts; and the locks of writers and readers.
+"""The logs of a growing dataset: episodes, digests, departures, texts, edits; and the locks of writers and readers.
 
 Every log only gets longer. A version says how much of each counts.
 
@@ -43,8 +43,8 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import TERMINATED, Field, IntArray
 
-EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS = ALL = tuple(
-    f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings", "videos")
+EPISODES, DIGESTS, DEPARTED, ABOUT, SOURCES, STRINGS, VIDEOS, EDITS = ALL = tuple(
+    f"{name}.log" for name in ("episodes", "digests", "departed", "about", "sources", "strings", "videos", "edits")
 )
 _RECORD: list[Any] = [
     *((name, "<i8") for name in ("start", "length", "num_observed", "num_transitions", "row")),
@@ -100,6 +100,7 @@ def sizes(g: Commit, fields: Sequence[Field | StoredField]) -> dict[str, int]:
         SOURCES: g.sources,
         STRINGS: g.strings,
         VIDEOS: g.videos * VIDEO_RECORD.itemsize,
+        EDITS: g.edits,
     }
 
 

@@ -11,9 +11,9 @@ _MANY = 1 << 14  # freed episodes at the beginning that are worth forgetting
 
 
 class Standing:
-    """State of episodes: they are kept, left, or left and their rows are freed. One byte for each."""
+    """State of episodes: they are kept, dropped, left, or left and their rows are freed. One byte for each."""
 
-    KEPT, LEFT, FREED = range(3)
+    KEPT, LEFT, FREED, DROPPED = range(4)
 
     def __init__(self, first: int, stop: int) -> None:
         self._first, self._of = first, bytearray(stop - first)  # all before the first are freed
@@ -24,6 +24,10 @@ class Standing:
 
     def __getitem__(self, number: int) -> int:
         return self.FREED if number < self._first else self._of[number - self._first]
+
+    def is_stored(self, number: int) -> bool:
+        """Return whether an episode is kept or dropped."""
+        return self[number] in (self.KEPT, self.DROPPED)
 
     def between(self, first: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return what became of the episodes [first, stop), none of which is before the first."""

@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
 from rlds_cli.growing import logs, segments
+from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
 from rlds_cli.refs import Ref
-from rlds_cli.store import arrays, commits, digests, episode_table, files, manifest, sealing, versions
+from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing, versions
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
@@ -78,6 +79,7 @@ class GrowingStore(Store):
         known = before if before is not None and before.commit.moved == self.commit.moved else None
         self._maps: dict[Path, SegmentMap] = {} if known is None else known._maps
         self._log: EpisodeLog = EpisodeLog(path, len(self.layout.bytes)) if known is None else known._log
+        self._edit_log: EditLog = EditLog(path, head) if before is None else before._edit_log
         self._before = None if known is None else (known.commit, known._needed)  # segments that it needs
         self._stats: dict[str, Mapping[str, Any]] = {}
         self._columns: dict[str, Array] = {}
@@ -95,6 +97,7 @@ class GrowingStore(Store):
     def manifest(self) -> Manifest:  # type: ignore[override]
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
         of_commit = manifest.of_commit(self.head, self.commit)
+        of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
         return replace(of_commit, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
 
     @property
@@ -145,8 +148,26 @@ class GrowingStore(Store):
         return self._log.read(self.commit, len(self.sources))
 
     @cached_property
+    def edits(self) -> Edits:
+        """The labels, drops and facts of this version."""
+        return self._edit_log.read(self.commit)
+
+    @cached_property
     def kept(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept; None for all of them."""
+        g, stored = self.commit, self.stored
+        if stored is None and not g.dropped:
+            return None
+        stays = np.zeros(g.episodes - g.first_episode, bool)
+        stays[slice(None) if stored is None else stored] = True
+        kept = np.flatnonzero(stays & ~self.edits.dropped(g.first_episode, g.episodes))
+        if len(kept) != g.kept:
+            raise DamagedDataset(f"{self.path}: its logs leave {len(kept):,} of {g.kept:,} episodes.", hint=logs.HINT)
+        return kept
+
+    @cached_property
+    def stored(self) -> IntArray | None:
+        """Numbers of the episodes that are kept or dropped; None for all of them."""
         g = self.commit
         left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
         left = left[left >= 0]
@@ -154,10 +175,7 @@ class GrowingStore(Store):
             return None
         stays = np.ones(g.episodes - g.first_episode, bool)
         stays[left] = False
-        kept = np.flatnonzero(stays)
-        if len(kept) != g.kept:
-            raise DamagedDataset(f"{self.path / logs.DEPARTED} leaves {len(kept):,} of {g.kept:,}.", hint=logs.HINT)
-        return kept
+        return np.flatnonzero(stays)
 
     @property
     def segment_rows(self) -> int:
@@ -165,17 +183,17 @@ class GrowingStore(Store):
         return int(self.head.growing["segment_rows"])
 
     def needed_rows(self) -> list[int]:
-        """Return the numbers of the segments with rows of episodes that are kept, of every array of rows."""
+        """Return the numbers of the segments with rows of kept or dropped episodes, of every array of rows."""
         return self._needed[""]
 
     def needed(self, array: SegmentedArray) -> list[int]:
-        """Return the numbers of the segments of an array that hold rows of episodes that are kept."""
+        """Return the numbers of the segments of an array that hold rows of kept or dropped episodes."""
         return self._needed[self._frames_in(array)]
 
     def spans_of(self, array: SegmentedArray) -> IntArray:
-        """Return the rows of an array [first, stop) in which the episodes that are kept lie [episodes, 2]."""
+        """Return the rows of an array [first, stop) in which the kept and dropped episodes lie [episodes, 2]."""
         e, name = self._read, self._frames_in(array)
-        chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        chosen: slice | IntArray = slice(None) if self.stored is None else self.stored
         if name:
             return np.asarray(e.frames[chosen, list(self.layout.bytes).index(name)])
         start = e.columns["start"][chosen] + self.commit.first_row
@@ -192,9 +210,9 @@ class GrowingStore(Store):
 
     @cached_property
     def _needed(self) -> dict[str, list[int]]:
-        """Numbers of the segments that hold rows of episodes that are kept: "", and their bytes, by field."""
+        """Numbers of the segments that hold rows of kept and dropped episodes: "", and their bytes, by field."""
         e, g, before = self._read, self.commit, self._before
-        chosen: slice | IntArray = slice(None) if self.kept is None else self.kept
+        chosen: slice | IntArray = slice(None) if self.stored is None else self.stored
         known: dict[str, list[int]] = {}
         if before is not None and before[0].departed == g.departed:
             known, chosen = before[1], slice(before[0].episodes - g.first_episode, None)
@@ -225,13 +243,31 @@ class GrowingStore(Store):
     @cached_property
     def own_columns(self) -> tuple[str, ...]:
         """Names of the user's own episode columns."""
-        return tuple(self._read.names("extra"))
+        labels = self.edits.names
+        names = dict.fromkeys([*self._read.names("extra"), *labels])
+        return tuple(name for name in names if name not in labels or self._has_values(name))
+
+    def _has_values(self, name: str) -> bool:
+        kept = np.arange(len(self._read)) if self.kept is None else self.kept
+        known = self.edits.has_values(name, kept + self.commit.first_episode)
+        return known or any(v is not None for v in self._values(name))
 
     def _values(self, name: str) -> list[Scalar]:
-        """Return the values of a column of the user's own as they were recorded."""
+        """Return the values of a column of the user's own; None for episodes that are not kept."""
+        found = self.all_values(name)
+        if self.kept is None:
+            return found
+        values, masked = np.empty(len(found), object), np.full(len(found), None)
+        values[:] = found
+        masked[self.kept] = values[self.kept]
+        return list(masked)
+
+    def all_values(self, name: str) -> list[Scalar]:
+        """Return the values of a column of the user's own, also of episodes that left or are dropped."""
         found: list[Scalar] = [None] * len(self._read)
         for k, about in self._read.abouts():
             found[k] = about.get("extra", {}).get(name)
+        self.edits.apply(name, found, self.commit.first_episode)
         return found
 
     def _read_own_column(self, name: str) -> StoredColumn:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.files import json as documents
-from rlds_cli.growing import logs
+from rlds_cli.growing import edits, logs
 from rlds_cli.growing.records import digests_of
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress, shown
@@ -59,7 +59,7 @@ def verify_directory(
             problems += found
         except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
             problems.append(Problem("episodes", _why(e)))
-    id = store.manifest.id
+    id = store.head.id
     return Verification(id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
 
 
@@ -94,6 +94,7 @@ def _versions(path: Path) -> Iterator[Problem]:
                 "sources",
                 "strings",
                 "videos",
+                "edits",
                 "first_row",
                 "first_episode",
                 "moved",
@@ -119,6 +120,10 @@ def _logs(store: GrowingStore) -> Iterator[Problem]:
                     documents.loads(line)
         except (DamagedDataset, ValueError) as e:
             yield Problem(name, _why(e))
+    try:
+        edits.EditLog(path, store.head).read(g)
+    except RldsError as e:
+        yield Problem(logs.EDITS, _why(e))
     try:
         left = logs.read_departed(path, g.departed)
         if len(left) and not 0 <= left.min() <= left.max() < g.episodes:

@@ -18,7 +18,7 @@ from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.areas import frame_bytes
 from rlds_cli.growing.records import Records
 from rlds_cli.growing.segments import stored_row
-from rlds_cli.growing.store import fingerprint_of, is_growing
+from rlds_cli.growing.store import GrowingStore, fingerprint_of, is_growing
 from rlds_cli.home import locate, usage
 from rlds_cli.settings import StrPath
 from rlds_cli.store import commits, manifest, versions
@@ -65,7 +65,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     before = usage.size_on_disk(path)
     with _writing(path, shared=False) as opened:
         old = opened.newest
-        if old.kept < old.episodes - old.first_episode:
+        if old.kept < old.episodes - old.first_episode:  # others left, or are dropped
             disk.check_space((old.steps + old.kept) * _row_bytes(opened.schema) + opened.bytes_of_frames(), path)
         g = opened.compact()
         waiting = g.departed - logs.freed(path)[1]
@@ -125,16 +125,15 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     if not is_growing(path):
         raise RldsError(f"{id} does not grow: its episodes cannot leave.", hint=f"rlds rm {id}")
     if dry_run:
-        g = commits.last(path)
-        e = logs.read_episodes(path, g.first_episode, g.episodes, _frames(path))
-        there = np.ones(len(e), bool)
-        gone = logs.read_departed(path, g.departed, episodes=g.episodes) - g.first_episode
-        there[gone[gone >= 0]] = False
-        stays = 0 if protected else int((there & e["protected"]).sum())
+        store = GrowingStore(path, check=False)
+        g = store.commit
+        e = logs.read_episodes(path, g.first_episode, g.episodes, len(store.layout.bytes))
+        kept = e if store.kept is None else e[store.kept]
+        stays = 0 if protected else int(kept["protected"].sum())
         return Cleared(id, path, g.number, g.kept - stays, stays, dry_run=True)
     with _writing(path, shared=False) as opened:
         before = opened.newest
-        if before.kept:
+        if before.kept or before.dropped:
             opened.commit(lay_out(opened.schema, []), cleared="all" if protected else "unprotected")
         g = opened.newest
     return Cleared(id, path, g.number, before.kept - g.kept, g.kept)

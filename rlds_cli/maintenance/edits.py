@@ -37,6 +37,7 @@ from rlds_cli.maintenance.lock_values import Value
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.facts import FACTS, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
@@ -98,7 +99,7 @@ def described(
     m = store.manifest
     columns = sorted({name for step in steps for name in step.get("columns", ())})
     facts = sorted({name for step in steps for name in step.get("facts", ())})
-    now = editing.facts_of(m)
+    now = facts_of(m)
     return {
         "from": None if source is None else source.manifest.id,
         "base": steps[0]["source"],
@@ -190,7 +191,7 @@ def check(value: Value) -> Mapping[str, Any]:
         if column.value is not None:
             _check_runs(column, count)
     facts = value.member("facts")
-    facts.only(editing.FACTS)
+    facts.only(FACTS)
     if (fps := facts.optional("fps")) and not _is_rate(fps.value):
         raise fps.wrong("a number of frames a second")
     for name, value_of in facts.members():
@@ -287,7 +288,7 @@ def _change(store: Store, edits: Mapping[str, Any], wrong: str) -> Change:
     change = Change() if ranges is None else trimming.change(store, ranges)
     count = store.manifest.counts.episodes if ranges is None else len(ranges)
     own = {name: None if c is None else _column(c, name, count, wrong) for name, c in edits["columns"].items()}
-    return replace(change, own=own, facts=editing.described_facts(store.manifest, edits["facts"]))
+    return replace(change, own=own, facts=described_facts(store.manifest, edits["facts"]))
 
 
 def _ranges(store: Store, entries: Sequence[Sequence[int]], wrong: str) -> Ranges:

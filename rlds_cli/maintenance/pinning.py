@@ -27,7 +27,6 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
-from rlds_cli.dataset import editing
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
@@ -43,6 +42,7 @@ from rlds_cli.registry import Entry, File, facts
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
+from rlds_cli.store.facts import facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.subset import Subset
@@ -276,7 +276,7 @@ def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
 def _is_content(m: Manifest, d: Locked) -> bool:
     """Return whether a dataset has the content of the lock, and the facts that were set."""
     facts = d.edits["facts"] if d.edits else {}
-    return m.fingerprint == d.fingerprint and all(editing.facts_of(m)[name] == v for name, v in facts.items())
+    return m.fingerprint == d.fingerprint and all(facts_of(m)[name] == v for name, v in facts.items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:

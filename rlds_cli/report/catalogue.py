@@ -207,7 +207,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
         from rlds_cli.growing.store import open_store  # and with it NumPy
 
         return open_store(path, named).fingerprint()
-    return _fingerprint_of(path, manifest.read(path))
+    return _whole(path, manifest.read(path)).fingerprint
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
@@ -287,19 +287,21 @@ def _copy(id: str | None, path: Path) -> Copy:
     size = size_on_disk(path)
     try:
         m = manifest.read(path)
-        m = replace(m, fingerprint=_fingerprint_of(path, m))
+        m = _whole(path, m)
     except (DamagedDataset, NewerFormat) as e:
         return Copy(id or str(path), path, size, None, e.message)
     return Copy(id or m.id, path, size, m)
 
 
-def _fingerprint_of(path: Path, m: Manifest) -> str:
-    """Return the fingerprint of the dataset in a directory; that of a growing one is computed, with NumPy."""
+def _whole(path: Path, m: Manifest) -> Manifest:
+    """Return the manifest of the dataset in a directory; of a growing one with fingerprint and facts, with NumPy."""
     if not m.growing:
-        return m.fingerprint
-    from rlds_cli.growing.store import fingerprint_of
+        return m
+    from rlds_cli.growing.store import GrowingStore
 
-    return fingerprint_of(path)
+    store = GrowingStore(path, check=False)
+    now = store.manifest
+    return replace(m, fingerprint=store.fingerprint(), facts=now.facts, env=now.env)
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.dataset import Dataset, editing
+from rlds_cli.dataset import Dataset
 from rlds_cli.store import episode_table
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.ted import IntArray, Scalar
 
 FEW = 3  # episodes of which values are listed
@@ -70,8 +71,8 @@ def of_columns(a: Dataset, b: Dataset) -> Iterator[ColumnDifference]:
 
 def of_facts(a: Dataset, b: Dataset) -> Iterator[FactDifference]:
     """Yield the facts that differ."""
-    one, other = (editing.facts_of(ds.manifest) for ds in (a, b))
-    return (FactDifference(n, one[n], other[n]) for n in editing.FACTS if one[n] != other[n])
+    one, other = (facts_of(ds.manifest) for ds in (a, b))
+    return (FactDifference(n, one[n], other[n]) for n in FACTS if one[n] != other[n])
 
 
 def _matched(a: Dataset, b: Dataset) -> tuple[IntArray, IntArray]:

@@ -22,7 +22,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import files
 
 FILE = "commits.log"
-_LAYOUT = struct.Struct("<8s19qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
+_LAYOUT = struct.Struct("<8s21qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
 _MARK = b"rldscom1"
 BYTES = _LAYOUT.size
 _MOST_ROWS = 1 << 48
@@ -38,12 +38,14 @@ class Commit:
         Rows and records of episodes that were ever written.
     departed : int
         Entries of the log of episodes that left.
-    about, sources, strings : int
-        Bytes of the logs of texts about episodes, of archive files, and of strings.
+    about, sources, strings, edits : int
+        Bytes of the logs of texts about episodes, of archive files, of strings, and of edits.
     videos : int
         Records of videos.
     first_row, first_episode : int
-        Of the first episode that is kept.
+        Of the first episode that is kept or dropped.
+    dropped : int
+        Episodes that are hidden by an edit, and did not leave.
     kept, steps, transitions, terminated, truncated, cut, final_observations, terminated_inside : int
         Numbers of what is kept.
     moved : int
@@ -61,8 +63,10 @@ class Commit:
     sources: int = 0
     strings: int = 0
     videos: int = 0
+    edits: int = 0
     first_row: int = 0
     first_episode: int = 0
+    dropped: int = 0
     kept: int = 0
     steps: int = 0
     transitions: int = 0
@@ -100,7 +104,7 @@ def _is_possible(g: Commit) -> bool:
     numbers = [getattr(g, f.name) for f in fields(g) if f.name not in ("time", "logs")]
     if min(numbers) < 0 or max(numbers) >= 1 << 60 or g.rows >= _MOST_ROWS:
         return False
-    counted = g.kept == g.episodes - g.departed and g.kept == g.terminated + g.truncated + g.cut
+    counted = g.kept == g.episodes - g.departed - g.dropped and g.kept == g.terminated + g.truncated + g.cut
     in_order = g.first_episode <= g.departed and g.first_row <= g.rows and g.first_episode <= g.episodes
     held = 2 * g.episodes <= g.rows and g.steps + g.kept <= g.rows - g.first_row
     return counted and in_order and held and g.transitions <= g.steps and g.final_observations <= g.kept

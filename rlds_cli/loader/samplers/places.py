@@ -82,6 +82,11 @@ class Places:
         everything = self._all_there and not some_gone
         return first + within, None if everything else self.there.take(episode) & ~gone
 
+    def has_returned(self, pool: WindowIndex) -> bool:
+        """Return whether an episode of ``pool`` had left before: it was dropped, and restored."""
+        known = pool.ascending[: np.searchsorted(pool.ascending, self.last, "right")]
+        return not np.isin(known, self.episodes[self.there], assume_unique=True).all()
+
     def leave(self, pool: WindowIndex) -> list[tuple[int, int]]:
         """Note which episodes have left ``pool``; return their places [first, stop), joined where they touch.
 

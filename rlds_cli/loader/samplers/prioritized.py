@@ -176,10 +176,10 @@ class PrioritizedDraw(StatefulDraw):
         """Give new windows the highest priority so far, and those that left none, see `StatefulDraw`.
 
         Before the first draw it begins anew: the places of windows, and with them the order of additions in the sums,
-        follow from the versions that samples were drawn from.
+        follow from the versions that samples were drawn from. So it does where dropped episodes are restored.
         """
         assert self._places is not None
-        if not self._begun:
+        if not self._begun or self._places.has_returned(pool):
             fresh = PrioritizedDraw(self._sampler, pool)
             fresh.ahead = self.ahead
             return fresh
