@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsE
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import fingerprint_of
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home, locate, referring
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
 from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress, shown
 from rlds_cli.remote import origins as pushed
-from rlds_cli.settings import StrPath
+from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, publishing, tags, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -31,7 +31,8 @@ class Removal:
     """A dataset to remove. ``bytes`` become free: those shared with other datasets do not count.
 
     ``archive`` bytes stay, so that the dataset can be made again without a download. ``lost`` says why it cannot be
-    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it.
+    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it. Datasets in
+    ``referring`` read their rows there, and cannot be read without it.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Removal:
     lost: str = ""
     versions: int = 0
     tags: str = ""
+    referring: tuple[Path, ...] = ()
 
 
 def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
@@ -58,7 +60,8 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     NoPermission
         One is in a shared home, which others use; or its directory is a link.
     """
-    own = settings.read(cache_dir).home
+    where = settings.read(cache_dir)
+    own = where.home
     try:
         paths = locate.datasets(refs, cache_dir=cache_dir)
     except DatasetNotFound as e:
@@ -71,13 +74,14 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
             )
         safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
-    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, strict=True))
+    return tuple(_plan(where, paths, *one) for one in zip(paths, freed_by(paths), lost, strict=True))
 
 
-def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
+def _plan(where: Settings, gone: Collection[Path], path: Path, freed: int, lost: str) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
-    archive = 0 if id.variant else size_on_disk(own.archive(id))
-    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path))
+    archive = 0 if id.variant else size_on_disk(Home(where.home).archive(id))
+    others = tuple(dict.fromkeys(p for p, _ in referring.to(path, where) if p not in gone))
+    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path), others)
 
 
 def _tags(path: Path) -> str:

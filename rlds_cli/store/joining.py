@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
-from rlds_cli.files import trees
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Content, Description, complete, stored
 from rlds_cli.store.manifest import Manifest
@@ -46,11 +45,14 @@ class Member:
         Their numbers in the store.
     table : EpisodeTable
         What the result says of them.
+    lasts : bool
+        False for one that is removed afterwards, which the result cannot refer to.
     """
 
     store: Store
     index: IntArray
     table: EpisodeTable
+    lasts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class _Source:
     store: Store
     base: int
     listed: Mapping[str, str]
+    lasts: bool
 
     @property
     def rows(self) -> int:
@@ -75,8 +78,6 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
 
     Raises
     ------
-    NoPermission
-        A file cannot get a second name: it is on another disk, or belongs to another user.
     DamagedDataset
         A dataset is damaged.
     """
@@ -114,7 +115,7 @@ def _sources(members: Sequence[Member]) -> dict[str, _Source]:
     for m in members:
         if m.store.version_id not in found:
             sealing.check_listing(m.store.path, m.store.manifest)  # new digests would hide damage
-            source = _Source(m.store, base, sealing.listed(m.store.path))
+            source = _Source(m.store, base, sealing.listed(m.store.path), m.lasts)
             found[m.store.version_id] = source
             base = _behind(source.stop)
     return found
@@ -164,7 +165,7 @@ class _Result:
             self._directory / to,
             list[int](),
             0,
-            list[tuple[_Source, arrays.Segment, int]](),
+            list[tuple[_Source, str, int, int]](),  # of which array, from which row on, how many
         )
         for k, (source, path) in enumerate(zip(self._sources, of, strict=True)):
             found = arrays.layout(source.store.path / path)
@@ -173,25 +174,29 @@ class _Result:
             if found.compressed or (found.shape, found.dtype) != ((rows, *shape), dtype):
                 said = f"{found.dtype} {list(found.shape)}"
                 raise DamagedDataset(f"{path} of {source.store.manifest.id} is {said}.", hint="rlds verify ID")
-            segments += [(source, s, starts[-1] + s.start) for s in found.segments]
+            names = [f"{path}/{j}" if found.segmented else path for j in range(len(found.segments))]
+            segments += [(source, n, starts[-1] + s.start, s.rows) for n, s in zip(names, found.segments, strict=True)]
             after = _behind(starts[-1] + rows)
         whole = len(segments) == 1 and not segments[0][2]
-        for k, (source, segment, _) in enumerate(segments):
-            self._link_tree(source, segment.directory, to if whole else f"{to}/{k}")
+        for k, (source, name, *_) in enumerate(segments):
+            self._share(source, name, to if whole else f"{to}/{k}")
         if not whole:
-            total = segments[-1][2] + segments[-1][1].rows
-            arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
+            total = segments[-1][2] + segments[-1][3]
+            arrays.write_segmented(target, (total, *shape), dtype, [at for _, _, at, _ in segments])
         return starts
 
-    def _link_tree(self, source: _Source, directory: Path, to: str) -> None:
-        below = directory.relative_to(source.store.path)
+    def _share(self, source: _Source, name: str, to: str) -> None:
+        """Share an array of plain rows of a dataset; of one that will be removed, files without a link are copied."""
+        target = self._directory / to
 
-        def link() -> None:
-            trees.discard(self._directory / to)
-            publishing.link_tree(source.store.path / below, self._directory / to)
+        def share() -> None:
+            if source.lasts:
+                publishing.link_or_refer(source.store.identity, name, target)
+            else:
+                publishing.share_tree(source.store.path / name, target, within=self._directory)
 
-        source.store.guarded(link)
-        self.known |= sealing.below(source.listed, below.as_posix(), to)
+        source.store.guarded(share)
+        self.known |= sealing.below(source.listed, name, to)
 
     def _write_offsets(self, name: str, path: str, starts: Sequence[int]) -> None:
         """Write the first bytes of frames, the bytes of each dataset beginning at ``starts``."""

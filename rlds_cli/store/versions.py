@@ -22,21 +22,15 @@ from rlds_cli.files import trees
 from rlds_cli.files.hashing import short
 from rlds_cli.refs import Ref
 from rlds_cli.store import commits, manifest, publishing, tags
+from rlds_cli.store.paths import VERSIONS
+from rlds_cli.store.paths import earlier_versions as directory
 from rlds_cli.text import plural
-
-TOP = "versions"
-
-
-def directory(path: Path) -> Path:
-    """Return the directory of the earlier versions of the dataset in ``path``."""
-    path = path.absolute()
-    return path.parents[2] / TOP / path.parent.name / path.name
 
 
 def newest_of(path: Path) -> Path:
     """Return the directory of the newest version, given that of any version."""
     path = path.absolute()
-    if len(path.parents) > 3 and path.parents[2].name == TOP and path.name.isdecimal():
+    if len(path.parents) > 3 and path.parents[2].name == VERSIONS and path.name.isdecimal():
         found = path.parents[3] / "datasets" / path.parents[1].name / path.parent.name
         return found if found.is_dir() else path
     return path

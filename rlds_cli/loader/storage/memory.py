@@ -166,7 +166,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     row_bytes = stored.itemsize * prod(stored.shape[1:])
 
     def opened() -> RandomMap:
-        path = arrays.data_file(dataset.store.directory(name), stored.ndim)
+        path = arrays.layout(dataset.store.directory(name)).segments[0].file
         try:
             return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was opened a moment ago
