@@ -18,6 +18,7 @@ from rlds_cli.files.hashing import short
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import Card, Copy
+from rlds_cli.store import references
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.text import plural
 
@@ -172,6 +173,8 @@ def _content(e: Entry) -> Iterator[str]:
 def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     c = m.counts
     yield "path", str(copy.path)
+    for source in references.sources(copy.path):
+        yield "rows in", str(source)
     if text := m.facts.get("description"):
         yield "about", str(text)
     if text := m.facts.get("licence"):
