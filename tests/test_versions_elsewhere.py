@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import runpy
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -382,6 +383,13 @@ def test_other_zarr_readers_see_the_fields_that_are_here(source: Dataset) -> Non
     group = zarr.open_group(str(short.path), mode="r")
     assert "next/truncated" in group and "observation/state" not in group
     assert group["episodes/length"].shape == (5,)
+
+
+def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = rlds_cli.merge([part(source), build("local/here", [draw(np.random.default_rng(3), 4)])], "local/all")
+    there.make(lambda: rlds_cli.open_dataset("local/five").label(quality="good"), monkeypatch)
+    script = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "read_with_numpy.py"))
+    assert script["Dataset"](merged.path).fingerprint() == merged.fingerprint
 
 
 def test_commands_say_where_the_rows_are(source: Dataset) -> None:
