@@ -10,7 +10,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings
-from rlds_cli.store import references, versions
+from rlds_cli.store import paths, references, versions
 from rlds_cli.store.references import Source
 
 
@@ -21,7 +21,7 @@ def to(dataset: Path, where: Settings) -> Iterator[tuple[Path, Source]]:
     """
     top = dataset.resolve()
     for _, path in _all(where):
-        for place in (path, *(versions.directory(path) / str(n) for n in versions.earlier(path))):
+        for place in (path, *(paths.earlier_versions(path) / str(n) for n in versions.earlier(path))):
             with suppress(DamagedDataset):
                 found = (s for s in references.sources(place) if Path(s.dataset).resolve() == top)
                 yield from ((path, source) for source in found)

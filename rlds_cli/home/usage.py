@@ -17,7 +17,7 @@ from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
-from rlds_cli.store import references, versions
+from rlds_cli.store import paths, references
 
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
@@ -132,7 +132,7 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 
 
 def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
-    parts = [path, versions.directory(path)]
+    parts = [path, paths.earlier_versions(path)]
     once: set[Inode] = set()
     whole = sum(size_on_disk(part, once) for part in parts)
     new = sum(size_on_disk(part, seen) for part in parts)
