@@ -408,10 +408,12 @@ def open_document(directory: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 def _load(directory: Path) -> dict[str, Any]:
     """The ``zarr.json`` of an array or a group. An array in segments is described by ``shape data_type segments``."""
-    path = references.place(directory) / "zarr.json"
+    path = directory / "zarr.json"
     try:
         found = documents.loads(files.content(path, documents.LONGEST))
     except (OSError, ValueError) as e:
+        if references.is_reference(directory):
+            return _load(references.place(directory))
         elsewhere = files.missing(path) if isinstance(e, FileNotFoundError) else None
         raise elsewhere or DamagedDataset(f"{path} cannot be read: {e}") from e
     if not isinstance(found, dict):

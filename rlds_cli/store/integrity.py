@@ -76,7 +76,6 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     """Check a directory by itself, without its archive or source dataset."""
     try:
         m = manifest.read(path)
-        files.check_tree(path)
         for source in references.sources(path):
             files.check_tree(source.place(m.id))
         _check_rows(path, m)

@@ -84,7 +84,6 @@ class Store:
         self.manifest: Manifest
         self.version_id: str
         self.manifest, self.version_id = manifest.read_with_version_id(path)
-        files.check_tree(path)
         self.refers_to = references.sources(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}

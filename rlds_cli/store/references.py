@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -88,7 +89,7 @@ class _Reference:
 
 def is_reference(directory: Path) -> bool:
     """Return whether a directory has a reference in the place of an array."""
-    return (directory / FILE).is_file()
+    return os.path.exists(f"{directory}/{FILE}")  # noqa: PTH110  (asked for every array that is opened)
 
 
 def place(directory: Path) -> Path:
@@ -101,7 +102,7 @@ def place(directory: Path) -> Path:
     DamagedDataset
         The reference cannot be read, or leads to no array.
     """
-    found = _read(directory)
+    found = _read(directory) if is_reference(directory) else None
     if found is None:
         return directory
     array = found.source.place(directory) / found.array
@@ -140,10 +141,10 @@ def sources(dataset: Path) -> tuple[Source, ...]:
     Raises
     ------
     DamagedDataset
-        A reference cannot be read.
+        A reference cannot be read, or the dataset holds something else than directories and regular files.
     """
-    below = sorted(e.path for e in trees.below(dataset) if e.name == FILE)
-    found = (_read(Path(path).parent) for path in below)
+    below = sorted(store_files.check_tree(dataset, named=FILE))
+    found = (_read(path.parent) for path in below)
     return tuple(dict.fromkeys(r.source for r in found if r is not None))
 
 
