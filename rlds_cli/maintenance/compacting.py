@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli import settings
 from rlds_cli.dataset import Dataset, compaction, editing
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
@@ -19,7 +18,7 @@ from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import fingerprint_of, is_growing
 from rlds_cli.home import locate, referring, usage
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import StrPath
 from rlds_cli.store import commits, manifest, versions
 from rlds_cli.store.arrays import row_bytes
 from rlds_cli.store.manifest import StoredField
@@ -61,7 +60,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """
     path = locate.dataset(ref, cache_dir=cache_dir)
     if not is_growing(path):
-        return _compact_files(path, settings.read(cache_dir))
+        return _compact_files(path, cache_dir)
     before = usage.size_on_disk(path)
     with _writing(path, shared=False) as opened:
         old = opened.newest
@@ -75,12 +74,12 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     )
 
 
-def _compact_files(path: Path, where: Settings) -> Compacted:
+def _compact_files(path: Path, cache_dir: StrPath | None) -> Compacted:
     ds = Dataset(Store(path))
     before = usage.size_on_disk(path)
     changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(ds.store.refers_to or versions.earlier(path))
     if changed:
-        kept = {source.version for _, source in referring.to(path, where)}
+        kept = {source.version for _, source in referring.to(path, cache_dir)}
         made = editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
         ds = Dataset(Store(made))
     after = usage.size_on_disk(path)

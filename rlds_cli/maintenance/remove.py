@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress, shown
 from rlds_cli.remote import origins as pushed
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import StrPath
 from rlds_cli.store import manifest, publishing, tags, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -60,8 +60,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     NoPermission
         One is in a shared home, which others use; or its directory is a link.
     """
-    where = settings.read(cache_dir)
-    own = where.home
+    own = settings.read(cache_dir).home
     try:
         paths = locate.datasets(refs, cache_dir=cache_dir)
     except DatasetNotFound as e:
@@ -74,13 +73,13 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
             )
         safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
-    return tuple(_plan(where, paths, *one) for one in zip(paths, freed_by(paths), lost, strict=True))
+    others = [tuple(dict.fromkeys(p for p, _ in referring.to(path, cache_dir) if p not in paths)) for path in paths]
+    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, others, strict=True))
 
 
-def _plan(where: Settings, gone: Collection[Path], path: Path, freed: int, lost: str) -> Removal:
+def _plan(own: Home, path: Path, freed: int, lost: str, others: tuple[Path, ...]) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
-    archive = 0 if id.variant else size_on_disk(Home(where.home).archive(id))
-    others = tuple(dict.fromkeys(p for p, _ in referring.to(path, where) if p not in gone))
+    archive = 0 if id.variant else size_on_disk(own.archive(id))
     return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path), others)
 
 
