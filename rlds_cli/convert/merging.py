@@ -386,11 +386,11 @@ class MergeJob:
         for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
             if k in self.copied and copied is not None:
                 index = np.arange(before, before + len(table))
-                found.append(joining.Member(copied, index, table, lasts=False))
+                found.append(joining.Member(copied, index, table, refer=False))
                 before += len(table)
             else:
-                lasts = not ds.path.is_relative_to(self._place.root / "partial")
-                found.append(joining.Member(ds.store, ds.episodes.index, table, lasts))
+                refer = not self._copy and not ds.path.is_relative_to(self._place.root / "partial")  # which is removed
+                found.append(joining.Member(ds.store, ds.episodes.index, table, refer))
         return found
 
     @cached_property

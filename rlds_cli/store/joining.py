@@ -45,14 +45,14 @@ class Member:
         Their numbers in the store.
     table : EpisodeTable
         What the result says of them.
-    lasts : bool
-        False for one that is removed afterwards, which the result cannot refer to.
+    refer : bool
+        Refer to files that cannot be linked; else copy them.
     """
 
     store: Store
     index: IntArray
     table: EpisodeTable
-    lasts: bool = True
+    refer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Source:
     store: Store
     base: int
     listed: Mapping[str, str]
-    lasts: bool
+    refer: bool
 
     @property
     def rows(self) -> int:
@@ -115,7 +115,7 @@ def _sources(members: Sequence[Member]) -> dict[str, _Source]:
     for m in members:
         if m.store.version_id not in found:
             sealing.check_listing(m.store.path, m.store.manifest)  # new digests would hide damage
-            source = _Source(m.store, base, sealing.listed(m.store.path), m.lasts)
+            source = _Source(m.store, base, sealing.listed(m.store.path), m.refer)
             found[m.store.version_id] = source
             base = _behind(source.stop)
     return found
@@ -186,11 +186,11 @@ class _Result:
         return starts
 
     def _share(self, source: _Source, name: str, to: str) -> None:
-        """Share an array of plain rows of a dataset; of one that will be removed, files without a link are copied."""
+        """Share an array of plain rows of a dataset."""
         target = self._directory / to
 
         def share() -> None:
-            if source.lasts:
+            if source.refer:
                 publishing.link_or_refer(source.store.identity, name, target)
             else:
                 publishing.share_tree(source.store.path / name, target, within=self._directory)
