@@ -134,14 +134,18 @@ def test_a_merge_outlives_its_members(two: tuple[list[Episode], list[Episode]]) 
     check(ds, labelled("of", a=a, b=b))
 
 
-def test_members_that_cannot_be_linked_are_written(
+def test_members_that_cannot_be_linked_are_referred_to_or_copied(
     two: tuple[list[Episode], list[Episode]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = two
     monkeypatch.setattr(disk, "_link", lambda *args, **kwargs: None)
     ds = rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
     check(ds, labelled("of", a=a, b=b))
-    assert not ds.store.is_segmented and not list((Path(os.environ["RLDS_HOME"]) / "partial").glob("*both*"))
+    assert [s.id for s in ds.store.refers_to] == ["local/a", "local/b"]
+    assert not list((Path(os.environ["RLDS_HOME"]) / "partial").glob("*both*"))
+    ds = rlds_cli.merge(["local/a", "local/b"], "local/copied", column="of", copy=True)
+    remove(["local/a", "local/b"])
+    check(ds, labelled("of", a=a, b=b))
 
 
 def test_videos_are_shared(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def du(
 
     found = usage.usage(cache_dir=cache_dir)
     out.result(found, _table(found))
+    for d in found.datasets:
+        for source in d.refers_to:
+            out.note(f"note: rows of {d.id} are stored in {source}")
     if not json:
         with suppress(RldsError):  # from a read-only home nothing can be removed
             hint = _freeable(found, gc.plan(cache_dir=cache_dir))

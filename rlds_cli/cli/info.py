@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -14,10 +15,12 @@ from rlds_cli import registry, subset, visible
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import space_text
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.files.hashing import short
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import Card, Copy
+from rlds_cli.store import references
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.text import plural
 
@@ -172,6 +175,9 @@ def _content(e: Entry) -> Iterator[str]:
 def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     c = m.counts
     yield "path", str(copy.path)
+    with suppress(DamagedDataset):
+        for source in references.sources(copy.path):
+            yield "rows in", str(source)
     if text := m.facts.get("description"):
         yield "about", str(text)
     if text := m.facts.get("licence"):

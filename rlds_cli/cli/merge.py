@@ -28,6 +28,7 @@ def merge(
         str, typer.Option("--column", metavar="NAME", help="Episode column that says where an episode came from.")
     ] = "dataset",
     store: options.StoreAs = options.Encoding.memmap,
+    copy: options.Copy = False,
     force: options.Force = False,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
@@ -45,12 +46,13 @@ def merge(
     from rlds_cli.convert import merging
 
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
+    what |= {"store": store.value, "copy": copy}
     if dry_run:
-        planned = merging.plan_merge(ids, as_, **what, store=store.value)
+        planned = merging.plan_merge(ids, as_, **what)
         out.result(planned, _plan(planned))
         return
     with out.progress() as progress:
-        ds = merging.merge(ids, as_, **what, store=store.value, force=force, progress=progress)
+        ds = merging.merge(ids, as_, **what, force=force, progress=progress)
     out.new_dataset(ds)
 
 
@@ -60,6 +62,7 @@ def _plan(p: MergePlan) -> str:
     ]
     lines += [f"fields: {', '.join(f.name for f in p.fields)}"]
     lines += [f"left out: {', '.join(p.left_out)}"] if p.left_out else []
-    copied = f"rows are copied: {', '.join(p.copied)}" if p.copied else "all files of rows are shared"
+    copied = f"rows are copied: {', '.join(p.copied)}" if p.copied else "no row is copied"
+    lines += [f"rows stay where they are: {', '.join(p.referred)}; --copy copies them"] if p.referred else []
     lines += [copied, f"{out.size(p.bytes)} of rows will be written"]
     return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])

@@ -90,5 +90,5 @@ Episodes = Annotated[
 NewName = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Make ID@NAME instead.", show_default=False)
 ]
-Copy = Annotated[bool, typer.Option("--copy", help="Copy files of rows that cannot be shared: other disk, other user.")]
+Copy = Annotated[bool, typer.Option("--copy", help="Copy rows of another disk or user, instead of referring to them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]

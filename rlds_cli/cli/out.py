@@ -288,6 +288,7 @@ def new_dataset(ds: Dataset) -> None:
     m = ds.manifest
     counts = f"{plural(m.counts.steps, 'step')}  {plural(m.counts.episodes, 'episode')}"
     result(dataset_facts(ds), f"{ds.id}  {counts}  {short(ds.fingerprint)}")
+    _rows_elsewhere(ds)
     for n in m.notes:
         note(f"{n.get('severity', 'note')}: {note_line(n)}")
     held_out = ds.held_out
@@ -303,6 +304,14 @@ def new_version(ds: Dataset) -> None:
     m = ds.manifest
     counts = f"{plural(m.counts.steps, 'step')}  {plural(m.counts.episodes, 'episode')}"
     result(dataset_facts(ds), f"{ds.id}#v{ds.version}  {counts}  {short(ds.fingerprint)}")
+    if ds.version == 1:
+        _rows_elsewhere(ds)
+
+
+def _rows_elsewhere(ds: Dataset) -> None:
+    """Say in which other datasets the rows of a new one are stored."""
+    for source in ds.store.refers_to:
+        note(f"note: rows stay in {source}; --copy copies them")
 
 
 def note_line(note: Mapping[str, Any]) -> str:

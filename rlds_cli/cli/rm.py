@@ -49,15 +49,19 @@ def rm(
 
 def _removals(planned: Sequence[Removal]) -> str:
     """Datasets that would be removed, with their sizes."""
-    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_kept(r)}{_versions(r)}{_lost(r)}" for r in planned)
+    return visible.lines(f"  {r.id}  {out.size(r.bytes)}{_about(r)}" for r in planned)
 
 
 def _removed(done: Sequence[Removal]) -> str:
     """Datasets that were removed, and the space freed."""
-    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_kept(r)}{_versions(r)}{_lost(r)}" for r in done]
+    lines = [f"removed {r.id}: {out.size(r.bytes)} freed{_about(r)}" for r in done]
     if len(done) > 1:
         lines.append(f"{out.size(sum(r.bytes for r in done))} freed")
     return visible.lines(lines)
+
+
+def _about(r: Removal) -> str:
+    return f"{_kept(r)}{_versions(r)}{_lost(r)}{_referring(r)}"
 
 
 def _kept(r: Removal) -> str:
@@ -73,3 +77,7 @@ def _versions(r: Removal) -> str:
 
 def _lost(r: Removal) -> str:
     return f"; cannot be made again: {r.lost}" if r.lost else ""
+
+
+def _referring(r: Removal) -> str:
+    return f"; rows of {', '.join(map(str, r.referring))} are stored there, and would be lost" if r.referring else ""

@@ -79,5 +79,6 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
         sealing.seal(built, described, known=sealing.listed(built))
         versions.publish(built, target)
 
-    merging.make(id, [there, made], place, publish, store=m.encoding, tell=tell)
+    todo = merging.MergeJob(id, [there, made], None, None, place, shares=m.encoding == "memmap")
+    merging.make(todo, place, publish, store=m.encoding, tell=tell)
     return target

@@ -18,7 +18,7 @@ from rlds_cli.checks.run import record
 from rlds_cli.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.dataset import Dataset, open_dataset, provenance
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, NoPermission, UnknownField
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -70,7 +70,10 @@ class MergePlan:
         Fields of the members that the result does not have.
     copied : tuple of str
         Ids of the members whose rows will be written; the result shares the files of the others. Members that grow, are
-        compressed or remote, on another disk or of another user cannot be shared.
+        compressed or remote cannot be shared.
+    referred : tuple of str
+        Ids of the members whose files stay where they are, on another disk or of another user: the result refers to
+        them.
     bytes : int
         Bytes of rows that will be written; encoded frames and texts do not count.
     """
@@ -80,6 +83,7 @@ class MergePlan:
     fields: tuple[Field, ...]
     left_out: tuple[str, ...]
     copied: tuple[str, ...]
+    referred: tuple[str, ...]
     bytes: int
 
 
@@ -90,11 +94,13 @@ def plan_merge(
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
     store: Literal["memmap", "zarr"] = "memmap",
+    copy: bool = False,
     cache_dir: StrPath | None = None,
 ) -> MergePlan:
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
-    home = Home(settings.read(cache_dir).home)
-    return MergeJob(ids.parse(ref), _opened(refs, cache_dir), fields, column, home if store == "memmap" else None).plan
+    place = Home(settings.read(cache_dir).home)
+    members, shares = _opened(refs, cache_dir), store == "memmap"
+    return MergeJob(ids.parse(ref), members, fields, column, place, shares=shares, copy=copy).plan
 
 
 def merge(
@@ -104,6 +110,7 @@ def merge(
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
     store: Literal["memmap", "zarr"] = "memmap",
+    copy: bool = False,
     force: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
@@ -111,9 +118,9 @@ def merge(
     """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
 
     The result shares the files of rows of its members, whose rows of other episodes it keeps; `rlds compact` leaves
-    these out. Rows are written of members that grow, are compressed or remote, on another disk or of another user, and
-    of all members if the result is compressed. Members may grow: then their newest version is taken, or that of an
-    open dataset. After an interruption the same call continues.
+    these out. It refers to members on another disk or of another user, unless ``copy`` is set. Rows are written of
+    members that grow, are compressed or remote, and of all members if the result is compressed. Members may grow: then
+    their newest version is taken, or that of an open dataset. After an interruption the same call continues.
 
     Parameters
     ----------
@@ -127,6 +134,8 @@ def merge(
         Name of the episode column that holds the id of the dataset that an episode came from.
     store : {"memmap", "zarr"}
         Memory-mapped files, or compressed ones.
+    copy : bool
+        Write the rows of members on another disk or of another user, too.
     force : bool
         Replace a dataset of this id.
 
@@ -152,47 +161,25 @@ def merge(
     where = settings.read(cache_dir)
     place = Home(where.home)
     members = _opened(refs, cache_dir)
-    todo = MergeJob(id, members, fields, column, place if store == "memmap" else None)
+    todo = MergeJob(id, members, fields, column, place, shares=store == "memmap", copy=copy)
     _ = todo.plan  # errors before anything is written
     check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
         publish = partial(versions.replace, path=place.dataset(id))
-        make(id, members, place, publish, fields=fields, column=column, store=store, tell=tell)
+        make(todo, place, publish, store=store, tell=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
 
 
-class _NotLinked(Exception):
-    """A file of a member cannot get a second name."""
-
-
 def make(
-    id: DatasetId,
-    members: list[Dataset],
-    place: Home,
-    publish: Callable[[Path], None],
-    *,
-    fields: Sequence[str] | None = None,
-    column: str | None = None,
-    store: str = "memmap",
-    tell: Progress,
+    todo: MergeJob, place: Home, publish: Callable[[Path], None], *, store: str = "memmap", tell: Progress
 ) -> None:
-    """Write the result of a merge, and have its directory published. The caller has the lock of its id.
-
-    Without ``column``, no column of the result says where an episode came from.
-    """
-    for home in (place, None) if store == "memmap" else (None,):  # without links on a file system that has none
-        todo = MergeJob(id, members, fields, column, home)
-        work = place.partial(id, todo.key[:16])
-        disk.check_space(todo.plan.bytes, place.root)
-        safe_files.work_directory(work, place.root)
-        try:
-            publish(_written(todo, work, store, tell))
-        except _NotLinked:
-            trees.discard(work)
-            continue
-        trees.discard(work)
-        return
+    """Write the result of a merge, and have its directory published. The caller has the lock of its id."""
+    work = place.partial(ids.parse(todo.id), todo.key[:16])
+    disk.check_space(todo.plan.bytes, place.root)
+    safe_files.work_directory(work, place.root)
+    publish(_written(todo, work, store, tell))
+    trees.discard(work)
 
 
 def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
@@ -210,10 +197,7 @@ def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
 
 
 def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:
-    try:
-        joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
-    except NoPermission as e:
-        raise _NotLinked from e
+    joining.join(todo.joined(copied), todo.fields, work / _JOINED, todo.described("memmap"))
     return work / _JOINED
 
 
@@ -236,16 +220,28 @@ class MergeJob:
         All that the members have, which must be the same, without it.
     column : str, optional
         Of the result, with the id of each episode's member.
-    home : Home, optional
-        Where the result shares the files of the members; without it, all rows are written.
+    place : Home
+        Where the result goes.
+    shares : bool
+        The result shares the files of the members; else all rows are written.
+    copy : bool
+        Rows are written of members whose files cannot be linked there, too.
     """
 
     stage: Stage = "convert"
 
     def __init__(
-        self, id: DatasetId, members: list[Dataset], fields: Sequence[str] | None, column: str | None, home: Home | None
+        self,
+        id: DatasetId,
+        members: list[Dataset],
+        fields: Sequence[str] | None,
+        column: str | None,
+        place: Home,
+        *,
+        shares: bool = True,
+        copy: bool = False,
     ) -> None:
-        self._members, self._column, self._home = members, column, home
+        self._members, self._column, self._place, self._shares, self._copy = members, column, place, shares, copy
         self.id = str(id)
         self.videos = VideoSources()
         for b, later in enumerate(members):
@@ -375,8 +371,15 @@ class MergeJob:
     @cached_property
     def copied(self) -> tuple[int, ...]:
         """Numbers of the members whose rows are written; the files of the others are shared."""
-        can = [self._home is not None and joining.can_link(ds.store, self._home.root) for ds in self._members]
-        return tuple(k for k, yes in enumerate(can) if not yes)
+        can = [self._shares and not ds.store.remote and ds.encoding == "memmap" for ds in self._members]
+        whole = {k for k in self.apart if self._copy or self._members[k].store.grows}  # nothing refers to what grows
+        return tuple(k for k, yes in enumerate(can) if not yes or k in whole)
+
+    @cached_property
+    def apart(self) -> frozenset[int]:
+        """Numbers of the members whose files cannot be linked in the home: of another disk or user."""
+        home = self._place.root
+        return frozenset(k for k, ds in enumerate(self._members) if not joining.can_link(ds.store, home))
 
     def joined(self, copied: Store | None) -> list[joining.Member]:
         """Return the members; those that are copied are in the dataset ``copied``, one after the other."""
@@ -384,10 +387,11 @@ class MergeJob:
         for k, (ds, table) in enumerate(zip(self._members, self._tables, strict=True)):
             if k in self.copied and copied is not None:
                 index = np.arange(before, before + len(table))
-                found.append(joining.Member(copied, index, table))
+                found.append(joining.Member(copied, index, table, refer=False))
                 before += len(table)
             else:
-                found.append(joining.Member(ds.store, ds.episodes.index, table))
+                refer = not self._copy and not ds.path.is_relative_to(self._place.root / "partial")  # which is removed
+                found.append(joining.Member(ds.store, ds.episodes.index, table, refer))
         return found
 
     @cached_property
@@ -404,6 +408,7 @@ class MergeJob:
             fields=self.fields,
             left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self.fields})),
             copied=tuple(ds.id for ds in copied),
+            referred=tuple(self._members[k].id for k in sorted(self.apart - set(self.copied))),
             bytes=rows * sum(f.row_bytes for f in self.schema if f.kind == "array"),
         )
 

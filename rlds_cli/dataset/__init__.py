@@ -583,6 +583,8 @@ class Dataset:
     def save(self, name: str, *, force: bool = False, copy: bool = False, cache_dir: StrPath | None = None) -> Dataset:
         """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
 
+        Rows on another disk, or of another user, stay there: the result refers to them, and opens while they are there.
+
         Parameters
         ----------
         name : str
@@ -590,7 +592,7 @@ class Dataset:
         force : bool
             Replace a dataset of this id.
         copy : bool
-            Copy the files of rows where they cannot be shared: from another disk, or from another user.
+            Copy rows of another disk or user instead.
         cache_dir : path, optional
             A home to write into instead of ``RLDS_HOME``.
 
@@ -598,8 +600,6 @@ class Dataset:
         ------
         NameTaken
             The id exists.
-        NoPermission
-            The files cannot be shared: they are on another disk, or belong to another user.
         InvalidArgument
             An episode is selected twice; the dataset grows, or is at an address.
 
@@ -636,7 +636,7 @@ class Dataset:
         ------
         InvalidArgument
             A range leads out of its episode, or overlaps another one; or as in `save`.
-        NameTaken, NoPermission
+        NameTaken
             As in `save`.
 
         Examples

@@ -1,4 +1,4 @@
-"""Episodes end to end: the rows of a dataset without those of no episode."""
+"""Episodes end to end: the rows of a dataset without those of no episode, and without references to others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def change(ds: Dataset) -> Change:
     """Return the change that writes the rows of a dataset's episodes end to end."""
     rows = Rows(ds)
     write: Mapping[str, Callable[[Path], None]] = {name: partial(_write, rows, f) for name, f in ds.schema.items()}
-    return Change(columns={"start": rows.start}, rows=write, total=len(rows))
+    return Change(columns={"start": rows.start}, rows=write, total=len(rows), copies=True)
 
 
 def size(ds: Dataset) -> int:
@@ -36,7 +36,8 @@ def size(ds: Dataset) -> int:
     frames = [len(ds.store.frame_bytes(n)) + 8 * ds.num_rows for n in images]
     others = (stored_row(f) for n, f in ds.schema.items() if n not in images)
     widths = [arrays.row_bytes((0, *shape), dtype) for dtype, shape in others]
-    films = [ds.store.videos(n).spans for n, f in ds.schema.items() if _films(ds.store, f)]
+    written = [n for n, f in ds.schema.items() if f.codec == VIDEO and (ds.store.refers_to or _films(ds.store, f))]
+    films = [ds.store.videos(n).spans for n in written]
     whole = sum(int((s[:, 1] - s[:, 0]).sum()) for s in films)
     return whole + int(share * (sum(frames) + ds.num_rows * sum(widths)))
 

@@ -7,7 +7,7 @@ Growing datasets: a change applies to the newest version, whatever was recorded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import episode_table, manifest, publishing, tags, versions, views
+from rlds_cli.store import episode_table, manifest, publishing, references, tags, versions, views
 from rlds_cli.store.facts import FACTS, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -221,16 +221,19 @@ def _origins(store: Store, index: IntArray) -> dict[str, views.Column]:
     }
 
 
-def compact(ds: _Dataset, change: Change, *, needed: int) -> Path:
-    """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed."""
+def compact(ds: _Dataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
+    """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed.
+
+    Those of the numbers ``kept`` stay as well.
+    """
     id = ids.parse(ds.id)
     place = _home_of(ds.path, id)
     disk.check_space(needed, place.root)
     path = _publish(ds, change, step_of(ds, COMPACT, {}))
     with exclusive(place, id, shown(None)):
-        kept = set(tags.read(path).values())
+        stay = {*kept, *tags.read(path).values()}
         for number in versions.earlier(path):
-            if number not in kept:
+            if number not in stay:
                 publishing.remove(versions.at(path, number))
     return path
 
@@ -439,7 +442,7 @@ def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -
     where = settings.read(to.cache_dir)
     place = Home(where.home)
     if to.copy:
-        disk.check_space(size_on_disk(ds.path), place.root)
+        disk.check_space(sum(size_on_disk(file) for file in references.files(ds.path).values()), place.root)
     with exclusive(place, id, shown(None)):
         found = home.find(id, where)
         if found is not None and not to.force:

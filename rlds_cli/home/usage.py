@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rlds_cli import ids, settings
+from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk, trees
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
-from rlds_cli.store import versions
+from rlds_cli.store import paths, references
 
 _BLOCK = 512  # unit of st_blocks, whatever the file system's own
 
@@ -29,6 +30,7 @@ class DatasetUsage:
 
     ``archive`` is 0 without an archive, and for variants. ``here`` is False if there is only an archive.
     ``last_opened`` is an ISO-8601 UTC time, as exact as the file system's access times; None without a cache.
+    ``refers_to`` names versions of other datasets in which rows of its newest version are stored.
     """
 
     id: str
@@ -37,6 +39,7 @@ class DatasetUsage:
     shared: int
     last_opened: str | None
     here: bool
+    refers_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +132,16 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
 
 
 def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
-    parts = [path, versions.directory(path)]
+    parts = [path, paths.earlier_versions(path)]
     once: set[Inode] = set()
     whole = sum(size_on_disk(part, once) for part in parts)
     new = sum(size_on_disk(part, seen) for part in parts)
     status = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
-    return DatasetUsage(str(id), archive, whole, whole - new, opened, True)
+    return DatasetUsage(str(id), archive, whole, whole - new, opened, True, tuple(map(str, _sources(path))))
+
+
+def _sources(path: Path) -> tuple[references.Source, ...]:
+    with suppress(DamagedDataset):
+        return references.sources(path)
+    return ()

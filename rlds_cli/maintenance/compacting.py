@@ -19,7 +19,7 @@ from rlds_cli.growing.areas import frame_bytes
 from rlds_cli.growing.records import Records
 from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import GrowingStore, fingerprint_of, is_growing
-from rlds_cli.home import locate, usage
+from rlds_cli.home import locate, referring, usage
 from rlds_cli.settings import StrPath
 from rlds_cli.store import commits, manifest, versions
 from rlds_cli.store.arrays import row_bytes
@@ -50,7 +50,8 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """Rewrite a dataset, so that its episodes lie end to end and the rows of others take no space.
 
     Contents, order and fingerprint stay. Readers go on with the version that they hold. The episodes are written
-    once more before the old rows are freed. Earlier versions are removed, but for those that have a tag.
+    once more before the old rows are freed, and so are rows that are stored in another dataset. Earlier versions are
+    removed, but for those that have a tag, or that a dataset in one of the user's homes refers to.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """
     path = locate.dataset(ref, cache_dir=cache_dir)
     if not is_growing(path):
-        return _compact_files(path)
+        return _compact_files(path, cache_dir)
     before = usage.size_on_disk(path)
     with _writing(path, shared=False) as opened:
         old = opened.newest
@@ -75,12 +76,14 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     )
 
 
-def _compact_files(path: Path) -> Compacted:
+def _compact_files(path: Path, cache_dir: StrPath | None) -> Compacted:
     ds = Dataset(Store(path))
     before = usage.size_on_disk(path)
-    changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(versions.earlier(path))
+    changed = not Rows(ds).is_dense or ds.store.is_segmented or bool(ds.store.refers_to or versions.earlier(path))
     if changed:
-        ds = Dataset(Store(editing.compact(ds, compaction.change(ds), needed=compaction.size(ds))))
+        kept = {source.version for _, source in referring.to(path, cache_dir)}
+        made = editing.compact(ds, compaction.change(ds), needed=compaction.size(ds), kept=kept)
+        ds = Dataset(Store(made))
     after = usage.size_on_disk(path)
     return Compacted(ds.id, path, ds.version, ds.fingerprint, changed, 0, before, after)
 

@@ -26,7 +26,7 @@ from rlds_cli.home.usage import freed_by
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import commits, publishing, versions
+from rlds_cli.store import commits, paths, publishing
 
 Kind = Literal["packed", "partial", "archive", "versions", "remote"]
 _PART = ".part"
@@ -176,7 +176,7 @@ def _aside(home: Home) -> Iterator[Garbage]:
                 if going := _GOING.fullmatch(path.name):
                     id = _id(family.name, going["name"])
                     yield Garbage("partial", path, 0, id, _foreign(path, stat.S_ISDIR, known=id is not None))
-    for family in _children(home.root / versions.TOP):  # what a removal or a change that was killed has left
+    for family in _children(home.root / paths.VERSIONS):  # what a removal or a change that was killed has left
         for path in _children(family):
             id = _id(family.name, path.name)
             gone = id is None or not home.dataset(ids.parse(id)).exists()

@@ -18,7 +18,7 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, compression, manifest, sealing, versions
+from rlds_cli.store import arrays, compression, manifest, references, sealing, versions
 from rlds_cli.store.integrity import check_field
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -139,9 +139,9 @@ def _share_the_rest(store: Store, work: Path) -> None:
     """Link the files that have only one encoding: episode table, digests, texts, metadata, groups."""
     fields = {store.directory(name) for name in store.fields}
     apart = (store.path / sealing.MANIFEST, store.path / sealing.LISTING)
-    for file in trees.files(store.path):
-        if fields.isdisjoint(file.parents) and file not in apart:
-            place = work / file.relative_to(store.path)
+    for name, file in references.files(store.path).items():
+        if fields.isdisjoint((store.path / name).parents) and file not in apart:
+            place = work / name
             place.parent.mkdir(parents=True, exist_ok=True)
             disk.share(file, place, sealed=True)
 

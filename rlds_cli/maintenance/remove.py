@@ -13,7 +13,7 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsE
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
 from rlds_cli.growing.store import fingerprint_of
-from rlds_cli.home import Home, locate
+from rlds_cli.home import Home, locate, referring
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
 from rlds_cli.ids import DatasetId
@@ -31,7 +31,8 @@ class Removal:
     """A dataset to remove. ``bytes`` become free: those shared with other datasets do not count.
 
     ``archive`` bytes stay, so that the dataset can be made again without a download. ``lost`` says why it cannot be
-    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it.
+    made again; it is empty if it can. ``versions`` earlier versions, and the ``tags`` as text, go with it. Datasets in
+    ``referring`` read their rows there, and cannot be read without it.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Removal:
     lost: str = ""
     versions: int = 0
     tags: str = ""
+    referring: tuple[Path, ...] = ()
 
 
 def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
@@ -71,13 +73,14 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
             )
         safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
-    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, strict=True))
+    others = [tuple(dict.fromkeys(p for p, _ in referring.to(path, cache_dir) if p not in paths)) for path in paths]
+    return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, others, strict=True))
 
 
-def _plan(own: Home, path: Path, freed: int, lost: str) -> Removal:
+def _plan(own: Home, path: Path, freed: int, lost: str, others: tuple[Path, ...]) -> Removal:
     id = ids.from_component(path.parent.name, path.name)
     archive = 0 if id.variant else size_on_disk(own.archive(id))
-    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path))
+    return Removal(str(id), path, freed, archive, lost, len(versions.earlier(path)), _tags(path), others)
 
 
 def _tags(path: Path) -> str:

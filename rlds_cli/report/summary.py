@@ -41,7 +41,7 @@ from rlds_cli.report.columns import (
     summarise_own_columns,
 )
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays
+from rlds_cli.store import arrays, references
 from rlds_cli.store.build import FAILURES
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.opening import Store
@@ -87,8 +87,9 @@ class Summary:
     are 100 times the normalised returns, if reference scores are known. ``spaces`` have Minari's JSON form, ``splits``
     counts episodes, ``episode_columns`` are the user's own. ``findings`` come from checks that read no rows, and from
     the conversion; ``notes`` are the manifest's. ``shared`` names per field how its files came from the source dataset:
-    by link, reflink or copy. Of a dataset that grows, ``version`` is the number of the commit that is shown, and
-    ``keeps`` says in words what stays, such as ``the newest 1,000,000 steps``.
+    by link, reflink or copy; ``refers_to`` names the versions of other datasets in which rows are stored. Of a dataset
+    that grows, ``version`` is the number of the commit that is shown, and ``keeps`` says in words what stays, such as
+    ``the newest 1,000,000 steps``.
     """
 
     id: str
@@ -119,15 +120,17 @@ class Summary:
     version: int = 1
     keeps: str | None = None
     tags: tuple[str, ...] = ()
+    refers_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSummary:
     """Summary of one field.
 
-    ``bytes`` is its size on disk. ``mean std min max`` are over all steps and elements, None unless it is numeric.
-    ``default``: a loader loads it unless told otherwise. ``nonfinite`` counts NaN and infinities, which the statistics
-    leave out. ``distinct`` is the number of different texts. ``shared`` names how its files came from another dataset.
+    ``bytes`` is its size on disk, in this dataset or in the one that it refers to. ``mean std min max`` are over all
+    steps and elements, None unless it is numeric. ``default``: a loader loads it unless told otherwise. ``nonfinite``
+    counts NaN and infinities, which the statistics leave out. ``distinct`` is the number of different texts. ``shared``
+    names how its files came from another dataset.
     """
 
     name: str
@@ -196,7 +199,14 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
 def _bytes(ds: Dataset, f: Field) -> int:
     apart = "text" if f.kind == "text" else DIRECTORY if f.codec == VIDEO else None
     path = ds.store.path_of(f.name).split("/")
-    return _size(ds.store, *path) + (_size(ds.store, apart, *path) if apart else 0)
+    return _size_of_field(ds.store, *path) + (_size_of_field(ds.store, apart, *path) if apart else 0)
+
+
+def _size_of_field(store: Store, *parts: str) -> int:
+    """Return the bytes of the files of a field, in whichever dataset they are."""
+    if not store.refers_to:
+        return _size(store, *parts)
+    return sum(size_on_disk(file) for file in references.files(store.path.joinpath(*parts)).values())
 
 
 def _size(store: Store, *parts: str) -> int:
@@ -263,6 +273,7 @@ def summarise(
         shared=m.shared,
         version=ds.version,
         tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
+        refers_to=tuple(map(str, ds.store.refers_to)),
         keeps=None if not ds.store.grows else retention.described(m.growing.get("keep", {})),
     )
 

@@ -26,7 +26,7 @@ from rlds_cli.growing.segments import SegmentedArray
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.refs import Ref
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import arrays, commits, manifest, tags
+from rlds_cli.store import arrays, commits, manifest, references, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import IntArray
@@ -131,8 +131,7 @@ def _ordinary(store: Store) -> Iterator[LocalFile]:
     store_files.check_tree(path)
     segments = (s for place in store.places() if arrays.is_segmented(place) for s in arrays.layout(place).segments)
     rows = {s.file: arrays.row_bytes(s.shape, s.dtype) * s.rows for s in segments if s.chunk}  # of longer files
-    for file in sorted(trees.files(path)):
-        name = file.relative_to(path).as_posix()
+    for name, file in sorted(references.files(path).items()):
         if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
             continue
         status = file.lstat()

@@ -39,7 +39,7 @@ from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
-from rlds_cli.store import files, validation
+from rlds_cli.store import files, references, validation
 from rlds_cli.ted import Array
 
 INNER_BYTES = 1 << 20
@@ -312,6 +312,7 @@ def layout(directory: Path) -> ArrayLayout:
     DamagedDataset
         The file cannot be read, or describes an array in another form.
     """
+    directory = references.place(directory)
     d, shape, dtype = _described(directory)
     try:
         if "segments" in d:
@@ -338,7 +339,7 @@ def _segments(directory: Path, given: Any, shape: tuple[int, ...], dtype: np.dty
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (start, rows)) and rows >= 0
         if not whole or start % PAGE_ROWS or not stop <= start <= stop + SEGMENT_ROWS:
             raise ValueError(f"rows {str(start)[:40]} and {str(rows)[:40]} more in segment {k:,}")
-        part = _segment(directory / str(k))
+        part = _segment(references.place(directory / str(k)))
         if (part.shape, part.dtype) != ((rows, *shape[1:]), dtype):
             raise ValueError(f"segment {k:,} is {part.dtype} {list(part.shape)}")
         found.append(replace(part, start=start))
@@ -380,6 +381,7 @@ def write_segmented(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLik
 
 def check_files(directory: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
     """Raise DamagedDataset unless the files of a plain array have their sizes."""
+    directory = references.place(directory)
     size, file = file_size(shape, dtype), data_file(directory, len(shape))
     if not size:
         return
@@ -446,6 +448,8 @@ def _load(directory: Path) -> dict[str, Any]:
     try:
         found = documents.loads(files.content(path, documents.LONGEST))
     except (OSError, ValueError) as e:
+        if references.is_reference(directory):
+            return _load(references.place(directory))
         elsewhere = files.missing(path) if isinstance(e, FileNotFoundError) else None
         raise elsewhere or DamagedDataset(f"{path} cannot be read: {e}") from e
     if not isinstance(found, dict):
@@ -525,7 +529,9 @@ def write_group(directory: Path, attributes: dict[str, Any] | None = None) -> No
 def write_groups(directory: Path) -> None:
     """Write the ``zarr.json`` of a Zarr group into every directory above arrays that has none."""
     for entry in directory.iterdir():
-        if entry.is_dir() and not (entry / "zarr.json").exists():
+        if not entry.is_dir() or references.is_reference(entry):
+            continue
+        if not (entry / "zarr.json").exists():
             write_group(entry)
-        if entry.is_dir() and not is_array(entry):
+        if not is_array(entry):
             write_groups(entry)

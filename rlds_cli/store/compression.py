@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset, NeedsMemory
 from rlds_cli.files import disk, trees
-from rlds_cli.store import arrays, files
+from rlds_cli.store import arrays, files, references
 from rlds_cli.store.arrays import COMPRESSED_INNER_BYTES as INNER_BYTES
 from rlds_cli.store.arrays import SHARD_BYTES, ArrayLayout
 from rlds_cli.ted import VIDEO, Array, Field
@@ -103,7 +103,7 @@ class Compressed:
     def __init__(self, array: Path) -> None:
         import zarr
 
-        self._array = array
+        self._array = array = references.place(array)
         self._layout = arrays.layout(array)
         self._checked: set[int] = set()
         check_shards(array)
@@ -176,6 +176,7 @@ def open_column(array: Path) -> Array:
 
 def check_shards(array: Path) -> None:
     """Raise DamagedDataset if a shard is missing: Zarr readers would return zeros for it."""
+    array = references.place(array)
     found = arrays.layout(array)
     for shard in range(found.shards):
         file = _shard_file(array, found, shard)

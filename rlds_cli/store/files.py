@@ -69,8 +69,8 @@ def content(path: Path, longest: int) -> bytes:
         return b"".join(iter(lambda: file.read(size + 1), b""))
 
 
-def check_tree(directory: Path, *, changing: bool = False) -> None:
-    """Refuse a dataset with anything but directories and regular files in it.
+def check_tree(directory: Path, *, changing: bool = False, named: str = "") -> list[Path]:
+    """Refuse a dataset with anything but directories and regular files in it; return the files of a name.
 
     The path of the dataset may lead through links, which are the user's own choice. In a dataset that is ``changing``,
     files may vanish while they are looked at.
@@ -80,7 +80,7 @@ def check_tree(directory: Path, *, changing: bool = False) -> None:
     DamagedDataset
         Names the first; or the directory cannot be read, or holds more files than any dataset.
     """
-    left, seen = [(os.fspath(directory), 0)], 0
+    left, seen, found = [(os.fspath(directory), 0)], 0, list[Path]()
     try:
         while left:
             here, depth = left.pop()
@@ -93,10 +93,13 @@ def check_tree(directory: Path, *, changing: bool = False) -> None:
                         left.append((entry.path, depth + 1))
                     elif not entry.is_file(follow_symlinks=False):
                         raise _foreign(Path(entry.path), entry.stat(follow_symlinks=False).st_mode)
+                    elif entry.name == named:
+                        found.append(Path(entry.path))
             if seen > _MOST:
                 raise DamagedDataset(f"{directory} holds more than {_MOST:,} files; no dataset does.")
     except OSError as e:
         raise DamagedDataset(f"{directory} cannot be read: {e.strerror}: {e.filename}") from e
+    return found
 
 
 def _foreign(path: Path, mode: int) -> DamagedDataset:

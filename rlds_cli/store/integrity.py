@@ -18,9 +18,19 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.files import trees
 from rlds_cli.progress import Event, Progress, shown
-from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, videos
+from rlds_cli.store import (
+    arrays,
+    compression,
+    digests,
+    episode_table,
+    files,
+    manifest,
+    references,
+    sealing,
+    statistics,
+    videos,
+)
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
@@ -66,7 +76,8 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
     """Check a directory by itself, without its archive or source dataset."""
     try:
         m = manifest.read(path)
-        files.check_tree(path)
+        for source in references.sources(path):
+            files.check_tree(source.place(m.id))
         _check_rows(path, m)
     except RldsError as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", e.message),), ())
@@ -149,9 +160,9 @@ def _check_episodes(path: Path, sound: set[str], threads: int) -> tuple[dict[str
 def _check_others(path: Path, m: Manifest) -> Iterator[Problem]:
     """Yield problems of all other parts: metadata, sources, string tables, the documents of groups."""
     fields = {path / f.path for f in m.fields}
-    for document in sorted(f for f in trees.files(path) if f.name == "zarr.json"):
-        array = document.parent
-        if array == path or not fields.isdisjoint((array, *array.parents)) or arrays.is_segmented(array.parent):
+    for document in sorted(name for name in references.files(path) if name.endswith("/zarr.json")):
+        array = (path / document).parent
+        if not fields.isdisjoint((array, *array.parents)) or arrays.is_segmented(array.parent):
             continue
         try:
             arrays.read(array) if arrays.is_array(array) else arrays.check_group(array)
@@ -202,7 +213,7 @@ def rows_there(dataset: Path, f: StoredField) -> int:
     try:
         found = arrays.layout(array)
         if found.compressed:
-            return min(found.shape[0], found.shard * sum(1 for _ in (array / "c").iterdir()))
+            return min(found.shape[0], found.shard * sum(1 for _ in (references.place(array) / "c").iterdir()))
         return max((s.start + s.file.stat().st_size // width for s in found.segments if s.size), default=0)
     except (DamagedDataset, OSError):
         return 0

@@ -52,11 +52,14 @@ class Member:
         Their numbers in the store.
     table : EpisodeTable
         What the result says of them.
+    refer : bool
+        Refer to files that cannot be linked; else copy them.
     """
 
     store: Store
     index: IntArray
     table: EpisodeTable
+    refer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class _Source:
     store: Store
     placed: tuple[_Placed, ...]
     listed: Mapping[str, str]
+    refer: bool
 
     def blocks(self, gap: int = _GAP) -> Iterator[tuple[int, int, int]]:
         """Yield rows [first, stop) of episodes, a few at a time, and the row of the result to which they go.
@@ -101,8 +105,6 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
 
     Raises
     ------
-    NoPermission
-        A file cannot get a second name: it is on another disk, or belongs to another user.
     DamagedDataset
         A dataset is damaged.
     """
@@ -132,7 +134,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
 
 def can_link(store: Store, home: Path) -> bool:
     """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
-    if store.remote or store.manifest.encoding != "memmap":
+    if store.remote or store.refers_to or store.manifest.encoding != "memmap":
         return False
     status = store.path.stat()
     return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
@@ -184,7 +186,7 @@ def _sources(members: Sequence[Member]) -> dict[str, _Source]:
         if m.store.version_id not in found:
             m.store.check_recorded()  # new digests would hide damage
             placed = _place(m.store.row_runs(), base)
-            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path))
+            found[m.store.version_id] = _Source(m.store, placed, sealing.listed(m.store.path), m.refer)
             base = _behind(placed[-1].end)
     return found
 
@@ -244,46 +246,47 @@ class _Result:
 
         Unless it has an entry for each row of the datasets, they lie one behind the other.
         """
-        found, after, segments = list[tuple[_Placed, ...]](), 0, list[tuple[_Source, arrays.Segment, int]]()
+        found, after = list[tuple[_Placed, ...]](), 0
+        segments = list[tuple[_Source, str, arrays.Segment, int]]()  # of which array, and from which row on
         for source, path in zip(self._sources, of, strict=True):
-            runs = source.store.runs(path)
+            runs, segmented = source.store.runs(path), arrays.is_segmented(source.store.path / path)
             placed = source.placed if by_row else _place(runs, after)
             parts = [s for run in runs for s in run.segments]
             fits = all((s.shape[1:], s.dtype) == (shape, dtype) for s in parts)
             if not fits or [(p.first, p.stop) for p in placed] != [(run.first, run.stop) for run in runs]:
                 raise DamagedDataset(f"{path} of {source.store.manifest.id} has other rows.", hint="rlds verify ID")
             for run, p in zip(runs, placed, strict=True):
-                segments += [(source, s, p.at - run.lead + s.start) for s in run.segments]
+                for k, s in enumerate(run.segments):
+                    segments.append((source, f"{path}/{k}" if segmented else path, s, p.at - run.lead + s.start))
             found.append(placed)
             after = _behind(placed[-1].end)
         target, total = self._directory / to, found[-1][-1].end
-        if len(segments) == 1 and not segments[0][1].chunk and not segments[0][2]:
-            self._link_segment(*segments[0][:2], to)
-            return found
-        for k, (source, segment, _) in enumerate(segments):
-            self._link_segment(source, segment, f"{to}/{k}")
-        arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
+        whole = len(segments) == 1 and not segments[0][2].chunk and not segments[0][3]
+        for k, (source, name, segment, _) in enumerate(segments):
+            self._share(source, name, segment, to if whole else f"{to}/{k}")
+        if not whole:
+            arrays.write_segmented(target, (total, *shape), dtype, [at for *_, at in segments])
         return found
 
-    def _link_segment(self, source: _Source, segment: arrays.Segment, to: str) -> None:
-        """Give the files of a segment second names; the document of one chunk of a growing dataset is written."""
+    def _share(self, source: _Source, name: str, segment: arrays.Segment, to: str) -> None:
+        """Share an array of plain rows of a dataset, or a segment of one of a growing dataset."""
         target = self._directory / to
 
-        def link() -> None:
-            trees.discard(target)
-            if not segment.chunk:
-                publishing.link_tree(segment.directory, target)
-            elif segment.size:
-                publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
+        def share() -> None:
+            if source.store.grows:
+                trees.discard(target)
+                target.mkdir(parents=True)
+                document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
+                safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
+                if segment.size:
+                    publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
+            elif source.refer:
+                publishing.link_or_refer(source.store.identity, name, target)
+            else:
+                publishing.share_tree(source.store.path / name, target, within=self._directory)
 
-        source.store.guarded(link)
-        if segment.chunk:
-            document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
-            target.mkdir(parents=True, exist_ok=True)
-            safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
-        else:
-            below = segment.directory.relative_to(source.store.path).as_posix()
-            self.known |= sealing.below(source.listed, below, to)
+        source.store.guarded(share)
+        self.known |= sealing.below(source.listed, name, to)
 
     def _write_offsets(self, name: str, path: str, of_bytes: Sequence[Sequence[_Placed]]) -> None:
         """Write the first bytes of frames, those of each dataset going where ``of_bytes`` says."""

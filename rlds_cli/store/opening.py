@@ -12,7 +12,18 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Frames
-from rlds_cli.store import arrays, compression, digests, episode_table, files, manifest, sealing, statistics, versions
+from rlds_cli.store import (
+    arrays,
+    compression,
+    digests,
+    episode_table,
+    files,
+    manifest,
+    references,
+    sealing,
+    statistics,
+    versions,
+)
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.frames import check_frames, decode_frames
@@ -75,11 +86,14 @@ class Store:
         The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
         where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
         may have several layouts.
+    refers_to : tuple of references.Source
+        Versions of other datasets that rows of this one are stored in.
     """
 
     kept: IntArray | None = None
     remote = False
     grows = False
+    refers_to: tuple[references.Source, ...] = ()
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
         self._path = path
@@ -89,7 +103,7 @@ class Store:
         self.manifest: Manifest
         self.version_id: str
         self.manifest, self.version_id = manifest.read_with_version_id(path)
-        files.check_tree(path)
+        self.refers_to = references.sources(path)
         self.fields = {f.name: field_of(f) for f in self.manifest.fields}
         self._stored: dict[str, StoredField] = {f.name: f for f in self.manifest.fields}
         self._columns: dict[str, Array] = {}
@@ -104,6 +118,12 @@ class Store:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self.path, self.version_id, self.manifest.version)
+
+    @property
+    def identity(self) -> references.Source:
+        """What others say of this version that refer to it."""
+        m = self.manifest
+        return references.Source(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
 
     @property
     def unproved(self) -> str:
@@ -200,18 +220,22 @@ class Store:
         ------
         DatasetNotFound
             This version was removed since it was opened, by `rlds compact` or with its dataset; or the dataset was
-            replaced. Arrays that are mapped already stay valid.
+            replaced; or one that it refers to. Arrays that are mapped already stay valid.
         """
         while True:
-            place = self._follow()
+            places = self._places()
             try:
                 found = read()
             except Exception:
-                if self._follow() == place:
+                if self._places() == places:
                     raise
             else:
-                if self._follow() == place:
+                if self._places() == places:
                     return found
+
+    def _places(self) -> list[Path]:
+        """Return where this version is now, and those that it refers to; raises as `guarded`."""
+        return [self._follow(), *(source.place(self.manifest.id) for source in self.refers_to)]
 
     def _follow(self) -> Path:
         """Return where this version is now; raises as `guarded`."""
@@ -232,6 +256,8 @@ class Store:
         return place
 
     def _check_sizes(self) -> None:
+        for source in self.refers_to:
+            files.check_tree(source.place(self.manifest.id))
         for f in self.fields.values():
             if f.codec == VIDEO:
                 films = self.path / DIRECTORY / self._stored[f.name].path / "bytes"

@@ -6,16 +6,19 @@ import hashlib
 import re
 import string
 from collections.abc import Iterable, Set
+from pathlib import Path
 
 from rlds_cli.errors import RldsError
 
+REFERENCE = "reference.json"  # in the place of an array whose rows are stored in another dataset, see `references`
+VERSIONS = "versions"
 # Names beside the fields in a dataset's directory.
-RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", "tags.json", "versions"})
+RESERVED = frozenset({"episodes", "metadata", "text", "video", "digests", "rows", "sources", "tags.json", VERSIONS})
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's
 _MOST_READ, _LONGEST_READ = 512, 4096
-_COMPONENT = re.compile(r"(?!\.|__|zarr\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
+_COMPONENT = re.compile(r"(?!\.|__|zarr\.json$|reference\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
 
 
 def component(text: str) -> str:
@@ -23,7 +26,7 @@ def component(text: str) -> str:
     encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
     if not encoded:
         return "%"
-    if encoded[0] == "." or encoded.startswith("__") or encoded == "zarr.json":
+    if encoded[0] == "." or encoded.startswith("__") or encoded in ("zarr.json", REFERENCE):
         encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
     if len(encoded) > _MAX_BYTES:
         encoded = f"{encoded[: _MAX_BYTES - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -86,3 +89,16 @@ def is_field_path(path: str) -> bool:
     if len(path) > _LONGEST_READ or len(parts) > _MOST_READ:
         return False
     return all(_COMPONENT.fullmatch(part) for part in parts) and parts[0].lower() not in RESERVED
+
+
+def is_array_path(path: str) -> bool:
+    """Return whether an array of a dataset can have this path: that of a field, or below it, or among its tables."""
+    parts = path.split("/")
+    short = len(path) <= _LONGEST_READ and len(parts) <= _MOST_READ
+    return short and all(_COMPONENT.fullmatch(part) for part in parts)
+
+
+def earlier_versions(dataset: Path) -> Path:
+    """Return the directory of the earlier versions of the dataset in a directory of a home."""
+    dataset = dataset.absolute()
+    return dataset.parents[2] / VERSIONS / dataset.parent.name / dataset.name

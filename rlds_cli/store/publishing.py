@@ -18,7 +18,7 @@ from rlds_cli.errors import NoPermission
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.disk import sync_directory
-from rlds_cli.store import files
+from rlds_cli.store import files, references
 from rlds_cli.store.manifest import Stats, StoredField
 
 _AT_FDCWD = -100
@@ -154,6 +154,8 @@ class Shared:
 def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path | None = None) -> disk.How:
     """Share all files below ``source``, and return the weakest way that a file needed: link, reflink or copy.
 
+    So do files of other datasets that ``source`` refers to: the result is whole.
+
     Parameters
     ----------
     sealed : bool
@@ -172,8 +174,8 @@ def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path 
     if within is not None:
         _check_target(target, within)
         trees.discard(target)
-    for file in sorted(trees.files(source)):
-        place = target / file.relative_to(source)
+    for name, file in sorted(references.files(source).items()):
+        place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         how = max(how, order.index(disk.share(file, place, sealed=sealed)))
     return order[how]
@@ -200,6 +202,24 @@ def link_file(file: Path, target: Path) -> None:
             f"{file} cannot be linked to {target}: that is another disk, or the file belongs to another user.",
             hint="--copy (copy=True) copies the rows",
         )
+
+
+def link_or_refer(source: references.Source, name: str, target: Path) -> None:
+    """Share the arrays below the directory ``name`` of a version of a dataset; no row is copied.
+
+    Files get second names below ``target``, which is replaced; if one cannot have one, ``target`` refers to them.
+
+    Raises
+    ------
+    DatasetNotFound, DamagedDataset
+        As `references.refer`.
+    """
+    trees.discard(target)
+    try:
+        link_tree(source.place(target) / name, target)
+    except NoPermission:
+        trees.discard(target)
+        references.refer(source, name, target)
 
 
 def _check_target(target: Path, within: Path) -> None:

@@ -9,7 +9,7 @@ files can be hashed anew: that takes a fingerprint, a lock file or a sha256 from
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,8 @@ from typing import Any
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
-from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.store import arrays, tags, videos
+from rlds_cli.store import arrays, references, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -52,10 +51,11 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
 
     ``known`` holds digests of files by path: those that another dataset recorded for shared files.
     """
-    there = _files(directory) - {MANIFEST, LISTING, tags.FILE}
-    files = sorted(there - _rows(there, m))
+    there = references.files(directory)
+    names = there.keys() - {MANIFEST, LISTING, tags.FILE}
+    files = sorted(names - _rows(names, m))
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        hashes = pool.map(lambda name: known.get(name) or sha256_of(directory / name), files)
+        hashes = pool.map(lambda name: known.get(name) or sha256_of(there[name]), files)
         listed = dict(zip(files, hashes, strict=True))
     (directory / LISTING).unlink(missing_ok=True)  # it may be a link to another dataset's
     arrays.write_group(directory / "digests", {"files": listed})
@@ -115,10 +115,10 @@ def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
         return (*problems, Problem(LISTING, f"cannot be read: {e.strerror}"))
     if not intact:
         return (*problems, Problem(LISTING, "is not what the manifest says: the digests of files"))
-    there, files = _files(directory), listed(directory)
+    there, files = references.files(directory), listed(directory)
     with ThreadPoolExecutor(threads) as pool:
-        problems += filter(None, pool.map(lambda name: _compare(directory, name, files[name], there), sorted(files)))
-    added = sorted(n for n in there - set(files) if n.startswith("episodes/") and "/." not in n)
+        problems += filter(None, pool.map(lambda name: _compare(there.get(name), name, files[name]), sorted(files)))
+    added = sorted(n for n in there.keys() - set(files) if n.startswith("episodes/") and "/." not in n)
     return (*problems, *(Problem(n, "is not of this dataset") for n in added))
 
 
@@ -135,27 +135,16 @@ def _with(text: str, digest: str) -> str:
     return head + key + digest + tail[64:]
 
 
-def _compare(directory: Path, name: str, digest: str, there: set[str]) -> Problem | None:
-    if name not in there:
+def _compare(file: Path | None, name: str, digest: str) -> Problem | None:
+    if file is None:
         return Problem(name, "is missing")
     try:
-        return (
-            None if sha256_of(directory / name) == digest else Problem(name, "is not what it was when it was written")
-        )
+        return None if sha256_of(file) == digest else Problem(name, "is not what it was when it was written")
     except OSError as e:
         return Problem(name, f"cannot be read: {e.strerror}")
 
 
-def _files(directory: Path) -> set[str]:
-    """Yield the paths of all regular files of a dataset."""
-    return {
-        Path(entry.path).relative_to(directory).as_posix()
-        for entry in trees.below(directory)
-        if entry.is_file(follow_symlinks=False)
-    }
-
-
-def _rows(files: set[str], m: Manifest) -> set[str]:
+def _rows(files: Set[str], m: Manifest) -> set[str]:
     """Return the files of plain rows. Digests of episodes cover the rows, and the shape the bytes behind them."""
     below = [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
     below += [f"{f.path}/" for f in m.fields if m.encoding == "memmap"]

@@ -21,22 +21,14 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsErro
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import short
 from rlds_cli.refs import Ref
-from rlds_cli.store import commits, manifest, publishing, tags
+from rlds_cli.store import commits, manifest, paths, publishing, tags
 from rlds_cli.text import plural
-
-TOP = "versions"
-
-
-def directory(path: Path) -> Path:
-    """Return the directory of the earlier versions of the dataset in ``path``."""
-    path = path.absolute()
-    return path.parents[2] / TOP / path.parent.name / path.name
 
 
 def newest_of(path: Path) -> Path:
     """Return the directory of the newest version, given that of any version."""
     path = path.absolute()
-    if len(path.parents) > 3 and path.parents[2].name == TOP and path.name.isdecimal():
+    if len(path.parents) > 3 and path.parents[2].name == paths.VERSIONS and path.name.isdecimal():
         found = path.parents[3] / "datasets" / path.parents[1].name / path.parent.name
         return found if found.is_dir() else path
     return path
@@ -45,7 +37,7 @@ def newest_of(path: Path) -> Path:
 def earlier(path: Path) -> list[int]:
     """Return the numbers of the earlier versions that are here, in order. Higher ones are of a dataset before it."""
     try:
-        numbers = sorted(int(p.name) for p in directory(path).iterdir() if p.name.isdecimal())
+        numbers = sorted(int(p.name) for p in paths.earlier_versions(path).iterdir() if p.name.isdecimal())
         return [n for n in numbers if n < manifest.read(path).version]
     except (OSError, IndexError, DamagedDataset):
         return []
@@ -67,7 +59,7 @@ def at(path: Path, number: int) -> Path:
     if number == manifest.read(path).version:
         return path
     if number in earlier(path):
-        return directory(path) / str(number)
+        return paths.earlier_versions(path) / str(number)
     raise _missing(path, number)
 
 
@@ -124,7 +116,7 @@ def publish(built: Path, path: Path) -> None:
     The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest.
     """
     newest, version_id = manifest.read_with_version_id(path)
-    place = directory(path) / str(newest.version)
+    place = paths.earlier_versions(path) / str(newest.version)
     if not _holds(place, version_id):
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
@@ -195,5 +187,5 @@ def _holds(place: Path, version_id: str) -> bool:
 
 def remove(path: Path) -> None:
     """Remove the earlier versions of the dataset that is, or was, in ``path``."""
-    if directory(path).is_dir():
-        publishing.remove(directory(path))
+    if paths.earlier_versions(path).is_dir():
+        publishing.remove(paths.earlier_versions(path))

@@ -1,8 +1,8 @@
 """Make a dataset of another one's rows: other episodes, columns or facts, over the same files.
 
-A version of a dataset, a selection, a trim and a label are all made so. Files of rows get a second name, and only what
-differs is written: columns of the episode table, digests, and fields whose rows change. Rows of no episode stay in the
-files.
+A version of a dataset, a selection, a trim and a label are all made so. Files of rows get a second name, or are
+referred to where they are on another disk or of another user. Only what differs is written: columns of the episode
+table, digests, and fields whose rows change. Rows of no episode stay in the files.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ EPISODES, DIGESTS = "episodes", "digests"
 _ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
 _TABLES = ("text/", f"{videos.DIRECTORY}/")
 _SHARED = ("metadata", "sources")
+_SMALL = {EPISODES, DIGESTS, *_SHARED}
 Column = Array | list[str]
 
 
@@ -54,7 +55,7 @@ class Change:
     total : int, optional
         The number of rows, where it is not the source's.
     copies : bool
-        Copy files that cannot get a second name, on another disk or of another user.
+        Copy files of rows that cannot get a second name, and those that the source refers to.
     facts : mapping
         Members of the manifest that change.
     """
@@ -89,10 +90,10 @@ def write(
 
     Raises
     ------
-    NoPermission
-        A file of the source cannot get a second name here: it is on another disk, or belongs to another user.
     DamagedDataset
         The source is damaged.
+    DatasetNotFound
+        Rows that it refers to are not there.
     """
     sealing.check_listing(source.path, source.manifest)  # new digests would hide damage
     known: dict[str, str] = {}
@@ -102,9 +103,9 @@ def write(
             change.rows[f.name](directory)
         for root in _TABLES if f.name in change.rows else (*_ROWS, *_TABLES):
             if f.name not in change.rows or not (directory / root / f.path).exists():
-                known |= _link(source.path, directory, root + f.path, listed, change)
+                known |= _share(source, directory, root + f.path, listed, change)
     for name in _SHARED:
-        known |= _link(source.path, directory, name, listed, change)
+        known |= _share(source, directory, name, listed, change)
     known |= _write_table(source, directory, change, listed)
     known |= _write_digests(source, directory, change, listed)
     arrays.write_groups(directory)
@@ -112,12 +113,21 @@ def write(
     read(directory)  # refuse now what would be refused on opening
 
 
-def _link(source: Path, target: Path, name: str, listed: Mapping[str, str], change: Change) -> dict[str, str]:
-    """Give the files below a directory, if there is one, second names; return their recorded digests."""
-    if (source / name).is_dir() and change.copies:
-        publishing.share_tree(source / name, target / name, within=target)
-    elif (source / name).is_dir():
-        publishing.link_tree(source / name, target / name)
+def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], change: Change) -> dict[str, str]:
+    """Share the arrays below a directory, if there is one; return the recorded digests of their files.
+
+    Rows that cannot get a second name are copied or referred to; what is small is copied.
+    """
+
+    def share() -> None:
+        if not (source.path / name).is_dir():
+            return
+        if change.copies or name.split("/")[0] in _SMALL:
+            publishing.share_tree(source.path / name, target / name, within=target)
+        else:
+            publishing.link_or_refer(source.identity, name, target / name)
+
+    source.guarded(share)
     return sealing.below(listed, name, name)
 
 
@@ -155,7 +165,7 @@ def _write_table(source: Store, directory: Path, change: Change, listed: Mapping
     known: dict[str, str] = {}
     columns = dict(change.columns)
     if change.index is None:
-        known = _link(source.path, directory, EPISODES, listed, change)
+        known = _share(source, directory, EPISODES, listed, change)
     else:
         own = {component(name) for name in source.own_columns}
         there = {n: taken(c, change.index) for n, c in read_table(source.path).items()}
@@ -189,7 +199,7 @@ def _write_digests(source: Store, directory: Path, change: Change, listed: Mappi
         elif change.index is not None:
             arrays.write(directory / place, source.digests(f.name)[change.index])
         else:
-            known |= _link(source.path, directory, place, listed, change)
+            known |= _share(source, directory, place, listed, change)
     return known
 
 

@@ -235,7 +235,9 @@ def _more(s: Summary) -> Iterator[str]:
         yield f"metadata  {', '.join(s.metadata[:4])}{f', {more} more' if more > 0 else ''}"
     for step in s.provenance:
         yield _made(step)
-    if s.shared:
+    for source in s.refers_to:
+        yield f"rows are stored in  {source}"
+    if s.shared and not s.refers_to:
         how = {kind: [n for n, h in s.shared.items() if h == kind] for kind in ("link", "reflink", "copy")}
         yield "shared with its source  " + "; ".join(f"by {k}: {', '.join(v)}" for k, v in how.items() if v)
 

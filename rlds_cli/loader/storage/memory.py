@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset, InvalidArgument, NeedsMemory
+from rlds_cli.files import safe as safe_files
 from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.remote import blocks_of, mapped
 from rlds_cli.store import arrays, compression
@@ -161,12 +162,12 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
     if dataset.store.grows or arrays.is_segmented(dataset.store.directory(name)):
-        mine = os.geteuid() in (0, dataset.path.stat().st_uid)
+        mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not dataset.store.refers_to)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
 
     def opened() -> RandomMap:
-        path = arrays.data_file(dataset.store.directory(name), stored.ndim)
+        path = arrays.layout(dataset.store.directory(name)).segments[0].file
         try:
             return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was opened a moment ago
