@@ -161,7 +161,7 @@ class Track:
         return int(self.keys[k]) if k >= 0 else 0
 
 
-def read(video: Path | Extent) -> Track:
+def read(file: Path | Extent) -> Track:
     """Read the video track of a file, or of an extent.
 
     Raises
@@ -172,11 +172,11 @@ def read(video: Path | Extent) -> Track:
         The file is not MP4, is fragmented, or has an unknown codec.
     """
     try:
-        of = video if isinstance(video, Extent) else Extent.whole(video)
-        file = of.name
-        return _track(_children(_tables(of)), of.size, file)
+        of = file if isinstance(file, Extent) else Extent.whole(file)
+        return _track(_children(_tables(of)), of.size, of.name)
     except (struct.error, ValueError, IndexError, KeyError, OverflowError) as e:
-        raise CorruptArchive(f"{file}: the tables of the video are damaged: {e}", hint="fetch it again") from e
+        where = file.name if isinstance(file, Extent) else file
+        raise CorruptArchive(f"{where}: the tables of the video are damaged: {e}", hint="fetch it again") from e
 
 
 def sample_entries(video: Extent) -> bytes:

@@ -101,13 +101,15 @@ class FilmWriter:
         found["sha256"] = digests.as_array([f.sha256 for f in self._new])
         return found
 
-    def spans(self, films: Sequence[Film], of: Sequence[IntArray]) -> IntArray:
-        """Return the spans of episodes [episodes, 2], of the numbers in ``films`` of their videos, -1 for none."""
+    def spans(self, films: Sequence[Film], of: IntArray, start: IntArray) -> IntArray:
+        """Return the spans of episodes [episodes, 2].
+
+        ``of`` are the numbers in ``films`` of their videos, -1 for none, end to end; those of an episode begin at its
+        ``start`` [episodes].
+        """
         edges = np.array([*((f.start, f.stop) for f in films), (_NONE, 0)], np.int64)
-        held = [edges[np.append(numbers, -1)] for numbers in of]
-        first = np.array([e[:, 0].min() for e in held], np.int64)
-        stop = np.array([e[:, 1].max() for e in held], np.int64)
-        stop = np.maximum.accumulate(np.maximum(stop, self._before))
+        first = np.minimum.reduceat(edges[of, 0], start)
+        stop = np.maximum.accumulate(np.maximum(np.maximum.reduceat(edges[of, 1], start), self._before))
         first = np.minimum(np.minimum.accumulate(first[::-1])[::-1], stop)
         return np.stack([first, stop], 1)
 
@@ -131,7 +133,7 @@ def write(
     place = np.full(len(frames.files) + 1, -1, np.int64)  # the last stands for no video
     place[used] = np.arange(len(used))
     local = place[frames.index[:, 0]]
-    spans = to.spans(films, np.split(local, start[1:]) if len(start) else [])
+    spans = to.spans(films, local, start)
     found = np.zeros((len(frames.files), 32), np.uint8)
     found[used] = digests.as_array([f.sha256 for f in films])
     return renumbered(frames.index, _numbers(films)[place]), spans, found
@@ -159,15 +161,17 @@ def move(to: FilmWriter, of: SegmentedArray, records: Records, rows: Sequence[Ar
     DamagedDataset
         A row refers to a video that does not exist.
     """
-    held = [referred(r[:, 0]) for r in rows]
-    used = referred(np.concatenate([np.zeros(0, np.int64), *held]))
+    held = [np.append(referred(r[:, 0]), -1) for r in rows]
+    flat = np.concatenate([np.zeros(0, np.int64), *held])
+    used = referred(flat)
     if len(used) and used.max() >= len(records):
         raise DamagedDataset(f"{of.directory}: video {used.max():,} of {len(records):,}.", hint=logs.HINT)
     extents = {str(n): extent_of(of, *records["span"][n].tolist()) for n in used.tolist()}
     films = to.write(list(extents), extents.__getitem__)
     place = np.full(len(records) + 1, -1, np.int64)
     place[used] = np.arange(len(used))
-    return to.spans(films, [place[numbers] for numbers in held]), _numbers(films)[place]
+    start = np.cumsum([0, *map(len, held)])[:-1]
+    return to.spans(films, place[flat], start), _numbers(films)[place]
 
 
 def renumbered(index: Array, numbers: IntArray) -> Array:
