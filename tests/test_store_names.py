@@ -19,6 +19,8 @@ from rlds_cli.store.paths import assign_paths, component, is_field_path
         (".hidden", "%2Ehidden"),
         ("__meta", "%5F_meta"),
         ("zarr.json", "%7Aarr.json"),
+        ("Zarr.json", "%5Aarr.json"),
+        ("reference.json", "%72eference.json"),
         ("a b", "a%20b"),
         ("a\\b", "a%5Cb"),
         ("a\0b", "a%00b"),

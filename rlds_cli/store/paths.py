@@ -26,7 +26,7 @@ def component(text: str) -> str:
     encoded = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
     if not encoded:
         return "%"
-    if encoded[0] == "." or encoded.startswith("__") or encoded in ("zarr.json", REFERENCE):
+    if encoded[0] == "." or encoded.startswith("__") or encoded.lower() in ("zarr.json", REFERENCE):
         encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
     if len(encoded) > _MAX_BYTES:
         encoded = f"{encoded[: _MAX_BYTES - 17]}~{hashlib.sha256(text.encode()).hexdigest()[:16]}"
