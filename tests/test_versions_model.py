@@ -65,7 +65,7 @@ class History:
         self.done.append(f"{change} {id} {len(episodes)}")
         ds = rlds_cli.open_dataset(id)
         self.opened.append((ds, episodes))
-        if ds.store.grows and change in ("select", "trim"):
+        if ds.store.grows and self.rng.random() < 0.4:
             change = ("append", "drop_beside_a_writer")[self.rng.integers(2)]
         if change in ("merge", "restore", "append") or episodes:
             getattr(self, change)(ds, episodes)
