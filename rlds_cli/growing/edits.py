@@ -131,7 +131,7 @@ class Edits:
 
     def kinds(self, first: int, kept: BoolArray) -> dict[str, str]:
         """Return the types of labels of kept episodes, by column; ``kept`` begins with episode ``first``."""
-        found = {}
+        found: dict[str, str] = {}
         for name in self.names:
             for value in self._labels(name, first, first + len(kept))[kept]:
                 if value is not _UNSET and value is not None:
