@@ -344,7 +344,7 @@ def test_a_live_loader_weighs_by_labels() -> None:
 def test_a_push_takes_edits_along(tmp_path: Path) -> None:
     ds = record(5).select(episodes=[1, 4]).label(quality="bad").label(facts={"fps": 5.0})
     ds = ds.select(episodes=[4]).drop()
-    rlds_cli.push(ID, tmp_path / "there")
+    assert "with 1 dropped episode, which rlds compact removes" in run("push", ID, str(tmp_path / "there"))
     far = rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far")
     assert numbers(far) == [0, 1, 2, 3] and far.fingerprint == ds.fingerprint
     assert far.episodes["quality"].tolist() == [None, "bad", None, None] and far.manifest.env["fps"] == 5

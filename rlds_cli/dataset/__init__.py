@@ -662,8 +662,8 @@ class Dataset:
     ) -> Dataset:
         """Set episode columns of the selected episodes: the next version of the dataset.
 
-        Open loaders keep the version that they have; live ones take up the next. If nothing changes, no version is made. A dataset of the registry
-        is not changed in its place: that takes a ``name``.
+        Open loaders keep the version that they have; live ones take up the next. If nothing changes, no version is
+        made. A dataset of the registry is not changed in its place: that takes a ``name``.
 
         Parameters
         ----------
