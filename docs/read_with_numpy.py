@@ -133,7 +133,7 @@ def growing_table(dataset, g, frames):
     """The episode table of a growing dataset, from the records and texts of the episodes that are kept, and edits."""
     record = np.dtype([*EPISODE.descr, ("frames", "<i8", (frames, 2))])
     e = np.fromfile(dataset / "episodes.log", record, g["episodes"])
-    stays = np.arange(len(e)) >= g["first"]
+    stays = np.arange(len(e)) >= g["first_episode"]
     log = (dataset / "about.log").read_bytes()
     known = [json.loads(log[a : a + n] or "{}") for a, n in zip(e["about"], e["about_bytes"], strict=True)]
     apply_edits(dataset, g, stays, known)

@@ -33,7 +33,7 @@ Targets = dict[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]]
 
 @cache
 def made() -> Path:
-    """A small dataset with departed and open episodes, texts, splits, options and columns of its own."""
+    """A small dataset with departed, open, dropped and labelled episodes, texts, splits, options and columns."""
     root = Path(tempfile.mkdtemp(prefix="rlds-fuzz-growing-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: arrays.PAGE_ROWS
@@ -60,6 +60,10 @@ def made() -> Path:
         file = {"file": "x.hdf5", "size": 3, "sha256": "1" * 64, "url": None, "revision": None}
         own.commit(lay_out(own.schema, [e]), sources=[file])
         own.close()
+        ds = rlds_cli.open_dataset(path)
+        ds = ds.select(episodes=[0, 2]).label(score=[1.0, None], quality="bad").label(facts={"fps": 10.0})
+        ds.select(episodes=[1]).drop()
+        ds.restore().select(episodes=[0]).drop()
     finally:
         segments.rows_of_segment = before
     return path

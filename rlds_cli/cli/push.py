@@ -97,6 +97,8 @@ def _told(done: Pushed) -> str:
         f"{done.id}{version}  {'to' if done.dry_run else 'is at'} {done.address}",
         f"{text.plural(done.objects, 'object')}: {sizes}",
     ]
+    if done.dropped:
+        lines.append(f"with {text.plural(done.dropped, 'dropped episode')}, which rlds compact removes")
     if done.removed:
         lines.append(f"{text.size_of(done.removed)} of older pushes removed")
     if not done.dry_run:

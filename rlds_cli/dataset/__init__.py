@@ -662,8 +662,8 @@ class Dataset:
     ) -> Dataset:
         """Set episode columns of the selected episodes: the next version of the dataset.
 
-        Open loaders keep the version that they have. If nothing changes, no version is made. A dataset of the registry
-        is not changed in its place: that takes a ``name``.
+        Open loaders keep the version that they have; live ones take up the next. If nothing changes, no version is
+        made. A dataset of the registry is not changed in its place: that takes a ``name``.
 
         Parameters
         ----------
@@ -680,8 +680,9 @@ class Dataset:
         Raises
         ------
         InvalidArgument
-            The numbers of values and episodes differ; the dataset is one of the registry, grows, is at an address, or
-            has a newer version than this one: changes apply to the newest alone.
+            The numbers of values and episodes differ; the dataset is one of the registry, is at an address, or has a
+            newer version than this one: changes apply to the newest alone. Of a growing dataset it has another change,
+            or one of the episodes left; or there is a ``name``.
         InvalidEpisode
             A column has the name of one of TED's own, or values of several types.
 
@@ -724,7 +725,8 @@ class Dataset:
         Raises
         ------
         InvalidArgument
-            This is a selection; the dataset is one of the registry, grows, or is at an address.
+            This is a selection; the dataset is one of the registry, or is at an address; or it grows, and episodes of
+            this version left since, or went on.
 
         Examples
         --------

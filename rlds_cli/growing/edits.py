@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ COMMANDS = ("label", "drop", "restore")
 MOST_COLUMNS = 256  # that labels set: each takes memory for a value of every episode
 _MEMBERS = {"by", "args", "episodes", "columns", "dropped", "facts"}
 _AT_ONCE = 1 << 16  # episodes of a line that is written
+_SCALARS = {bool, int, float, str, type(None)}
 _UNSET: Any = object()  # of an episode of which no label sets a column
 Span = tuple[int, int]  # numbers of episodes [first, stop)
 
@@ -131,7 +133,7 @@ class Edits:
 
     def kinds(self, first: int, kept: BoolArray) -> dict[str, str]:
         """Return the types of labels of kept episodes, by column; ``kept`` begins with episode ``first``."""
-        found = dict[str, str]()
+        found: dict[str, str] = {}
         for name in self.names:
             for value in self._labels(name, first, first + len(kept))[kept]:
                 if value is not _UNSET and value is not None:
@@ -235,21 +237,22 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_column(values: list[Any], count: int) -> bool:
-    return len(values) == count and all(map(_is_scalar, values))
+    return len(values) == count and {type(v) for v in values} <= _SCALARS
 
 
 def _check_spans(spans: Any) -> int:
     """Check numbers of episodes, and return how many there are."""
     if not isinstance(spans, list | tuple):
         raise ValueError("numbers of episodes that are no list")
-    count = last = 0
-    for span in spans:
-        if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
-            raise ValueError("numbers of episodes that are none")
-        if not last <= span[0] < span[1] < 1 << 60:
-            raise ValueError("numbers of episodes that are not in order")
-        count, last = count + span[1] - span[0], span[1]
-    return count
+    if not all(isinstance(span, list) and len(span) == 2 for span in spans):
+        raise ValueError("numbers of episodes that are none")
+    flat = [0, *chain.from_iterable(spans)]
+    if {type(n) for n in flat} != {int} or not all(0 <= n < 1 << 60 for n in flat):
+        raise ValueError("numbers of episodes that are none")
+    steps = np.diff(np.array(flat, np.int64))
+    if (steps < 0).any() or not steps[1::2].all():
+        raise ValueError("numbers of episodes that are not in order")
+    return int(steps[1::2].sum())
 
 
 # -- writing
@@ -295,8 +298,10 @@ def lines(
 
 
 def _spans(numbers: IntArray) -> list[list[int]]:
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return [[int(run[0]), int(run[-1]) + 1] for run in runs]
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    first, last = numbers[np.append(0, breaks + 1)], numbers[np.append(breaks, len(numbers) - 1)]
+    spans: list[list[int]] = np.stack([first, last + 1], 1).tolist()
+    return spans
 
 
 def _alike(values: Sequence[Scalar]) -> Any:

@@ -53,6 +53,8 @@ class Pushed:
         Bytes of objects that are there already, or that the store copies from a dataset beside this one.
     objects : int
         Objects of the dataset.
+    dropped : int
+        Dropped episodes of a dataset that grows, which are sent, too.
     removed : int
         Bytes of objects that ``prune`` removed: no index there names them any more.
     dry_run : bool
@@ -65,6 +67,7 @@ class Pushed:
     sent: int
     skipped: int
     objects: int
+    dropped: int = 0
     removed: int = 0
     dry_run: bool = False
 
@@ -220,6 +223,7 @@ def _pushed(
         sent=sent,
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
+        dropped=taken.dropped,
         removed=removed,
         dry_run=dry_run,
     )

@@ -1,8 +1,8 @@
 """The files of a dataset as they are pushed: all of an ordinary one; one version of a dataset that grows.
 
 A dataset that grows may have a writer at work. Its snapshot holds a version like any reader: of logs the bytes that
-belong to it, of segments the rows of episodes that are kept. What changes in place is made anew: the numbers of freed
-departures, and the ``zarr.json`` of fields.
+belong to it, of segments the rows of episodes that are kept or dropped. What changes in place is made anew: the numbers
+of freed departures, and the ``zarr.json`` of fields.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Snapshot:
     manifest: str  # sha256
     files: tuple[LocalFile, ...]
     store: Store = field(repr=False)  # holds a version
+    dropped: int = 0  # episodes of a growing dataset that are hidden, and in the files all the same
 
     @property
     def size(self) -> int:
@@ -115,9 +116,9 @@ def take(ref: Ref) -> Snapshot:
     store = open_store(path, ref)
     path = store.path  # of an earlier version, if the reference names one
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(store))
-    version = store.commit.number if isinstance(store, GrowingStore) else None
+    version, dropped = (store.version, store.commit.dropped) if isinstance(store, GrowingStore) else (None, 0)
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
-    found = Snapshot(store.manifest.id, store.fingerprint(), version, sha256, files, store)
+    found = Snapshot(store.manifest.id, store.fingerprint(), version, sha256, files, store, dropped)
     if version is None and sha256 != store.version_id:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
     strange = next((f.path for f in files if not is_path(f.path)), None)
