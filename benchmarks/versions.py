@@ -4,6 +4,8 @@ Cameras: episodes of JPEG images, of which a selection, a trim and a merge share
 two steps and eight fields, for what is done by the episode table alone. Each figure is the median of three runs in a
 process that has the dataset open; bytes are those that the home grows by.
 
+Recorded: the same episodes in a dataset that grows.
+
 Loading: a million rows in one dataset, in a merge of ten, and in one that grows. Their loaders take turns; the ratio is
 the median over the turns.
 """
@@ -40,6 +42,7 @@ def main() -> None:
     os.environ["RLDS_HOME"] = str(home)
     try:
         cameras(home, given.episodes)
+        recorded(home, given.episodes)
         table(home, given.table)
         loading(given.rows)
     finally:
@@ -57,6 +60,31 @@ def cameras(home: Path, count: int) -> None:
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
     starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
     measure("trim the starts", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
+
+
+def recorded(home: Path, count: int) -> None:
+    """Print the figures of a dataset that grows."""
+    import rlds_cli
+    from rlds_cli import preprocess
+
+    before = used(home)
+    with rlds_cli.writer("local/recorded", like=rlds_cli.open_dataset("local/cameras"), durable=False) as writer:
+        writer.add_episodes(filmed(count))
+    ds = writer.dataset()
+    whole = used(home) - before
+    print(f"recorded: {count:,} episodes in a dataset that grows, {whole / 2**20:,.0f} MiB")
+    keep = np.flatnonzero(np.random.default_rng(1).random(count) < 0.95)
+    measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
+    starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
+    measure("trim the starts", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
+    quality = np.random.default_rng(2).integers(0, 5, count).tolist()
+    measure("label one column", home, whole, lambda: rlds_cli.open_dataset("local/recorded").label(quality=quality))
+    measure("twice the reward", home, whole, lambda: preprocess.run(ds, _twice, "twice", jobs=0, force=True))
+
+
+def _twice(episode: Any) -> Any:
+    episode["next"]["reward"] = 2 * episode["next"]["reward"]
+    return episode
 
 
 def table(home: Path, count: int) -> None:
