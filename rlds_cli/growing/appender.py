@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -21,13 +21,14 @@ import numpy as np
 from rlds_cli.errors import NameTaken, NoSpace, RldsError
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import edits, films, logs, retention, segments
-from rlds_cli.growing.areas import Area, Spans, frame_bytes, spans_of
+from rlds_cli.growing import edits, films, logs, moving, retention
+from rlds_cli.growing.areas import frame_bytes, spans_of
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.films import Film, FilmWriter
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
-from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap, SegmentWriter
+from rlds_cli.growing.row_files import RowFiles
+from rlds_cli.growing.segments import Layout
 from rlds_cli.growing.standing import Standing
 from rlds_cli.store import arrays, commits, manifest
 from rlds_cli.store.commits import Commit
@@ -36,7 +37,6 @@ from rlds_cli.store.episode_table import joint_kind
 from rlds_cli.store.opening import field_of
 from rlds_cli.store.videos import Locate
 from rlds_cli.ted import (
-    VIDEO,
     Array,
     Chunk,
     Column,
@@ -50,7 +50,6 @@ Cleared = Literal["unprotected", "all"]
 _SYNCS = 8  # files at a time
 _ID = 16  # bytes
 _BLOCK = 1 << 14  # records that are read together
-_MOVED_BYTES = 16 << 20  # of a field that are copied at once
 _PAGE_EPISODES = arrays.PAGE_ROWS // 2  # an episode has two rows at least
 
 
@@ -112,15 +111,11 @@ class Appender:
             self.layout = Layout.of(path, head)
             self._edit_log = EditLog(path, head)
             self.keep = retention.from_json(head.growing.get("keep", {}))
-            self._writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.rows.items()}
-            self._byte_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.bytes.items()}
-            self._digest_writers = {n: SegmentWriter(a, durable=durable) for n, a in self.layout.digests.items()}
-            by_row = [*self._writers.values(), *self._digest_writers.values()]
-            self._areas = [Area(by_row), *(Area([w]) for w in self._byte_writers.values())]
+            self._rows = RowFiles(self.layout, durable=durable)
             with logs.committing(path):
                 self._stale = False
                 self._state = self._read()
-                self._sweep()
+                self._rows.sweep(self._state.ends)
                 with suppress(OSError, RldsError):
                     self.free()
         except BaseException:
@@ -145,22 +140,14 @@ class Appender:
             return
         try:
             with logs.committing(self.path):
-                g = commits.last(self.path)
-                for area, end in zip(self._areas, self._ends(g), strict=True):
-                    for writer in area.writers:
-                        document = json.dumps(writer.array.document(end))
-                        safe_files.replace_text(writer.array.directory / "zarr.json", document)
+                self._rows.describe(self._ends(commits.last(self.path)))
         except OSError as e:
             raise disk.disk_error(e, self.path, kept="All commits are there.") from e
         finally:
-            for writer in self._all_writers():
-                writer.close()
+            self._rows.close()
             self._syncing.shutdown()
             os.close(self._lock)
             self._lock = None
-
-    def _all_writers(self) -> Iterator[SegmentWriter]:
-        return (writer for area in self._areas for writer in area.writers)
 
     # -- the state
 
@@ -171,8 +158,7 @@ class Appender:
         logs.check_there(self.path, g.episodes, len(self.layout.bytes))
         waiting = logs.read_departed(self.path, g.departed, done, episodes=g.episodes)
         first = min([g.first_episode, *waiting.tolist()])
-        for area in self._areas:
-            area.reset()
+        self._rows.reset()
         s = _State(g, retention.at_work(self.keep), Standing(first, g.episodes), self._edit_log.read(g), {}, done)
         for a in range(0, done, _BLOCK):
             left = logs.read_departed(self.path, min(done, a + _BLOCK), a, episodes=g.episodes)
@@ -185,7 +171,7 @@ class Appender:
             self._blocks(first, g.first_episode, (0, 0)), self._blocks(g.first_episode, g.episodes, (g.first_row, 0))
         ):
             standing = s.standing.between(a, a + len(e))
-            self._count_rows(e[standing != Standing.FREED])
+            self._rows.count(e[standing != Standing.FREED])
             kept = np.flatnonzero(standing == Standing.KEPT)
             self._take(s, kept + a, e[kept])
         self._learn(s.codes, 0, g.strings)
@@ -270,7 +256,7 @@ class Appender:
         s.standing.extend(new.episodes)
         s.standing.set(left, Standing.LEFT)
         for a, e in self._blocks(old.episodes, new.episodes, (old.rows, old.about)):
-            self._count_rows(e)
+            self._rows.count(e)
             s.ends[1:] = e["frames"][-1, :, 1].tolist()
             stays = s.standing.between(a, a + len(e)) == Standing.KEPT
             stays = np.flatnonzero(stays & ~e["open"])
@@ -365,7 +351,7 @@ class Appender:
     ) -> tuple[Commit, list[int]]:
         s, g, table = self._state, self._state.commit, chunk.episodes
         numbers = list(range(g.episodes, g.episodes + len(table)))
-        row, *ends = (area.begin(end) for area, end in zip(self._areas, s.ends, strict=True))
+        row, *ends = self._rows.begin(s.ends)
         strings = bytearray()
         start, observed = table.start, table.num_observed
         hashed = np.empty((len(table), len(self.schema), logs.DIGEST), np.uint8)
@@ -378,7 +364,7 @@ class Appender:
                 values = self._encoded(f.name, column, strings)
             elif isinstance(column, EncodedFrames):
                 k = list(self.layout.bytes).index(f.name)
-                values = self._written_frames(f.name, column, ends[k])
+                values = self._rows.write_frames(f.name, column, ends[k])
                 frames[:, k] = np.stack([values[start, 0], values[start + table.length, 1]], 1)
             elif isinstance(column, VideoFrames):
                 assert locate is not None
@@ -386,10 +372,8 @@ class Appender:
                 values, frames[:, k], files = films.write(to, column, start, partial(locate, f.name))
                 videos.append(to.records())
             assert isinstance(values, np.ndarray)
-            self._writers[f.name].write(row, values)
             hashed[:, i], of_rows = digests_of(f, column, start, table.length, observed, files)
-            if of_rows is not None:
-                self._digest_writers[f.name].write(row, of_rows)
+            self._rows.write(f.name, row, values, of_rows)
         told = [json.dumps(d, separators=(",", ":")).encode() + b"\n" if d else b"" for d in about(table)]
         known = len(logs.read_lines(self.path / logs.SOURCES, 0, g.sources)) if sources else 0
         records = of_chunk(chunk, row, known, frames)
@@ -452,7 +436,7 @@ class Appender:
         s.edits = self._edit_log.read(new)
         s.ends = self._ends(new)
         self._count_films(s, g.videos, new.videos)
-        self._count_rows(records)
+        self._rows.count(records)
         return new, numbers
 
     def _check_kinds(self, table: EpisodeTable) -> None:
@@ -481,15 +465,6 @@ class Appender:
         e = self._records_of(dropped.tolist())
         return [n for n in dropped[~e["protected"]].tolist() if n not in departed]
 
-    def _written_frames(self, name: str, frames: EncodedFrames, at: int) -> Array:
-        """Write encoded frames from byte ``at`` on, and return the first byte of each, and the one behind [rows, 2]."""
-        self._byte_writers[name].write(at, frames.data)
-        ends = at + np.cumsum(frames.lengths)
-        return np.stack([ends - frames.lengths, ends], 1)
-
-    def _is_video(self, name: str) -> bool:
-        return any(f.name == name and f.codec == VIDEO for f in self.schema)
-
     def _film_writer(self, name: str, ends: Sequence[int]) -> FilmWriter:
         """Return what writes the videos of a field, from the first free byte of its area on, one of ``ends``."""
         s, k = self._state, list(self.layout.bytes).index(name)
@@ -500,7 +475,7 @@ class Appender:
         else:
             known = {}
         s.known[name] = known
-        return FilmWriter(k, self._byte_writers[name], s.films[k], ends[k], known)
+        return FilmWriter(k, self._rows.of_bytes[name], s.films[k], ends[k], known)
 
     def _ids(self, table: EpisodeTable, departed: set[int]) -> Digests:
         """Return an id for each episode [episodes, 16]: its own, or a new one if a kept or dropped one has it."""
@@ -536,7 +511,7 @@ class Appender:
     def _write_logs(self, added: Mapping[str, tuple[int, bytes]]) -> None:
         """Append to the logs; rows and logs are on the disk then."""
         with ExitStack() as opened:
-            descriptors = [d for w in self._all_writers() for d in w.dirty()]
+            descriptors = self._rows.dirty()
             for name, (at, data) in added.items():
                 if data:
                     log = opened.enter_context(safe_files.updating(self.path / name))
@@ -560,8 +535,7 @@ class Appender:
     def _give_back(self) -> None:
         """Free the disk that rows take which were not committed."""
         with suppress(OSError, RldsError):
-            for area, end in zip(self._areas, self._ends(self._state.commit), strict=True):
-                area.drop(end)
+            self._rows.drop(self._ends(self._state.commit))
 
     def _first_kept(self, g: Commit, departed: set[int], records: Records) -> Commit:
         """Move the first episode that is kept or dropped, where it left."""
@@ -628,7 +602,7 @@ class Appender:
                 return g
             dropped = np.flatnonzero(standing == Standing.DROPPED)
             try:
-                self._move((numbers + g.first_episode).tolist(), (dropped + g.first_episode).tolist())
+                self._move(numbers + g.first_episode, dropped + g.first_episode)
             except BaseException as e:
                 self._stale = True
                 self._give_back()
@@ -645,77 +619,41 @@ class Appender:
                 self.free()
             return self.newest
 
-    def _move(self, left: list[int], dropped: list[int]) -> None:
+    def _move(self, left: IntArray, dropped: IntArray) -> None:
         """Write episodes once more, which leave where they are, with those that are dropped."""
-        g = self.newest
-        old = self._records_of(left)
-        e = old.copy()
-        # Segments of their own: all others are removed.
-        bases = [-(-n // a.segment_rows) * a.segment_rows for a, n in zip(self._areas, self._state.ends, strict=True)]
-        before = spans_of(old)
-        sizes = before[:, :, 1] - before[:, :, 0]
-        after = bases + np.cumsum(sizes, 0) - sizes  # first row in each area [episodes, areas]
-        e["start"], e["open"] = after[:, 0], False
-        e["frames"] = np.stack([after, after + sizes], 2)[:, 1:]
-        about = self._abouts_of(old)
-        e["about"] = g.about + np.cumsum(old["about_bytes"]) - old["about_bytes"]
-        changes: dict[str, _Change] = {}
-        videos = [np.zeros(0, logs.VIDEO_RECORD)]
-        for k, (name, writer) in enumerate(self._byte_writers.items()):
-            if self._is_video(name):
-                known = logs.read_videos(self.path, 0, g.videos, len(self.layout.bytes))
-                known = known[known["field"] == k]
-                to = FilmWriter(k, writer, self._state.films[k], bases[1 + k], {})
-                rows, row = _mapped(self.layout.rows[name], before[:, 0])
-                of = [rows[a - row : b - row] for a, b in before[:, 0].tolist()]
-                e["frames"][:, k], numbers = films.move(to, self.layout.bytes[name], known, of)
-                videos.append(to.records())
-                changes[name] = partial(_renumbered, numbers)
-            else:
-                _copy_rows(writer, before[:, 1 + k], bases[1 + k])
-                changes[name] = partial(_shifted, (after - before[:, :, 0])[:, 1 + k])
-        for name, writer in self._writers.items():
-            _copy_rows(writer, before[:, 0], bases[0], changes.get(name))
-        for writer in self._digest_writers.values():
-            _copy_rows(writer, before[:, 0], bases[0])
-        labels = self._state.edits.carried(np.array(left, np.int64), np.arange(len(e)) + g.episodes)
-        departed = [*left, *dropped]
+        s, g = self._state, self._state.commit
+        moved = moving.move(self.path, self._rows, g, self._records_of(left.tolist()), s.ends, s.films)
+        departed = np.concatenate([left, dropped])
+        labels = s.edits.carried(left, np.arange(len(left)) + g.episodes)
         added = {
-            logs.EPISODES: e.tobytes(),
+            logs.EPISODES: moved.records.tobytes(),
             logs.DIGESTS: self._digests_of(left).tobytes(),
-            logs.DEPARTED: np.array(departed, "<i8").tobytes(),
-            logs.ABOUT: about,
-            logs.VIDEOS: np.concatenate(videos).tobytes(),
+            logs.DEPARTED: departed.astype("<i8").tobytes(),
+            logs.ABOUT: moved.about,
+            logs.VIDEOS: moved.videos.tobytes(),
             logs.EDITS: edits.encoded(labels),
         }
         new = replace(
             g,
             number=g.number + 1,
-            rows=bases[0] + int(sizes[:, 0].sum()),
-            episodes=g.episodes + len(e),
+            rows=moved.stop,
+            episodes=g.episodes + len(left),
             departed=g.departed + len(departed),
+            about=g.about + len(moved.about),
+            videos=g.videos + len(moved.videos),
             edits=g.edits + len(added[logs.EDITS]),
             dropped=0,
-            first_row=bases[0],
+            first_row=moved.first,
             first_episode=g.episodes,
-            about=g.about + len(about),
-            videos=g.videos + sum(map(len, videos)),
             moved=g.moved + 1,
             time=time.time(),
             logs=logs.chained(g, added.values()),
         )
         self._publish(new, added)
 
-    def _abouts_of(self, e: Records) -> bytes:
-        """Return what the log of texts has of episodes, end to end."""
-        edges = np.stack([e["about"], e["about"] + e["about_bytes"]], 1)
-        first, stop = (int(edges[0, 0]), int(edges[-1, 1])) if len(e) else (0, 0)
-        lines = logs.read_part(self.path / logs.ABOUT, first, stop)
-        return b"".join(lines[a - first : b - first] for a, b in edges.tolist())
-
-    def _digests_of(self, numbers: Sequence[int]) -> Digests:
+    def _digests_of(self, wanted: IntArray) -> Digests:
         """Return the digests of episodes [episodes, fields, 32], in ascending order of numbers."""
-        fields, wanted = len(self.schema), np.array(numbers, np.int64)
+        fields = len(self.schema)
         parts = [np.zeros((0, fields, logs.DIGEST), np.uint8)]
         for a in range(int(wanted[0]) if len(wanted) else 0, int(wanted[-1]) + 1 if len(wanted) else 0, _BLOCK):
             block = wanted[np.searchsorted(wanted, a) : np.searchsorted(wanted, a + _BLOCK)]
@@ -724,12 +662,6 @@ class Appender:
         return np.concatenate(parts)
 
     # -- rows that nobody needs
-
-    def _count_rows(self, e: Records) -> None:
-        """Count episodes for the segments that hold their rows and the bytes of their frames."""
-        spans = spans_of(e)
-        for k, area in enumerate(self._areas):
-            area.count(spans[:, k])
 
     def free(self) -> int:
         """Free the rows of episodes that left before every version that is held; return how many episodes.
@@ -746,27 +678,24 @@ class Appender:
         if upto > s.seen_freed:  # by others, too
             self._free(logs.read_departed(self.path, upto, s.seen_freed).tolist())
             s.seen_freed = upto
-        self._remove_empty()
+        self._rows.remove_empty(s.ends)
         if upto > done:
             logs.say_freed(self.path, upto, upto)
         return upto - done
 
     def _free(self, numbers: list[int]) -> None:
         s, e = self._state, self._records_of(numbers)
-        spans = spans_of(e)
-        for k, area in enumerate(self._areas):
-            area.release(spans[:, k])
+        self._rows.release(e)
         s.standing.set(numbers, Standing.FREED)
         order = np.argsort(e["start"])
         e, numbers = e[order], [numbers[k] for k in order]
         inside = np.flatnonzero(e["start"] >= s.commit.first_row)
         unneeded = [self._free_rows(*run) for run in _runs([numbers[k] for k in inside])]
         if len(inside) < len(e) and not isinstance(self.keep, retention.Fifo):  # whose segments are removed in turn
-            needed, sizes = self._first_needed(), np.array([area.segment_rows for area in self._areas])
+            needed, sizes = self._first_needed(), self._rows.segment_rows
             unneeded.append(np.stack([needed // sizes * sizes, needed], 1))
         for rows in unneeded:
-            for area, (a, b) in zip(self._areas, rows.tolist(), strict=True):
-                area.punch(a, b)
+            self._rows.punch(rows)
         s.standing.trim()
 
     def _first_needed(self) -> IntArray:
@@ -791,46 +720,6 @@ class Appender:
         if not len(after) and b < g.episodes:
             ends = np.minimum(ends, around[-1, :, 0])
         return np.stack([begins, ends], 1)
-
-    def _remove_empty(self) -> None:
-        """Remove segments of which no row is needed; rows are still added to the last one."""
-        for area, end in zip(self._areas, self._state.ends, strict=True):
-            area.remove_empty(end)
-
-    def _sweep(self) -> None:
-        """Remove segments that a writer left behind that was killed: of no episode, or of a commit without a record."""
-        for area, end in zip(self._areas, self._state.ends, strict=True):
-            area.sweep(end)
-
-
-_Change = Callable[[Array, int], Array]  # rows of an episode of a number as they are written
-
-
-def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, change: _Change | None = None) -> None:
-    """Copy the rows of episodes [episodes, 2] end to end, from row ``to`` on; nothing is freed meanwhile."""
-    rows, first = _mapped(writer.array, spans)
-    step = max(1, _MOVED_BYTES // max(1, writer.array.width))
-    for k, (a, b) in enumerate(spans.tolist()):
-        for at in range(a, b, step):
-            part = rows[at - first : min(at + step, b) - first]
-            writer.write(to, part if change is None else change(part, k))
-            to += len(part)
-
-
-def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
-    """Return the rows of an array from the first of some episodes [episodes, 2] on, and the number of that row."""
-    first, stop = (int(spans[0, 0]), int(spans[-1, 1])) if len(spans) else (0, 0)
-    needed = segments.touched(spans[:, 0], spans[:, 1], array.segment_rows)
-    return SegmentMap(array, first, stop).rows(first, stop, sorted(needed)), first
-
-
-def _shifted(shifts: IntArray, rows: Array, k: int) -> Array:
-    moved: Array = rows + shifts[k]
-    return moved
-
-
-def _renumbered(numbers: IntArray, rows: Array, _k: int) -> Array:
-    return films.renumbered(rows, numbers)
 
 
 def _learn_ids(s: _State, first: int, e: Records) -> None:

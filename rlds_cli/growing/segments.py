@@ -130,11 +130,14 @@ class Layout:
         For each field whose rows have digests, the array of these.
     bytes : dict
         For each field of encoded frames, sorted by name, the array of the bytes of images or videos.
+    videos : frozenset of str
+        The fields of videos.
     """
 
     rows: dict[str, SegmentedArray]
     digests: dict[str, SegmentedArray]
     bytes: dict[str, SegmentedArray]
+    videos: frozenset[str]
 
     @classmethod
     def of(cls, dataset: Path, m: Manifest) -> Layout:
@@ -149,6 +152,7 @@ class Layout:
                 if digests.has_row_digests(f)
             },
             {n: SegmentedArray(places[n], byte, (), size) for n in encoded(m.fields)},
+            frozenset(f.name for f in m.fields if f.codec == VIDEO),
         )
 
     @property
