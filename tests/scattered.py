@@ -14,7 +14,7 @@ from PIL import Image
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import arrays, compression, sealing
+from rlds_cli.store import arrays, compression, digests, sealing
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Field
 
@@ -79,6 +79,11 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
         directory = path / store.path_of(f.name)
         write = _frames if f.kind == "frames" and f.codec != VIDEO else _array
         write(store, f, directory, runs, total)
+        if digests.has_row_digests(f):
+            of_rows, values = store.row_digests(f.name), np.zeros((total, 32), np.uint8)
+            for a, b, to in runs:
+                values[to : to + b - a] = of_rows[a:b]
+            _replace(path / digests.ROWS / store.path_of(f.name), values)
         if ds.encoding == "zarr":
             compression.compress(directory, f)
     _replace(path / "episodes" / "start", start)

@@ -224,7 +224,7 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
     assert twice.exit_code == 0 and "nothing to append" in twice.output and "--again" in twice.output
     run(app, ["append", "local/h", str(files / "b.hdf5")])
     planned = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--dry-run"])
-    assert "local/g#v1" in planned.output and "rows are copied: local/g, local/h" in planned.output
+    assert "local/g#v1" in planned.output and "no row is copied" in planned.output
     merged = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--json"])
     assert json.loads(merged.stdout)["counts"]["episodes"] == 5
     assert firsts(rlds_cli.open_dataset("local/all")) == A + B
@@ -393,9 +393,10 @@ def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
 
 
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypatch):
-    write(files / "c.hdf5", [2], 40)
-    rlds_cli.append("local/second", files / "c.hdf5", cache_dir=tmp_path)
-    members = [*members, "local/second"]
+    for name, value in (("second", 40), ("third", 60)):  # compressed: their rows are copied
+        write(files / f"{name}.hdf5", [2], value)
+        rlds_cli.importing.import_archive(files / f"{name}.hdf5", f"local/{name}", store="zarr", cache_dir=tmp_path)
+    members = [*members, "local/second", "local/third"]
     read, count = merging.MergeJob.read, []
 
     def killed(self, part):
@@ -411,7 +412,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypa
     parts = []
     monkeypatch.setattr(merging.MergeJob, "read", lambda self, part: parts.append(part) or read(self, part))
     ds = rlds_cli.merge(members, "local/all", cache_dir=tmp_path)
-    assert firsts(ds) == [*A, *B, [40, 41]] and [p.args["member"] for p in parts] == [2]
+    assert firsts(ds) == [*A, *B, [40, 41], [60, 61]] and [p.args["member"] for p in parts] == [3]
     assert not list((tmp_path / "partial").iterdir())
 
 

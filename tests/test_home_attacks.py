@@ -207,8 +207,7 @@ def test_a_link_in_a_dataset_is_not_copied_with_it(tmp_path: Path, victim: Victi
 def test_publishing_makes_no_file_read_only_that_has_another_name(tmp_path: Path, victim: Victim) -> None:
     (tmp_path / "built").mkdir()
     os.link(victim.file, tmp_path / "built/rows")
-    with pytest.raises(NoPermission, match="is a file with 2 names"):
-        publishing.publish(tmp_path / "built", tmp_path / "datasets/x")
+    publishing.publish(tmp_path / "built", tmp_path / "datasets/x")
     victim.check()
 
 

@@ -182,9 +182,14 @@ class GrowingStore(Store):
         """Rows of a segment of arrays of rows."""
         return int(self.head.growing["segment_rows"])
 
-    def needed_rows(self) -> list[int]:
-        """Return the numbers of the segments with rows of kept or dropped episodes, of every array of rows."""
-        return self._needed[""]
+    def units_needed(self, unit: int) -> list[int]:
+        """Return which units of so many rows, by their numbers, have rows of episodes that are kept or dropped."""
+        g, (first, behind) = self.commit, self.spans_of(next(iter(self.layout.rows.values()))).T
+        numbers = np.arange(g.first_row // unit, -(-g.rows // unit))
+        last = np.searchsorted(first, (numbers + 1) * unit) - 1  # that begins before the end of the unit
+        there = (last >= 0) & (behind[last] > numbers * unit) if len(first) else np.zeros(len(numbers), bool)
+        found: list[int] = numbers[there].tolist()
+        return found
 
     def needed(self, array: SegmentedArray) -> list[int]:
         """Return the numbers of the segments of an array that hold rows of kept or dropped episodes."""
@@ -320,7 +325,7 @@ class GrowingStore(Store):
     def committed(self, name: str, first: int, stop: int) -> Array:
         """Return rows [first, stop) of an array field, by their numbers since the first that was ever written.
 
-        They are those of any version that has them, if `needed_rows` names their segments. Freed rows mean nothing.
+        They are those of any version that has them, if their segments are needed. Freed rows mean nothing.
         """
         g = self.commit
         found = self._map(self.layout.rows[name], g.first_row, g.rows)

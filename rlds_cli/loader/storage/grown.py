@@ -53,7 +53,8 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
     store = _store(dataset)
     layout = RowLayout(stored_block(dataset, name, dtype) for name, dtype in dtypes.items())
     width, rows = layout.row_bytes, dataset.num_rows
-    if not rows * width or rows * width < blocks.LEAST_BYTES:
+    taken = width * (dataset.num_steps + dataset.num_episodes)
+    if not taken or taken < blocks.LEAST_BYTES:
         return {}, ""
     if width > blocks.MOST_ROW_BYTES:
         return {}, blocks.too_wide(width)
@@ -61,7 +62,7 @@ def pack(dataset: Dataset, dtypes: Mapping[str, np.dtype[Any]], budget: int) -> 
     content, where = grown.take(dataset, layout, budget)
     if content is None:
         return {}, f"no packed rows: {where}"
-    sparing = rows * width > memory.limit()[0] // 2
+    sparing = taken > memory.limit()[0] // 2
     file = MappedRows(content.reshape(rows, width), sparing=sparing, mine=safe_files.is_own(store.path))
     return layout.columns(content, file), f"packed rows of {width} B, {where}"
 
@@ -106,9 +107,7 @@ class GrownRows:
         None and the reason if there is neither a file nor memory for some of them.
         """
         store = _store(dataset)
-        g, needed = store.commit, set(store.needed_rows())
-        units = range(g.first_row // self._unit, -(-g.rows // self._unit))
-        units_needed = [n for n in units if n * self._unit // store.segment_rows in needed]
+        g, units_needed = store.commit, store.units_needed(self._unit)
         by_number = [dataclasses.replace(f, source=partial(store.committed, f.name)) for f in layout.fields]
         rows = RowLayout(by_number)
         view = self._place.view(self)
