@@ -277,3 +277,16 @@ def test_selecting_while_recording_takes_little_room() -> None:
     own = [f for f in last.path.rglob("*") if f.is_file() and f.stat().st_nlink == 1]
     assert w.dataset().store.manifest.counts.rows > 5 * 4096
     assert sum(512 * f.stat().st_blocks for f in own) < 400 * 4096
+
+
+def test_compaction_closes_the_gap_behind_a_shared_segment() -> None:
+    given, more = episodes([3, 4]), episodes([2, 5], seed=1)
+    some = record("local/rec", given).select(episodes=[1]).save("some")
+    with rlds_cli.writer("local/rec") as w:
+        w.add_episodes([e.item() for e in more])
+    assert w.dataset().store.has_gaps
+    compact("local/rec")
+    ds = rlds_cli.open_dataset("local/rec")
+    assert not ds.store.has_gaps
+    intact(ds, [*given, *more])
+    intact(some, [given[1]])

@@ -598,7 +598,8 @@ class Appender:
             g = self.newest
             standing = self._state.standing.between(g.first_episode, g.episodes)
             numbers = np.flatnonzero(standing == Standing.KEPT)
-            if len(numbers) == g.episodes - g.first_episode:
+            dense = g.rows - g.first_row == g.steps + g.kept  # no new segment was begun because of a shared one
+            if len(numbers) == g.episodes - g.first_episode and dense:
                 return g
             dropped = np.flatnonzero(standing == Standing.DROPPED)
             try:
