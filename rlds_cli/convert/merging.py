@@ -69,8 +69,8 @@ class MergePlan:
     left_out : tuple of str
         Fields of the members that the result does not have.
     copied : tuple of str
-        Ids of the members whose rows will be written; the result shares the files of the others. Members that grow, are
-        compressed or remote cannot be shared.
+        Ids of the members whose rows will be written; the result shares the files of the others. Those of compressed
+        and remote members cannot be shared, nor those of growing ones on another disk or of another user.
     referred : tuple of str
         Ids of the members whose files stay where they are, on another disk or of another user: the result refers to
         them.
@@ -118,9 +118,10 @@ def merge(
     """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
 
     The result shares the files of rows of its members, whose rows of other episodes it keeps; `rlds compact` leaves
-    these out. It refers to members on another disk or of another user, unless ``copy`` is set. Rows are written of
-    members that grow, are compressed or remote, and of all members if the result is compressed. Members may grow: then
-    their newest version is taken, or that of an open dataset. After an interruption the same call continues.
+    these out. It refers to members on another disk or of another user, unless ``copy`` is set; those that grow there
+    are copied. Rows are also written of compressed and remote members, and of all members if the result is compressed.
+    Of a growing member, the newest version is taken, or that of an open dataset. After an interruption the same call
+    continues.
 
     Parameters
     ----------

@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
-from rlds_cli.dataset.fixed import Selected, fixed, numbers
-from rlds_cli.dataset.selection import EpisodeColumns
+from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed, numbers
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
 from rlds_cli.files import disk, trees
@@ -36,7 +35,7 @@ from rlds_cli.store.facts import FACTS, described_facts, facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 from rlds_cli.store.views import Change
-from rlds_cli.ted import Field, IntArray, Scalar
+from rlds_cli.ted import IntArray, Scalar
 
 APPEND = "append"  # unit of a step that adds episodes, see `convert.extending`
 UNIT = "dataset"  # of a step of the provenance: what is done here, and by no function
@@ -59,25 +58,6 @@ class NotNewest(InvalidArgument):
         self.version = version
 
 
-class _Dataset(Protocol):
-    """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def path(self) -> Path: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def manifest(self) -> Manifest: ...
-    @property
-    def is_selection(self) -> bool: ...
-    @property
-    def episodes(self) -> EpisodeColumns: ...
-    @property
-    def schema(self) -> Mapping[str, Field]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a result goes: ``ID@NAME`` in a home, or the next version without a ``name``."""
@@ -88,7 +68,7 @@ class Target:
     cache_dir: StrPath | None = None
 
 
-def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
+def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
     index = ds.episodes.index
     if len(np.unique(index)) < len(index):
@@ -97,7 +77,7 @@ def save(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
         return _derive(ds, trimming.whole(ds.episodes.index), step_of(ds, _SELECT, _selection(ds, how)), to)
 
 
-def trim(ds: _Dataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
+def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
     ranges = replace(ranges, number=numbers(ds.store, ranges.number))
     with _source(ds, to) as ds:
@@ -108,7 +88,7 @@ def trim(ds: _Dataset, ranges: Ranges, function: str, how: Mapping[str, Any], to
 
 
 def label(
-    ds: _Dataset,
+    ds: OpenDataset,
     columns: Mapping[str, Any],
     facts: Mapping[str, Any],
     how: Mapping[str, Any],
@@ -127,7 +107,7 @@ def label(
 
 
 def _label(
-    ds: _Dataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
+    ds: OpenDataset, columns: Mapping[str, Any], facts: Mapping[str, Any], how: Mapping[str, Any], to: Target
 ) -> Path:
     count = len(ds.store.episodes["start"])
     own = {column: _set(ds, column, values) for column, values in columns.items()}
@@ -145,7 +125,7 @@ def _label(
     return _apply(ds, change, {**step, "facts": sorted(changed)}, to)
 
 
-def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
+def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     """Leave out the selected episodes; see `Dataset.drop`."""
     if not len(ds.episodes.index):
         raise InvalidArgument(f"No episode of {ds.id} is selected: there is nothing to drop.")
@@ -156,14 +136,14 @@ def drop(ds: _Dataset, how: Mapping[str, Any], to: Target) -> Path:
         return _apply(ds, Change(index, _origins(ds.store, index)), step_of(ds, _DROP, _selection(ds, how)), to)
 
 
-def _source(ds: _Dataset, to: Target) -> AbstractContextManager[_Dataset]:
+def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
     """Yield what is changed: for ``ID@NAME`` a dataset that does not grow, for a next version the newest one."""
     if to.name is None:
         return _at_newest(ds)
     return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
 
 
-def restore(ds: _Dataset) -> Path:
+def restore(ds: OpenDataset) -> Path:
     """Make a next version with the content of an earlier one, which is open; see `Dataset.restore`."""
     if ds.is_selection:
         raise InvalidArgument(
@@ -221,7 +201,7 @@ def _origins(store: Store, index: IntArray) -> dict[str, views.Column]:
     }
 
 
-def compact(ds: _Dataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
+def compact(ds: OpenDataset, change: Change, *, needed: int, kept: Collection[int] = ()) -> Path:
     """Write the episodes of a dataset end to end: its next version. Earlier ones without a tag are removed.
 
     Those of the numbers ``kept`` stay as well.
@@ -239,7 +219,7 @@ def compact(ds: _Dataset, change: Change, *, needed: int, kept: Collection[int] 
 
 
 def again(
-    ds: _Dataset,
+    ds: OpenDataset,
     id: DatasetId,
     version: int,
     change: Change,
@@ -282,7 +262,7 @@ def again(
 # -- values of columns
 
 
-def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | None:
+def _set(ds: OpenDataset, name: str, values: Any) -> episode_table.StoredColumn | None:
     """Return a column of all episodes of the store in which the selected ones have new values.
 
     Raises
@@ -314,7 +294,7 @@ def _set(ds: _Dataset, name: str, values: Any) -> episode_table.StoredColumn | N
 # -- results
 
 
-def _check_kind(ds: _Dataset) -> None:
+def _check_kind(ds: OpenDataset) -> None:
     if ds.store.remote:
         raise InvalidArgument(
             f"{ds.id} is at an address, where it is not changed.",
@@ -323,7 +303,7 @@ def _check_kind(ds: _Dataset) -> None:
 
 
 @contextmanager
-def _at_newest(ds: _Dataset) -> Iterator[_Dataset]:
+def _at_newest(ds: OpenDataset) -> Iterator[OpenDataset]:
     """Let the caller change a dataset that grows, at its newest version, with the same episodes selected.
 
     Others are changed as they are open.
@@ -343,7 +323,7 @@ def _at_newest(ds: _Dataset) -> Iterator[_Dataset]:
         yield Selected(ds, newest, index)
 
 
-def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
+def step_of(ds: OpenDataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the step of the provenance, but for the id of the result."""
     _check_kind(ds)
     return {
@@ -364,15 +344,14 @@ def step_of(ds: _Dataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _selection(ds: _Dataset, how: Mapping[str, Any]) -> dict[str, Any]:
+def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the log of versions says of the selected episodes: conditions, numbers if few, and how many."""
     if not ds.is_selection:
         return {}
     named = {n: how[n] for n in ("where", "split") if n in how}
-    kept, index = ds.store.kept, ds.episodes.index
-    numbers = _ranges(index if kept is None else np.searchsorted(kept, index))
-    if ("episodes" in how or not named) and len(numbers) <= _LONGEST:
-        named["episodes"] = numbers
+    ranges = _ranges(numbers(ds.store, ds.episodes.index))
+    if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
+        named["episodes"] = ranges
     return {**named, "selected": len(ds.episodes)}
 
 
@@ -383,7 +362,7 @@ def _ranges(index: IntArray) -> str:
     return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def _apply(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
+def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
     """Make the next version of a dataset, or ``ID@NAME``."""
     if to.name is not None:
         index = np.arange(ds.store.manifest.counts.episodes) if change.index is None else change.index
@@ -413,7 +392,7 @@ def _check_own(id: DatasetId, m: Manifest) -> None:
         )
 
 
-def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
+def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
     """Make the next version of a dataset, unless nothing changes.
 
     Raises
@@ -434,7 +413,7 @@ def _publish(ds: _Dataset, change: Change, step: Mapping[str, Any]) -> Path:
     return place.dataset(id)
 
 
-def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
+def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
     _check_kind(ds)
     id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
@@ -456,7 +435,7 @@ def _derive(ds: _Dataset, change: Change, step: Mapping[str, Any], to: Target) -
 
 
 def _write(
-    ds: _Dataset,
+    ds: OpenDataset,
     place: Home,
     id: DatasetId,
     version: int,

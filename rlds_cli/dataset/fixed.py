@@ -30,36 +30,56 @@ from rlds_cli.store.opening import Store
 from rlds_cli.ted import Field, IntArray
 
 
-class _Dataset(Protocol):
+class OpenDataset(Protocol):
     """The part of a `Dataset` that is read here. It keeps this module below the one that defines datasets."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Id of the dataset."""
+        ...
+
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """Its directory."""
+        ...
+
     @property
-    def store(self) -> Store: ...
+    def store(self) -> Store:
+        """Its files."""
+        ...
+
     @property
-    def manifest(self) -> Manifest: ...
+    def manifest(self) -> Manifest:
+        """What does not grow with its data."""
+        ...
+
     @property
-    def is_selection(self) -> bool: ...
+    def is_selection(self) -> bool:
+        """True if it has some of the episodes alone."""
+        ...
+
     @property
-    def episodes(self) -> EpisodeColumns: ...
+    def episodes(self) -> EpisodeColumns:
+        """Columns of the selected episodes."""
+        ...
+
     @property
-    def schema(self) -> Mapping[str, Field]: ...
+    def schema(self) -> Mapping[str, Field]:
+        """Its fields by name."""
+        ...
 
 
 class Selected:
     """Episodes of a dataset in another store: at another version, or in other files."""
 
-    def __init__(self, ds: _Dataset, store: Store, index: IntArray, manifest: Manifest | None = None) -> None:
+    def __init__(self, ds: OpenDataset, store: Store, index: IntArray, manifest: Manifest | None = None) -> None:
         self.id, self.schema, self.is_selection = ds.id, ds.schema, ds.is_selection
         self.store, self.path, self.manifest = store, store.path, manifest or store.manifest
         self.episodes = EpisodeColumns(store, index)
 
 
 @contextmanager
-def fixed(ds: _Dataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator[_Dataset]:
+def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator[OpenDataset]:
     """Yield a dataset that does not grow, with the same selection: that of a growing one is removed afterwards.
 
     Parameters
@@ -94,7 +114,7 @@ def numbers(store: Store, index: IntArray) -> IntArray:
     return index if store.kept is None else np.searchsorted(store.kept, index)
 
 
-def _written(ds: _Dataset, work: Path) -> Store:
+def _written(ds: OpenDataset, work: Path) -> Store:
     store, m = ds.store, ds.manifest
     kept = np.arange(len(store.episodes["start"])) if store.kept is None else store.kept
     about = Description(

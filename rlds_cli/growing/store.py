@@ -409,10 +409,12 @@ class GrowingStore(Store):
 
     def check_recorded(self) -> None:
         """Refuse a dataset whose logs are not those that were written; see `Store.check_recorded`."""
-        known = commits.all_until(self.path, self.commit.number)
-        broken = logs.broken(self.path, known, self.head.fields)
-        if broken is not None or not sealing.has_own_digest(self.path):
+        if self.broken() is not None or not sealing.has_own_digest(self.path):
             raise DamagedDataset(f"The logs of {self.path} are not those that were written.", hint=logs.HINT)
+
+    def broken(self) -> int | None:
+        """Return the first version that wrote other logs than there are, see `logs.broken`."""
+        return logs.broken(self.path, commits.all_until(self.path, self.commit.number), self.head.fields)
 
     def row_runs(self) -> tuple[Run, ...]:
         """Return the rows of the segments that are needed; see `Store.row_runs`."""

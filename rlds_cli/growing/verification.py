@@ -50,7 +50,7 @@ def verify_directory(
     except (RldsError, OSError, ValueError, KeyError) as e:
         return Verification(path.name, path, False, None, 0, 0, (Problem("manifest", _why(e)),), ())
     problems = [*_manifest(path), *_versions(path), *_logs(store), *_arrays(store)]
-    if not problems and (broken := _broken(store)) is not None:
+    if not problems and (broken := store.broken()) is not None:
         problems.append(Problem("logs", f"are not what version {broken:,} wrote"))
     fingerprint, size = None, 0
     if not problems:
@@ -102,12 +102,6 @@ def _versions(path: Path) -> Iterator[Problem]:
         ):
             yield Problem(commits.FILE, f"version {number:,} has less than the one before")
         before = g
-
-
-def _broken(store: GrowingStore) -> int | None:
-    """Return the first version that wrote other logs than there are, see `logs.broken`."""
-    known = commits.all_until(store.path, store.commit.number)
-    return logs.broken(store.path, known, store.head.fields)
 
 
 def _logs(store: GrowingStore) -> Iterator[Problem]:

@@ -105,6 +105,8 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
 
     Raises
     ------
+    NoPermission
+        A file of a growing dataset cannot get a second name: it is on another disk, or belongs to another user.
     DamagedDataset
         A dataset is damaged.
     """
