@@ -13,13 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import versions
 from rlds_cli.remote.blocks import Hasher, hashes_of_groups
 from rlds_cli.remote.index import File, Index, Object, Piece
+from rlds_cli.remote.versions import Version, Versions
 
 
 def index_of(address: Path) -> Index:
-    """Return the index at an address on this disk."""
-    return indexes.parse((address / indexes.NAME).read_bytes(), str(address))
+    """Return the index of the newest version at an address on this disk."""
+    there = versions.parse((address / versions.NAME).read_bytes(), str(address))
+    return indexes.parse((address / there.newest.name).read_bytes(), str(address))
+
+
+def publish(address: Path, index: bytes, *, claims: Index) -> None:
+    """Make a text the index of the only version at an address, with id, number and fingerprint of ``claims``."""
+    sha256 = hashlib.sha256(index).hexdigest()
+    version = Version(claims.version, sha256, len(index), claims.fingerprint, "", "", 0, 0)
+    files = {version.name: index, versions.NAME: Versions(claims.id, (version,), {}).to_bytes()}
+    for name, content in files.items():
+        (address / name).parent.mkdir(parents=True, exist_ok=True)
+        (address / name).unlink(missing_ok=True)
+        (address / name).write_bytes(content)
 
 
 def read(address: Path) -> dict[str, bytes]:
@@ -67,9 +81,9 @@ def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequen
         (f"objects/{sha256}", data),
         (f"blocks/{sha256}", blocks),
         (f"groups/{name}", groups),
-        (indexes.NAME, index.to_bytes()),
     ):
         (address / path).parent.mkdir(parents=True, exist_ok=True)
         (address / path).unlink(missing_ok=True)
         (address / path).write_bytes(content)
+    publish(address, index.to_bytes(), claims=index)
     return index

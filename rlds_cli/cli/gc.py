@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
+from rlds_cli.files.hashing import short
 
 if TYPE_CHECKING:
     from rlds_cli.maintenance.gc import Collection, Garbage
+    from rlds_cli.sharing.collecting import Collected
 
 
 _NOTES = {
@@ -24,6 +26,16 @@ _NOTES = {
 
 @app.command("gc")
 def gc(
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="[ADDRESS]", help="Remove versions there instead.", show_default=False),
+    ] = None,
+    keep_last: Annotated[
+        int, typer.Option("--keep-last", metavar="N", min=1, help="Versions at ADDRESS that stay, from the newest on.")
+    ] = 1,
+    keep_tags: Annotated[
+        bool, typer.Option("--keep-tags/--no-keep-tags", help="Versions at ADDRESS with tags stay, too.")
+    ] = True,
     archives: Annotated[
         bool,
         typer.Option("--archives", help="Also remove archives that can be downloaded again and whose datasets verify."),
@@ -40,11 +52,20 @@ def gc(
 ) -> None:
     """Free disk space: remove packed rows and interrupted work. Datasets stay.
 
-    In datasets that grow, rows of episodes that left are freed, unless a process reads a version that has them.
+    Growing datasets: rows of episodes that left are freed, unless a process reads a version that has them. At an
+    address, earlier versions are removed, with the objects that no other version there needs.
 
-    Example: rlds gc --archives --yes
+    \b
+    Examples:
+      rlds gc --archives --yes
+      rlds gc s3://our-bucket/arm --keep-last 3
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    if address is not None:
+        if archives or remote:
+            raise typer.BadParameter("give either ADDRESS or --archives and --remote, which are about the home")
+        how: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "cache_dir": cache_dir}
+        return _collect_address(address, how, yes=yes, dry_run=dry_run)
     from rlds_cli.maintenance import gc
 
     planned = gc.plan(archives=archives, remote=remote, cache_dir=cache_dir)
@@ -55,6 +76,28 @@ def gc(
     with out.progress() as progress:
         done = gc.collect(planned, progress=progress)
     return out.result(done, _collected(done))
+
+
+def _collect_address(address: str, how: dict[str, Any], *, yes: bool, dry_run: bool) -> None:
+    """Remove versions from an address."""
+    from rlds_cli.sharing import collecting
+
+    done = collecting.collect(address, **how, dry_run=True)
+    if not dry_run:
+        if done.removed and not yes:
+            out.confirm(_versions(done), f"Remove {out.size(done.bytes)} from {done.address}?")
+        done = collecting.collect(address, **how)
+    out.result(done, _versions(done))
+
+
+def _versions(done: Collected) -> str:
+    """Versions that stay, those that are removed, and the space that they take."""
+    would = "would be" if done.dry_run else "were"
+    lines = [f"v{v.number}  stays" for v in done.kept]
+    lines += [f"v{v.number}  {short(v.fingerprint)}  removed" for v in done.removed]
+    lines += [f"tag {tag}  removed" for tag in done.tags]
+    freed = f"{text.plural(done.objects, 'object')} ({out.size(done.bytes)}) {would} removed"
+    return visible.lines([*lines, freed if done.objects else "nothing to remove"])
 
 
 def _planned(c: Collection) -> str:

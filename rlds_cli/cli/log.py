@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @app.command("log")
 def log(
     id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
+        str,
+        typer.Argument(
+            metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here
+        ),
     ],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -26,15 +29,23 @@ def log(
 ) -> None:
     """Show the versions of a dataset: when each was made, and what changed.
 
-    ID#vN opens version N, and rlds restore ID#vN makes its content the newest. Tags of a version are in brackets.
+    ID#vN opens version N, and rlds restore ID#vN makes its content the newest. Tags of a version are in brackets. An
+    address has the versions that were pushed there.
 
     Example: rlds log local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli.dataset import history
+    from rlds_cli import refs, settings
+    from rlds_cli.dataset import history, remote_address
     from rlds_cli.home import locate
+    from rlds_cli.remote import listing
 
-    found = history.versions_of(locate.dataset(id, cache_dir=cache_dir))
+    where = settings.read(cache_dir)
+    address = remote_address(refs.parse(refs.whole(id)), where)
+    if address is not None:
+        found = history.pushed(listing.versions_at(address, where))
+    else:
+        found = history.versions_of(locate.dataset(id, cache_dir=cache_dir))
     out.result(found, visible.lines(_line(v) for v in reversed(found)))
 
 

@@ -27,9 +27,6 @@ def push(
             metavar="TO", help="hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH or a directory."
         ),
     ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove objects there that only older pushes of this dataset need.")
-    ] = False,
     pages: Annotated[
         bool | None,
         typer.Option(
@@ -55,6 +52,10 @@ def push(
 ) -> None:
     """Push a dataset to a store, from which rlds download ADDRESS fetches it. Only what is missing there is sent.
 
+    Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS removes them. Tags go along.
+
+    Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS removes them. Tags go along.
+
     Example: rlds push local/arm s3://our-bucket/arm --catalogue s3://our-bucket
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
@@ -67,7 +68,7 @@ def push(
 
         common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
         with out.progress() as progress, resumable():
-            done = pushing.push(id, to, prune=prune, pages=pages, force=force, progress=progress, **common)
+            done = pushing.push(id, to, pages=pages, force=force, progress=progress, **common)
         found["push"] = done
         lines.append(_told(done))
     if catalogue is not None:
@@ -92,15 +93,15 @@ def _told(done: Pushed) -> str:
 
     would = "would be sent" if done.dry_run else "sent"
     sizes = f"{text.size_of(done.sent)} {would}, {text.size_of(done.skipped)} there already"
-    version = "" if done.version is None else f", version {done.version:,}"
+    named = f"  [{', '.join(done.tags)}]" if done.tags else ""
     lines = [
-        f"{done.id}{version}  {'to' if done.dry_run else 'is at'} {done.address}",
+        f"{done.id}#v{done.version}{named}  {'to' if done.dry_run else 'is at'} {done.address}",
         f"{text.plural(done.objects, 'object')}: {sizes}",
     ]
     if done.dropped:
         lines.append(f"with {text.plural(done.dropped, 'dropped episode')}, which rlds compact removes")
-    if done.removed:
-        lines.append(f"{text.size_of(done.removed)} of older pushes removed")
+    for tag, number in done.missing.items():
+        lines.append(f"tag {tag} names v{number}, which is not there: rlds push {done.id}#v{number} sends it")
     if not done.dry_run:
         # a pin is no part of an address that could hold a secret, and is shown
         name = local_name(done.id)

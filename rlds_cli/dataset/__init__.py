@@ -36,8 +36,8 @@ from rlds_cli.growing.store import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
-from rlds_cli.remote import index as indexes
 from rlds_cli.remote.addresses import Address
+from rlds_cli.remote.versions import NAME as PUSHED
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
@@ -124,13 +124,13 @@ def remote_address(ref: Ref, where: Settings) -> Address | None:
     Raises
     ------
     InvalidId
-        It has a scheme, and is not an address; or it names a version by a tag.
+        It has a scheme, and is not an address.
     """
     if not addresses.is_address(ref.place):
         return None
     address = addresses.parse(ref.place)
     written = str(ref).lower().startswith("file:")
-    if address.scheme == "file" and not written and not (address.directory / indexes.NAME).is_file():
+    if address.scheme == "file" and not written and not (address.directory / PUSHED).is_file():
         return None
     return addresses.parse(str(ref))
 

@@ -17,6 +17,7 @@ from rlds_cli import text
 from rlds_cli.dataset import editing
 from rlds_cli.growing import edits
 from rlds_cli.growing.store import is_growing
+from rlds_cli.remote.versions import Versions
 from rlds_cli.store import commits, manifest, tags, versions
 from rlds_cli.store.facts import FACTS
 from rlds_cli.store.manifest import Manifest
@@ -56,6 +57,14 @@ def versions_of(path: Path) -> Sequence[Version]:
     """Return the versions of the dataset in ``path`` that are here, oldest first."""
     named = tags.read(path)
     return [replace(v, tags=tuple(t for t, n in named.items() if n == v.number)) for v in _untagged(path)]
+
+
+def pushed(there: Versions) -> Sequence[Version]:
+    """Return the versions at an address, the newest last."""
+    return [
+        Version(v.number, v.created, v.change, v.episodes, v.steps, v.fingerprint, there.tags_of(v))
+        for v in there.versions
+    ]
 
 
 def _untagged(path: Path) -> Sequence[Version]:

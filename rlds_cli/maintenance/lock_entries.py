@@ -75,17 +75,18 @@ class Entries:
     def _entry(self, path: Path, store: Store, within: tuple[str, ...]) -> Locked:
         m, fingerprint = store.manifest, store.fingerprint()
         if isinstance(store, GrowingStore):
-            address = _address(m.id, origins.of_dataset(path, store.commit))
-            why = "" if address else "it grows: its episodes were recorded or appended where it is"
-            return Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number, address)
+            place = _place(m.id, origins.of_dataset(path, store.commit))
+            why = "" if place else "it grows: its episodes were recorded or appended where it is"
+            entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number)
+            return replace(entry, **place)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)
         if (later := _since_pushed(path, store, edited)) is not None:
             return replace(entry, **later)
         in_place = bool(edited) and edited[0]["from"] == m.id
-        address = _address(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
-        if edited and not (address and in_place) and (result := _address(m.id, origins.of_content(path, fingerprint))):
-            return replace(entry, address=result)
+        place = _place(m.id, origins.of_content(path, edited[0]["source"] if in_place else fingerprint))
+        if edited and not (place and in_place) and (result := _place(m.id, origins.of_content(path, fingerprint))):
+            return replace(entry, **result)
         if edited:
             source = None if in_place else self._add_source(edited[0], within)
             entry = replace(
@@ -93,15 +94,15 @@ class Entries:
             )
         if edited and not in_place:
             return entry
-        if address is not None and (made_by or _is_appended(m) or m.reader in (merging.READER, "create")):
-            return replace(entry, address=address)
+        if place and (made_by or _is_appended(m) or m.reader in (merging.READER, "create")):
+            return replace(entry, **place)
         whole = not made_by or self._add_source_of_function(made_by[0], within)
         why = _unreproducible(m, made_by, whole)
         entry = replace(entry, reproducible=not why, why=why, made_by=made_by)
         if m.reader == merging.READER:
             return entry
         files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
-        return replace(entry, files=files, options=_options_for_others(m.options), address=address)
+        return replace(entry, files=files, options=_options_for_others(m.options), **place)
 
     def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
         """Add the version that a step changed."""
@@ -145,22 +146,24 @@ def _since_pushed(path: Path, store: Store, edited: Sequence[Mapping[str, Any]])
     m = store.manifest
     for k in range(len(edited) - 1, 0, -1):
         source = str(edited[k]["source"])
-        address = _address(m.id, origins.of_content(path, source))
-        number = _version_made_of(path, edited[k]) if address else None
+        place = _place(m.id, origins.of_content(path, source))
+        number = _version_made_of(path, edited[k]) if place else None
         if number is not None:
             with suppress(DatasetNotFound):  # the pushed version lacks an episode
                 episodes = edits.of_version(store, open_store(path, Ref(path, version=number)))
                 later = edits.described(store, edited[k:], None, episodes)
-                return {"edits": later, "version": m.version, "address": address}
-        elif address and all(step["function"] in (editing.LABEL, editing.COMPACT) for step in edited[k:]):
+                return {"edits": later, "version": m.version, **place}
+        elif place and all(step["function"] in (editing.LABEL, editing.COMPACT) for step in edited[k:]):
             later = edits.described(store, edited[k:], None, None)
-            return {"edits": later, "version": m.version, "address": address}
+            return {"edits": later, "version": m.version, **place}
     return None
 
 
-def _address(id: str, origin: Origin | None) -> str | None:
-    """Return the address of an origin, if a dataset may be fetched from there under its id."""
-    return origin.address if origin is not None and may_be_pulled(id) else None
+def _place(id: str, origin: Origin | None) -> dict[str, Any]:
+    """Return address and index of an origin, as members of an entry; none if its id may not be taken from there."""
+    if origin is None or not may_be_pulled(id):
+        return {}
+    return {"address": origin.address, "index": origin.index}
 
 
 def may_be_pulled(id: str) -> bool:

@@ -51,6 +51,8 @@ class Locked:
     edits: Mapping[str, Any] | None = None  # what changed the dataset that it was made of; see `maintenance.edits`
     version: int | None = None  # of a dataset that grows, or has edits
     address: str | None = None  # where it was pushed to, or came from
+    index: str | None = None  # sha256 of the index of this version there
+    index: str | None = None  # sha256 of the index of this version there
 
     @property
     def grows(self) -> bool:
@@ -72,7 +74,7 @@ class Locked:
     def to_json(self) -> dict[str, Any]:
         """Return the entry of a lock file; a reproducible dataset has no mark."""
         unmarked = {"reproducible", "why"} if self.reproducible else set()
-        unmarked |= {name for name in ("edits", "version", "address") if getattr(self, name) is None}
+        unmarked |= {name for name in ("edits", "version", "address", "index") if getattr(self, name) is None}
         return {name: getattr(self, name) for name in Locked.__slots__ if name not in unmarked}
 
 
@@ -120,7 +122,9 @@ def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
         _check_chain(steps, id, before)
     _check_options(value.member("options"), str(id.base))
     reproducible, why, version = (value.optional(name) for name in ("reproducible", "why", "version"))
-    address, edited = value.optional("address"), value.optional("edits")
+    address, index, edited = value.optional("address"), value.optional("index"), value.optional("edits")
+    if index:
+        index.matching(_DIGEST, "a sha256 of 64 hexadecimal digits")
     if edited:
         _check_edits(edited, value, id, before)
     return Locked(
@@ -135,6 +139,8 @@ def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
         edits=edited.mapping() if edited else None,
         version=version.integer() if version else None,
         address=_store_address(address) if address else None,
+        index=index.text() if index else None,
+        index=index.text() if index else None,
     )
 
 

@@ -9,7 +9,8 @@ A lock file is JSON::
         "made_by": [...],                                               steps of `rlds preprocess`, oldest first
         "edits": {...},                                                 of a selection, trim, label or drop: see `edits`
         "reproducible": false, "why": ...,                              if no other machine can make it again
-        "version": ..., "address": ...}]}                               if it grows or has edits; if it is at an address
+        "version": ...,                                                 if it grows or has edits
+        "address": ..., "index": sha256 of its index there}]}           if it is at an address
 
 Datasets come after those that they were made of. A lock file is untrusted: `lock_file` checks its values, and what it
 would run and read. Files are fetched from the addresses in the registry; from others only if the registry has a hash.
@@ -350,7 +351,7 @@ def _other_version(d: Locked, path: Path) -> WrongFingerprint:
 def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.remote import pulling
 
-    place, where = addresses.parse(address), settings.read(cache_dir)
+    place, where = replace(addresses.parse(address), index=d.index), settings.read(cache_dir)
     return pulling.pull(place, where, as_=d.id, expect=d.fingerprint, force=force, progress=tell)
 
 

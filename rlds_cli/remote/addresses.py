@@ -7,7 +7,7 @@
     https://HOST/PATH/                             a directory of any web server, read-only
     DIR   file:///DIR                              a directory of this machine
 
-``ADDRESS#rlds1:...`` pins the content, ``ADDRESS#v3`` the version; see `refs`.
+``ADDRESS#rlds1:...`` pins the content, ``ADDRESS#v3`` and ``ADDRESS#TAG`` name a version; see `refs`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ class Address:
         The fingerprint that the content must have, or the beginning of it, without dashes.
     version : int, optional
         The number of the version that it must be.
+    tag : str, optional
+        A tag of it.
+    index : str, optional
+        The sha256 of its index: lock files have it.
     url : str
         Of a web address, as it was given: user, password and query are sent to the server.
     """
@@ -70,6 +74,8 @@ class Address:
     revision: str | None = None
     pin: str | None = None
     version: int | None = None
+    tag: str | None = None
+    index: str | None = None
     url: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -96,10 +102,10 @@ class Address:
     @property
     def unpinned(self) -> Address:
         """The address without a version."""
-        return replace(self, pin=None, version=None)
+        return replace(self, pin=None, version=None, tag=None, index=None)
 
     def _ref(self, place: str) -> Ref:
-        return Ref(place, version=self.version, fingerprint=self.pin)
+        return Ref(place, version=self.version, tag=self.tag, fingerprint=self.pin)
 
     @property
     def name(self) -> str:
@@ -120,7 +126,7 @@ class Address:
         above, slash, _ = self.path.rpartition("/")
         if not self.path or (self.scheme == "file" and not slash):
             return None
-        return replace(self, path=f"{above}/{name}" if slash else name, pin=None, version=None)
+        return replace(self.unpinned, path=f"{above}/{name}" if slash else name)
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file below a web address, with the credentials and the query that were given."""
@@ -142,15 +148,11 @@ def parse(text: StrPath) -> Address:
     Raises
     ------
     InvalidId
-        It is not an address of a form above, or what stands after the ``#`` is not a version, or is a tag.
+        It is not an address of a form above, or what stands after the ``#`` is not a version.
     """
     ref = refs.parse(text)
-    if ref.tag is not None:
-        raise InvalidId(
-            f"{visible.shown(str(ref))} names a version by a tag, and addresses do not have tags yet.",
-            hint="#v3 names a version by its number, #rlds1:7c1f-09ab-55e2 by its fingerprint",
-        )
-    return replace(_place(os.fspath(ref.place).removesuffix(f"/{_INDEX}")), pin=ref.fingerprint, version=ref.version)
+    place = _place(os.fspath(ref.place).removesuffix(f"/{_INDEX}"))
+    return replace(place, pin=ref.fingerprint, version=ref.version, tag=ref.tag)
 
 
 def _place(text: str) -> Address:

@@ -49,9 +49,9 @@ def bring(address: Address, where: Settings, fingerprint: str, dataset: Path, id
     rows = {f.path: number for number, f in enumerate(blocks.files)}
     access.content.need(*(f.path for f in index.files if f.path not in rows))
     trees.discard(dataset)
-    take_over = os.link if index.version is None else _copy  # a writer changes files that have one name only
+    take_over = _copy if index.grows else os.link  # a writer changes files that have one name only
     with access.room.locked():
-        if index.version is None:
+        if not index.grows:
             blocks.map.leave()
             for number in rows.values():
                 _seal(blocks.path_of(number))

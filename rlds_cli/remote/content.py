@@ -17,7 +17,6 @@ are named by their content: what was seen first is read as long as its objects e
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -46,7 +45,7 @@ from rlds_cli.remote.index import File, Index
 from rlds_cli.remote.limits import SmallFiles, groups
 from rlds_cli.remote.lists import BlockLists
 from rlds_cli.remote.objects import POLICY, Chunk, Objects
-from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, push_again, wrong_bytes
+from rlds_cli.remote.reading import ATTEMPTS, group_hashes, push_again, read_versions, wrong_bytes
 from rlds_cli.remote.reuse import Shared
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
@@ -75,8 +74,7 @@ class Pinned:
     @cached_property
     def name(self) -> str:
         """Name of the directory: no other index has it, so no other blocks are in it."""
-        proved = hashlib.sha256(self.index.to_bytes()).hexdigest()
-        return f"{self.index.fingerprint.partition(':')[2][:_DIGITS]}-{proved[:_PROVED]}"
+        return f"{self.index.fingerprint.partition(':')[2][:_DIGITS]}-{self.index.sha256[:_PROVED]}"
 
 
 class Connection:
@@ -432,15 +430,15 @@ class RemoteContent:
             e.hint = push_again(self.connection())
 
     def _check_unchanged(self, e: RldsError | None) -> None:
-        """Raise DownloadFailed if the address holds other content by now: objects of ours may have been removed."""
+        """Raise DownloadFailed if the version is not at the address any more: objects of it may have been removed."""
         now = None
         with suppress(RldsError):
-            now, _ = expect_index(self.connection())
-        if now is not None and now.fingerprint != self.index.fingerprint:
+            now = read_versions(self.connection())
+        if now is not None and not any(v.index == self.index.sha256 for v in now[0].versions):
             then, why = short(self.index.fingerprint), "" if e is None else f" ({e.message.rstrip('.')})"
             raise DownloadFailed(
-                f"{self.address} has other content since it was opened: {then} then, {short(now.fingerprint)} now. "
-                f"What it had is no longer there{why}.",
+                f"{self.address} has no version {self.index.version:,} ({then}) any more since it was opened: "
+                f"it was removed there{why}.",
                 hint="open it again; blocks that are here already stay readable",
             ) from e
 

@@ -20,7 +20,7 @@ from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
-from rlds_cli.remote.reading import check_version, expected, read_hashes, read_index
+from rlds_cli.remote.reading import index_at, nothing_there, read_hashes
 from rlds_cli.settings import Settings
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
@@ -38,14 +38,14 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     Offline
         The network may not be used, and nothing of it is here.
     """
-    whole = address.pin is not None and len(address.pin.partition(":")[2]) == 64
+    whole = address.index is not None or (address.pin is not None and len(address.pin.partition(":")[2]) == 64)
     offline = where.offline and address.scheme != "file"
-    if whole or offline:
+    if (whole or offline) and address.tag is None:
         for root in seen(where, address):
             with suppress(OSError, RldsError):
                 found = load(root)
-                if address.matches(found.index.fingerprint):
-                    check_version(address, found.index.version)
+                right = address.matches(found.index.fingerprint) and address.version in (None, found.index.version)
+                if right and address.index in (None, found.index.sha256):
                     return found
     if offline:
         raise Offline(
@@ -72,14 +72,14 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
 
 def read_there(objects: Objects, stats: Stats) -> Index | Plain:
     """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`."""
-    there = read_index(objects)
-    if there is None:
+    index = index_at(objects)
+    if index is None:
         plain = read_plain(objects)
-        if plain is not None:
-            stats.add(requests=1, fetched=len(plain.document) + len(plain.log))
-            return plain
-    index, document = expected(objects, there)
-    stats.add(requests=1, fetched=len(document.data))
+        if plain is None:
+            raise nothing_there(objects)
+        stats.add(requests=1, fetched=len(plain.document) + len(plain.log))
+        return plain
+    stats.add(requests=2, fetched=len(index.to_bytes()))
     return index
 
 

@@ -1,17 +1,17 @@
-"""The index of a pushed dataset, ``rlds.json``: which bytes of which objects its files consist of.
+"""The index of a version at an address, ``indexes/<sha256>``: which bytes of which objects its files consist of.
 
 ::
 
-    {"rlds_dataset": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "version": null or a number,
+    {"rlds_index": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "version": number,
      "manifest": sha256 of zarr.json,
-     "sha256": of this text, with zeros in place of it,
      "objects": [[sha256, size], ...],                     objects/<sha256> and blocks/<sha256>
      "groups": [sha256, size],                             groups/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
 A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
-``offset`` on. What no piece covers is a hole: rows that a dataset which grows does not need. `blocks` tells of the
-hashes. The index may come from a stranger, so every value is checked before it is used.
+``offset`` on. What no piece covers is a hole: rows that a growing dataset does not need. `blocks` describes the hashes.
+`versions` has the sha256 of the index, which proves all of these. A stranger may have written the index, so every value
+is checked before it is used, and the text must be as `Index.to_bytes` writes it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rlds_cli import __version__, ids
-from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError
 from rlds_cli.files import json as documents
+from rlds_cli.remote import values
 from rlds_cli.remote.blocks import HASH, blocks_of, groups_of
 from rlds_cli.store import commits
 
-NAME = "rlds.json"
 FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
 MANIFEST = "zarr.json"
-_NONE = "0" * 64
-_OWN = b'"sha256": "%s"'
-_SHA = re.compile(r"[0-9a-f]{64}")
-_FINGERPRINT = re.compile(r"rlds1:[0-9a-f]{64}")
 _SEGMENT = re.compile(r"/[0-9]+/c/0(/0)*$")  # its file may have room for more rows than there are
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
@@ -89,18 +85,33 @@ class Object:
         return {self.name: self.size} | dict([self.list])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Index:
     """The content of an index."""
 
     id: str
     fingerprint: str
-    version: int | None
+    version: int
     manifest: str
     objects: tuple[Object, ...]
     groups: Object
     files: tuple[File, ...]
     rlds_version: str = field(default=__version__)
+
+    @cached_property
+    def grows(self) -> bool:
+        """Whether it is a version of a growing dataset, which has a log of its versions."""
+        return self.file(commits.FILE) is not None
+
+    @cached_property
+    def sha256(self) -> str:
+        """The sha256 of its text."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Name below the address."""
+        return f"indexes/{self.sha256}"
 
     @property
     def groups_name(self) -> str:
@@ -119,13 +130,12 @@ class Index:
     def to_bytes(self) -> bytes:
         """Return the JSON text."""
         content = {
-            "rlds_dataset": FORMAT,
+            "rlds_index": FORMAT,
             "rlds_version": self.rlds_version,
             "id": self.id,
             "fingerprint": self.fingerprint,
             "version": self.version,
             "manifest": self.manifest,
-            "sha256": _NONE,
             "groups": [self.groups.sha256, self.groups.size],
             "objects": [[o.sha256, o.size] for o in self.objects],
         }
@@ -133,8 +143,7 @@ class Index:
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
         )
         lines = ",\n".join(json.dumps(f, separators=(",", ":")) for f in files)
-        text = (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
-        return text.replace(_OWN % _NONE.encode(), _OWN % hashlib.sha256(text).hexdigest().encode(), 1)
+        return (json.dumps(content, indent=0)[:-2] + ',\n"files": [\n' + lines + "\n]\n}\n").encode()
 
 
 def parse(text: bytes, where: str) -> Index:
@@ -147,82 +156,58 @@ def parse(text: bytes, where: str) -> Index:
     NewerFormat
         A later version wrote it.
     """
-    try:
+    with values.refused(where, "is not the index of a dataset"):
         content = documents.loads(text, longest=LONGEST)
         if not isinstance(content, dict):
-            raise ValueError("no object")
-        format_number = content.get("rlds_dataset")
-        if type(format_number) is not int or format_number < 1:
-            raise ValueError("no member rlds_dataset")
-        if format_number > FORMAT:
-            raise NewerFormat(
-                f"{where} has format {str(format_number)[:40]}; this version reads up to {FORMAT}.",
-                hint="pip install --upgrade rlds-cli",
-            )
-        _check_own(text, content.get("sha256"))
-        return _index(content)
-    except NewerFormat:
-        raise
-    except (ValueError, RldsError) as e:
-        why = e.message.rstrip(".") if isinstance(e, RldsError) else str(e)
-        raise DamagedDataset(f"{where} is not the index of a dataset: {why}. Nothing was written.") from e
-
-
-def _check_own(text: bytes, told: Any) -> None:
-    """Refuse a text that is not as it was written: what came may be damaged."""
-    plain = text.replace(_OWN % _sha(told).encode(), _OWN % _NONE.encode(), 1)
-    if hashlib.sha256(plain).hexdigest() != told:
-        raise ValueError("it is not as it was written: it has another sha256 than it says")
+            raise ValueError("not an object")
+        values.check_format(content.get("rlds_index"), FORMAT, "rlds_index", where)
+        found = _index(content)
+        if found.to_bytes() != text:
+            raise ValueError("it is not as it was written")
+        return found
 
 
 def _index(content: dict[str, Any]) -> Index:
-    id = str(ids.parse(_text(content.get("id"), "id")))
-    fingerprint = _text(content.get("fingerprint"), "fingerprint")
-    version = content.get("version")
-    if _FINGERPRINT.fullmatch(fingerprint) is None:
-        raise ValueError("an invalid fingerprint")
-    objects = tuple(_object(o) for o in _list(content.get("objects"), _MOST_OBJECTS, "objects"))
+    id = str(ids.parse(values.text(content.get("id"), "id")))
+    objects = tuple(_object(o) for o in values.items(content.get("objects"), _MOST_OBJECTS, "objects"))
     if len({o.sha256 for o in objects}) != len(objects):
         raise ValueError("an object occurs twice")
-    sha256, size = _members(content.get("groups"), 2, "hashes")
-    groups = Object(_sha(sha256), _number(size, MOST_HASHES + 1, "a size"))
+    sha256, size = values.members(content.get("groups"), 2, "hashes")
+    groups = Object(values.sha256(sha256), values.number(size, MOST_HASHES + 1, "a size"))
     if groups.size != HASH * sum(groups_of(o.size) for o in objects):
         raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
-    files = tuple(
-        _file(f, objects, holes=version is not None) for f in _list(content.get("files"), _MOST_FILES, "files")
-    )
+    listed = values.items(content.get("files"), _MOST_FILES, "files")
+    grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
+    files = tuple(_file(f, objects, holes=grows) for f in listed)
     if sum(len(f.pieces) for f in files) > _MOST_PIECES:
         raise ValueError("more pieces than any dataset has")
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
         raise ValueError(f"its files take more than {_TIMES:,} times the bytes of its objects")
     _check_paths([f.path for f in files])
-    if (version is not None) != any(f.path == commits.FILE for f in files):
-        raise ValueError("a version of a dataset that does not grow, or none of one that does")
-    writer = content.get("rlds_version")
     return Index(
         id=id,
-        fingerprint=fingerprint,
-        version=None if version is None else _number(version, 1 << 60, "version"),
-        manifest=_sha(content.get("manifest")),
+        fingerprint=values.fingerprint(content.get("fingerprint")),
+        version=values.number(content.get("version"), 1 << 60, "a version"),
+        manifest=values.sha256(content.get("manifest")),
         objects=objects,
         groups=groups,
         files=files,
-        rlds_version=writer[:40] if isinstance(writer, str) else "",
+        rlds_version=values.text(content.get("rlds_version"), "rlds_version"),
     )
 
 
 def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
-    path, size, listed = _members(value, 3, "a file")
-    path, size = _path(path), _number(size, _LARGEST, "a size")
+    path, size, listed = values.members(value, 3, "a file")
+    path, size = _path(path), values.number(size, _LARGEST, "a size")
     pieces, end = [], 0
-    for one in _list(listed, _MOST_PIECES, "pieces"):
-        at, number, offset, length, sha256 = _members(one, 5, "a piece")
+    for one in values.items(listed, _MOST_PIECES, "pieces"):
+        at, number, offset, length, sha256 = values.members(one, 5, "a piece")
         piece = Piece(
-            _number(at, _LARGEST, "a place"),
-            _number(number, len(objects), "the number of an object"),
-            _number(offset, _LARGEST, "an offset"),
-            _number(length, _LARGEST, "a length"),
-            _sha(sha256),
+            values.number(at, _LARGEST, "a place"),
+            values.number(number, len(objects), "the number of an object"),
+            values.number(offset, _LARGEST, "an offset"),
+            values.number(length, _LARGEST, "a length"),
+            values.sha256(sha256),
         )
         if piece.at < end or (piece.at > end and not holes) or piece.length < 1:
             raise ValueError(f"the pieces of {path} do not follow each other")
@@ -260,38 +245,8 @@ def _path(value: Any) -> str:
 
 
 def _object(value: Any) -> Object:
-    sha256, size = _members(value, 2, "an object")
-    found = Object(_sha(sha256), _number(size, _LARGEST + 1, "a size"))
+    sha256, size = values.members(value, 2, "an object")
+    found = Object(values.sha256(sha256), values.number(size, _LARGEST + 1, "a size"))
     if found.size < 1:
         raise ValueError("an object is empty")
     return found
-
-
-def _members(value: Any, count: int, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) != count:
-        raise ValueError(f"{what} that is no list of {count}")
-    return value
-
-
-def _list(value: Any, most: int, what: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        raise ValueError(f"{what} that are no list, or more than {most:,}")
-    return value
-
-
-def _number(value: Any, limit: int, what: str) -> int:
-    if type(value) is not int or not 0 <= value < limit:
-        raise ValueError(f"{str(value)[:40]} is not {what}")
-    return value
-
-
-def _sha(value: Any) -> str:
-    if not isinstance(value, str) or not _SHA.fullmatch(value):
-        raise ValueError(f"{str(value)[:80]!r} is no sha256")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"no {what}")
-    return value

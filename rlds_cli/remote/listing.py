@@ -12,7 +12,9 @@ from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.plain import Plain, measure
+from rlds_cli.remote.reading import nothing_there, read_versions
 from rlds_cli.remote.stores import open_objects
+from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings
 
 _AT_ONCE = 16
@@ -26,7 +28,7 @@ class Listed:
     id: str
     size: int
     fingerprint: str
-    version: int | None
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def datasets_at(address: Address, where: Settings) -> Listing:
         own, size = _listed(objects)
     if own is not None:
         return Listing((own,), size, 1)
-    below = replace(address, path=f"{address.path}/_" if address.path else "_", pin=None)
+    below = replace(address.unpinned, path=f"{address.path}/_" if address.path else "_")
     with open_objects(below, where) as objects:
         places = list(objects.siblings())
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -65,6 +67,22 @@ def datasets_at(address: Address, where: Settings) -> Listing:
             else f"rlds push ID {address} pushes one",
         )
     return Listing(datasets, size + sum(n for _, n in found), 1 + len(found))
+
+
+def versions_at(address: Address, where: Settings) -> Versions:
+    """Return the versions of the dataset at an address.
+
+    Raises
+    ------
+    DatasetNotFound
+        No dataset was pushed there.
+    DamagedDataset, NewerFormat, DownloadFailed, Offline
+    """
+    with open_objects(address, where) as objects:
+        found = read_versions(objects)
+        if found is None:
+            raise nothing_there(objects)
+        return found[0]
 
 
 def _tried(objects: Objects) -> tuple[Listed | None, int]:

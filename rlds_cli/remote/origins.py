@@ -2,7 +2,7 @@
 
 ::
 
-    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "version", "version_id", "pulled"}
+    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "version", "version_id", "index", "pulled"}
 
 A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
 content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
@@ -11,6 +11,7 @@ the version id of a version (`Store.version_id`), since its fingerprint takes ti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from rlds_cli.store import commits, manifest
 from rlds_cli.store.commits import Commit
 
 _DIRECTORY = "origins"
+_SHA = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class Origin:
 
     address: str
     fingerprint: str
-    version: int | None
+    version: int | None  # of a growing dataset
     version_id: str | None  # of that version
+    index: str | None  # sha256 of the index there; None for a plain copy
     pulled: bool
 
 
@@ -54,16 +57,19 @@ def of(place: Home, id: DatasetId) -> Origin | None:
     """Return the record of a dataset, or None."""
     values = documents.load_own(_path(place, id)) or {}
     address, fingerprint = values.get("address"), values.get("fingerprint")
-    version, version_id, pulled = values.get("version"), values.get("version_id"), values.get("pulled")
+    version, version_id, index = values.get("version"), values.get("version_id"), values.get("index")
+    pulled = values.get("pulled")
     if not isinstance(address, str) or not isinstance(fingerprint, str) or not isinstance(pulled, bool):
         return None
     if not isinstance(version_id, str | None) or (version is not None and type(version) is not int):
+        return None
+    if index is not None and not (isinstance(index, str) and _SHA.fullmatch(index)):
         return None
     try:
         addresses.parse(address)
     except InvalidId:
         return None
-    return Origin(address, fingerprint, version, version_id, pulled)
+    return Origin(address, fingerprint, version, version_id, index, pulled)
 
 
 def of_dataset(path: Path, commit: Commit | None = None) -> Origin | None:
@@ -120,8 +126,10 @@ def find(ref: StrPath, where: Settings) -> Path | None:
             if origin.address != str(address) or not home.is_dataset(path):
                 continue
             with suppress(RldsError):
-                if _is_about(origin, path) and address.matches(origin.fingerprint):
-                    return path
+                if address.tag is None and _is_about(origin, path) and address.matches(origin.fingerprint):
+                    number = commits.last(path).number if is_growing(path) else manifest.read(path).version
+                    if address.version in (None, number):
+                        return path
     return None
 
 

@@ -69,9 +69,14 @@ class Plain:
         return self.manifest.fingerprint
 
     @property
-    def version(self) -> int | None:
-        """Number of the version; None for an ordinary dataset."""
-        return len(self.log) // commits.BYTES - 1 if self.log else None
+    def grows(self) -> bool:
+        """Whether it is a growing dataset."""
+        return bool(self.log)
+
+    @property
+    def version(self) -> int:
+        """Number of the version."""
+        return len(self.log) // commits.BYTES - 1 if self.log else self.manifest.version
 
 
 def read_plain(objects: Objects) -> Plain | None:
@@ -91,7 +96,6 @@ def read_plain(objects: Objects) -> Plain | None:
     if found is None or b'"rlds"' not in found.data:
         return None
     where, newest = objects.address, _newest(objects)
-    check_version(where, None if newest is None else newest.commit.number)
     log = b"" if newest is None else newest.log
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
@@ -106,6 +110,7 @@ def read_plain(objects: Objects) -> Plain | None:
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not the manifest of a dataset: {what}.") from e
         if not sealing.has_own_digest(directory):
             raise DamagedDataset(f"{where}/{sealing.MANIFEST} is not as it was written.", hint=HINT)
+    check_version(where, m.version if newest is None else newest.commit.number)
     if m.growing and newest is not None:
         for name, size in logs.sizes(newest.commit, m.fields).items():
             if (objects.size(name) or 0) < size:
@@ -186,7 +191,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
 
     def bring(path: str) -> None:
         file = dataset / path
-        _bring(objects, path, sizes[path], file, arrived, sparse=plain.version is not None)
+        _bring(objects, path, sizes[path], file, arrived, sparse=plain.grows)
         if path in digests and sha256_of(file) != digests[path]:
             file.unlink()
             raise WrongHash(f"{objects.address}/{path} is not what the list of digests says.", hint=HINT)
@@ -251,7 +256,7 @@ def _describe(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int]:
     DownloadFailed
     """
     safe_files.write_bytes(dataset / sealing.MANIFEST, plain.document)
-    known = _ordinary(objects, plain, dataset) if plain.version is None else _growing(objects, plain, dataset)
+    known = _growing(objects, plain, dataset) if plain.grows else _ordinary(objects, plain, dataset)
     with ThreadPoolExecutor(_AT_ONCE, "sizes") as pool:
         found = dict(zip(known, pool.map(objects.size, known), strict=True))
     sizes = {}

@@ -164,18 +164,20 @@ def _id(index: Index | Plain, as_: str | None, address: Address) -> DatasetId:
 
 
 def _origin(address: Address, index: Index | Plain, here: Path) -> Origin:
-    version_id = None if index.version is None else commits.last(here).version_id
-    return Origin(str(address), index.fingerprint or fingerprint_of(here), index.version, version_id, pulled=True)
+    version, version_id = (index.version, commits.last(here).version_id) if index.grows else (None, None)
+    proof = index.sha256 if isinstance(index, Index) else None
+    content = index.fingerprint or fingerprint_of(here)
+    return Origin(str(address.unpinned), content, version, version_id, proof, pulled=True)
 
 
 def _has(here: Path, index: Index | Plain) -> bool:
     """Return whether a dataset has the content of an index."""
     try:
-        if is_growing(here) != (index.version is not None):
+        if is_growing(here) != index.grows:
             return False
-        if index.version is not None and commits.last(here).number != index.version:
+        if index.grows and commits.last(here).number != index.version:
             return False
-        if index.version is not None and isinstance(index, Plain):
+        if index.grows and isinstance(index, Plain):
             return commits.last(here).packed() == index.log[-commits.BYTES :]
         return fingerprint_of(here) == index.fingerprint
     except DamagedDataset:
@@ -203,7 +205,7 @@ def _check_replaceable(
                 versions.check_replaceable(here)
         return
     known = origins.of(place, id)
-    if known is not None and known.pulled and known.address == str(address) and index.version is not None:
+    if known is not None and known.pulled and known.address == str(address) and index.grows:
         with suppress(DamagedDataset):
             now = commits.last(here)
             if (now.number, now.version_id) == (known.version, known.version_id):
@@ -244,9 +246,9 @@ def _fetch_and_publish(
     hashes = read_groups(objects, index)
     head = read_file(objects, index, hashes, indexes.MANIFEST)
     if hashlib.sha256(head).hexdigest() != index.manifest:
-        raise DamagedDataset(f"{objects.address}/{indexes.NAME} names another manifest than it has.")
+        raise DamagedDataset(f"The index at {objects.address} names another manifest than it has.")
     work = safe_files.work_directory(place.partial(id, "pull"), place.root)
-    if index.version is None:  # refuse now what would be refused later
+    if not index.grows:  # refuse now what would be refused later
         (work / "head").mkdir(exist_ok=True)
         safe_files.write_bytes(work / "head" / indexes.MANIFEST, head)
         manifest.read(work / "head")
@@ -284,7 +286,7 @@ def _publish(
     expect: str | None = None,
 ) -> None:
     """Verify the dataset in a work directory, whose manifest is ``head``, and give it its name."""
-    dataset, growing = work / "dataset", index.version is not None
+    dataset, growing = work / "dataset", index.grows
     _identify(dataset, head, id, growing=growing)
     _check(dataset, index, objects, expect, tell)
     safe_files.directory(place.dataset(id).parent, place.root)
@@ -315,7 +317,7 @@ def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | 
     WrongFingerprint
         It is a growing dataset without an index, whose fingerprint was not known before, and not what was asked for.
     """
-    if is_growing(dataset) != (index.version is not None):
+    if is_growing(dataset) != index.grows:
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
     report = verify_growing(dataset, progress=tell) if is_growing(dataset) else verify_directory(dataset, progress=tell)
     problem = next(map(str, report.problems), None)

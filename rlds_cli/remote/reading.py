@@ -1,78 +1,140 @@
-"""Read the index of a pushed dataset, the hashes of its groups of blocks, and single files of it."""
+"""Read the versions at an address, the index of one, the hashes of its groups of blocks, and single files of it."""
 
 from __future__ import annotations
 
 import hashlib
 
 from rlds_cli import ids
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError, WrongFingerprint, WrongHash
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import versions
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Document, Objects
+from rlds_cli.remote.versions import Versions
 
 ATTEMPTS = 3  # to get bytes that have the hash of the index
 _LONGEST_FILE = 64 << 20
 
 
-def read_index(objects: Objects) -> tuple[Index, Document] | None:
-    """Return the index at an address and the document that it is in; None if there is none.
+def read_versions(objects: Objects) -> tuple[Versions, Document] | None:
+    """Return the versions at an address and the document that names them; None if nothing was pushed there.
 
     Raises
     ------
     DamagedDataset, NewerFormat
-        It is no index of this version.
+        It is not such a document of this version.
     DownloadFailed
     """
     attempt = 0
     while True:
-        found = objects.read(indexes.NAME, longest=indexes.LONGEST)
+        found = objects.read(versions.NAME, longest=versions.LONGEST)
         if found is None:
             return None
         try:
-            return indexes.parse(found.data, f"{objects.address}/{indexes.NAME}"), found
+            return versions.parse(found.data, f"{objects.address}/{versions.NAME}"), found
         except DamagedDataset:  # on the way, or at its place
             attempt += 1
             if attempt == ATTEMPTS:
                 raise
 
 
-def expect_index(objects: Objects) -> tuple[Index, Document]:
-    """Return the index at an address; raises as `read_index` and `expected`."""
-    return expected(objects, read_index(objects))
+def read_index(objects: Objects, sha256: str) -> Index:
+    """Return an index by its sha256.
+
+    Raises
+    ------
+    DamagedDataset
+        It is missing, has another sha256, or is not an index.
+    NewerFormat, DownloadFailed
+    """
+    name, what = f"indexes/{sha256}", "is missing"
+    for _ in range(ATTEMPTS):
+        found = objects.read(name, longest=indexes.LONGEST)
+        if found is None:
+            break
+        if hashlib.sha256(found.data).hexdigest() == sha256:
+            return indexes.parse(found.data, f"{objects.address}/{name}")
+        what = "has other content than its name says"
+    raise DamagedDataset(f"{objects.address}/{name} {what}. Nothing was written.", hint=push_again(objects))
 
 
-def expected(objects: Objects, found: tuple[Index, Document] | None) -> tuple[Index, Document]:
-    """Return the index that was found at an address, which must be of the version that the address names.
+def index_at(objects: Objects) -> Index | None:
+    """Return the index of the version that an address names, the newest if it names none; None if none was pushed.
 
     Raises
     ------
     DatasetNotFound
-        There is none, or it is of another version.
+        Other versions are there.
     WrongFingerprint
-        It has other content.
+        No version has the content that the address pins.
+    DamagedDataset, NewerFormat, DownloadFailed
     """
-    if found is None:
-        raise DatasetNotFound(
-            f"{objects.address} has neither {indexes.NAME} nor the {indexes.MANIFEST} of a dataset: "
-            "no dataset was pushed there.",
-            hint=_instead(str(objects.address)),
-        )
-    check_version(objects.address, found[0].version)
-    if not objects.address.matches(found[0].fingerprint):
-        raise WrongFingerprint(
-            f"{objects.address} has {short(found[0].fingerprint)}, and {objects.address.pin} was asked for. "
+    address = objects.address
+    if address.index is not None:
+        if objects.size(f"indexes/{address.index}") is None:
+            raise DatasetNotFound(
+                f"{address} no longer has the version that was pinned: it was removed there. Nothing was written.",
+                hint=f"rlds log {address} shows the versions that are there",
+            )
+        return read_index(objects, address.index)
+    there = read_versions(objects)
+    if there is None:
+        return None
+    version = there[0].find(address)
+    if version is None:
+        raise _not_there(there[0], address)
+    index = read_index(objects, version.index)
+    if (index.id, index.version, index.fingerprint) != (there[0].id, version.number, version.fingerprint):
+        raise DamagedDataset(
+            f"{address}/{versions.NAME} says other things of version {version.number:,} than its index. "
             "Nothing was written.",
-            hint="without #rlds... the dataset that is there now is taken",
+            hint=push_again(objects),
         )
+    return index
+
+
+def expect_index(objects: Objects) -> Index:
+    """Return the index of the version that an address names; raises as `index_at`, also if there is none."""
+    found = index_at(objects)
+    if found is None:
+        raise nothing_there(objects)
     return found
 
 
-def check_version(address: Address, number: int | None) -> None:
-    """Raise DatasetNotFound if an address names another version than the one there; None is an ordinary dataset's."""
-    there = 1 if number is None else number
+def nothing_there(objects: Objects) -> DatasetNotFound:
+    """Return the error for an address to which no dataset was pushed."""
+    return DatasetNotFound(
+        f"{objects.address} has neither {versions.NAME} nor the {indexes.MANIFEST} of a dataset: "
+        "no dataset was pushed there.",
+        hint=_instead(str(objects.address)),
+    )
+
+
+def _not_there(there: Versions, address: Address) -> RldsError:
+    """Return the error for a version that is not at an address."""
+    newest = there.newest
+    if address.pin is not None and not any(address.matches(v.fingerprint) for v in there.versions):
+        return WrongFingerprint(
+            f"{address} has {short(newest.fingerprint)}, and {address.pin} was asked for. Nothing was written.",
+            hint="without #rlds... the dataset that is there now is taken",
+        )
+    if address.tag is not None:
+        known = f"its tags are {', '.join(there.tags)}" if there.tags else "it has no tags"
+        return DatasetNotFound(f"{address} has no tag {address.tag}. Nothing was written.", hint=known)
+    return DatasetNotFound(
+        f"{address} has version {newest.number:,}; version {address.version or newest.number:,} was asked for. "
+        "Nothing was written.",
+        hint=f"rlds log {address} shows the versions that are there",
+    )
+
+
+def check_version(address: Address, there: int) -> None:
+    """Raise DatasetNotFound if an address names another version than the only one there, or a tag."""
+    if address.tag is not None:
+        raise DatasetNotFound(f"{address} is a copy of a dataset's files, which has no tags. Nothing was written.")
     if address.version not in (None, there):
         raise DatasetNotFound(
             f"{address} has version {there:,}; version {address.version:,} was asked for. Nothing was written.",

@@ -77,7 +77,7 @@ def open_remote(
     connection = Connection(address, where, timeout)
     pinned = finding.find(address, where, connection, stats)
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
-    found = RemoteStore(access) if pinned.index.version is None else RemoteGrowingStore(access)
+    found = RemoteGrowingStore(access) if pinned.index.grows else RemoteStore(access)
     connection.wait_longer()
     return found
 
@@ -610,9 +610,9 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         connection = Connection(unpinned, access.where, access.timeout)
         pinned = finding.find(unpinned, access.where, connection, stats)
         known = access.pinned.index
-        if (pinned.index.fingerprint, pinned.index.version) == (known.fingerprint, known.version):
+        if pinned.index == known:
             return self
-        if pinned.index.version is None:
+        if not pinned.index.grows:
             raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")
         limit = parse_size(access.cache)
         return RemoteGrowingStore(Access(connection, pinned, access.where, limit, access.timeout, stats, access.cache))

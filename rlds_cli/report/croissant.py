@@ -135,7 +135,7 @@ def _objects() -> dict[str, Any]:
         "@type": "cr:FileSet",
         "@id": _OBJECTS,
         "name": _OBJECTS,
-        "description": "The files of the dataset, packed; rlds.json says where each lies.",
+        "description": "The files of the dataset, packed; the index says where each lies.",
         "encodingFormat": _ENCODING,
         "includes": f"{_OBJECTS}/*",
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlds_cli import settings, visible
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
-from rlds_cli.remote import addresses
+from rlds_cli.remote import addresses, versions
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects, Overtaken
@@ -59,7 +59,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
     with open_objects(addresses.parse(store), where) as objects:
         address = objects.address
         names = objects.names()
-        ends = f"/{indexes.NAME}"
+        ends = f"/{versions.NAME}"
         found = sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
         with ThreadPoolExecutor(_AT_ONCE, "catalogue") as pool:
             listed = tuple(pool.map(lambda name: _listed(objects, where, name, names), found))
@@ -72,10 +72,10 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
 def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]) -> Listed:
     """Read what the page says of one dataset; each value comes from a stranger's file, and is checked."""
     above = store.address.path
-    address = replace(store.address, path=f"{above.rstrip('/')}/{name}" if above else name, pin=None)
+    address = replace(store.address.unpinned, path=f"{above.rstrip('/')}/{name}" if above else name)
     try:
         with open_objects(address, where, policy=store.client.policy) as objects:
-            index, _ = expect_index(objects)
+            index = expect_index(objects)
             m = _manifest(objects, index)
     except RldsError as e:
         said = e.message.replace(str(address), name) if address.scheme == "file" else e.message
@@ -95,7 +95,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
 
 def _manifest(objects: Objects, index: Index) -> manifest.Manifest:
     hashes = read_groups(objects, index)
-    wanted = [indexes.MANIFEST, *([commits.FILE] if index.version is not None else [])]
+    wanted = [indexes.MANIFEST, *([commits.FILE] if index.grows else [])]
     with tempfile.TemporaryDirectory() as directory:
         for path in wanted:
             content = read_file(objects, index, hashes, path)

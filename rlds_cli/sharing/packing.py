@@ -145,18 +145,16 @@ def plan(
     known: Sequence[Known],
     told: Told = lambda done: None,
     *,
-    prune: bool = False,
     cuts: Mapping[str, Cuts] = {},
 ) -> Plan:
     """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
 
-    With ``prune`` objects of which less than half is used are not taken over: they can be removed then. Parts of files
-    that ``cuts`` names by path become objects of their own, if nothing of them is known.
+    Parts of files that ``cuts`` names by path become objects of their own, if nothing of them is known.
     """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
         matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
-        matches = _worthwhile(matches, known, snapshot, prune)
+        matches = _worthwhile(matches, known, snapshot)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
         alone, spans = _apart(spans, cuts)
         packed = [*((span,) for span in alone), *_packed(sorted(spans, key=_order), snapshot.size)]
@@ -259,7 +257,7 @@ def _is_free(piece: Piece, taken: Iterable[Match]) -> bool:
 
 def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
     """Return whether a known index is of an earlier version of the same dataset: its log begins ours."""
-    if snapshot.version is None or known.index.version is None:
+    if not (snapshot.grows and known.index.grows):
         return False
     there, ours = known.by_path.get(commits.FILE), next(f for f in snapshot.files if f.path == commits.FILE)
     return (
@@ -269,13 +267,11 @@ def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
     )
 
 
-def _worthwhile(
-    matches: list[list[Match]], known: Sequence[Known], snapshot: Snapshot, prune: bool
-) -> list[list[Match]]:
+def _worthwhile(matches: list[list[Match]], known: Sequence[Known], snapshot: Snapshot) -> list[list[Match]]:
     """Drop the objects whose use is not worth keeping or copying them whole; their content is packed anew.
 
     These are objects of other datasets of which only scraps are used; those of which less than half is used, as far as
-    that adds a few per cent to what is sent anyway (with ``prune`` all of them); and the least used of too many.
+    that adds a few per cent to what is sent anyway; and the least used of too many.
     """
     used: dict[_Key, int] = {}
     longest: dict[_Key, int] = {}
@@ -286,7 +282,7 @@ def _worthwhile(
     kept = sorted((key for key in used if known[key[0]].here or longest[key] >= _WORTH), key=lambda key: used[key])
     spare = (snapshot.size - sum(used[key] for key in kept)) // _ADDED
     for key in list(kept):
-        if 2 * used[key] < known[key[0]].index.objects[key[1]].size and (used[key] <= spare or prune):
+        if 2 * used[key] < known[key[0]].index.objects[key[1]].size and used[key] <= spare:
             spare -= used[key]
             kept.remove(key)
     while kept and len(kept) + _objects_for(snapshot, sum(used[key] for key in kept)) > MOST_OBJECTS:

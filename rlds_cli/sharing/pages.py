@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from rlds_cli.dataset import open_dataset
 from rlds_cli.progress import Progress, silent
 from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.index import NAME, Index
+from rlds_cli.remote.index import Index
 from rlds_cli.remote.objects import Objects
 from rlds_cli.report.card import MARK, card
 from rlds_cli.report.croissant import StoredFile, croissant
@@ -54,7 +53,7 @@ def pages(
     """
     size = sum(o.size for o in index.objects)
     some = not always and sent is not None and sent < size
-    ds = open_dataset(path if index.version is None else f"{path}#v{index.version}")
+    ds = open_dataset(f"{path}#v{index.version}")
     shown = None if objects.address.scheme == "file" else str(objects.address)
     made = {}
     summary = None
@@ -71,9 +70,8 @@ def pages(
 
 
 def _files(index: Index) -> list[StoredFile]:
-    text = index.to_bytes()
     return [
-        StoredFile(NAME, len(text), hashlib.sha256(text).hexdigest()),
+        StoredFile(f"indexes/{index.sha256}", len(index.to_bytes()), index.sha256),
         StoredFile(index.groups_name, index.groups.size, index.groups.sha256),
         *(StoredFile(o.name, o.size, o.sha256) for o in index.objects),
     ]

@@ -1,12 +1,12 @@
-"""Push a dataset to an address: objects first, the index last, so that readers see the old dataset or the new one."""
+"""Push a version of a dataset to an address: objects first, then its index, and last the list of versions there."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from rlds_cli.progress import Event, Progress, Stage, shown
 from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import versions as versions_there
 from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.index import Index, Object
 from rlds_cli.remote.objects import Body, Document, Objects, Overtaken
 from rlds_cli.remote.origins import Origin
-from rlds_cli.remote.reading import read_index
+from rlds_cli.remote.reading import index_at, read_index, read_versions
 from rlds_cli.remote.stores import open_objects
+from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import copies, packing, snapshot
 from rlds_cli.sharing.packing import Cuts, Known, NewObject, Plan
@@ -45,8 +47,9 @@ class Pushed:
     Attributes
     ----------
     id, address, fingerprint : str
-    version : int, optional
-        Of a dataset that grows.
+    version : int
+    index : str
+        The sha256 of its index there.
     sent : int
         Bytes of objects that are sent, without the index, the hashes of blocks, and what is for people.
     skipped : int
@@ -55,20 +58,24 @@ class Pushed:
         Objects of the dataset.
     dropped : int
         Dropped episodes of a dataset that grows, which are sent, too.
-    removed : int
-        Bytes of objects that ``prune`` removed: no index there names them any more.
+    tags : tuple of str
+        Tags of this version at the address.
+    missing : mapping of str to int
+        Tags of versions that are not at the address, with the numbers of these.
     dry_run : bool
     """
 
     id: str
     address: str
     fingerprint: str
-    version: int | None
+    version: int
+    index: str
     sent: int
     skipped: int
     objects: int
     dropped: int = 0
-    removed: int = 0
+    tags: tuple[str, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
     dry_run: bool = False
 
 
@@ -77,30 +84,29 @@ def push(
     to: StrPath,
     *,
     dry_run: bool = False,
-    prune: bool = False,
     pages: bool | None = None,
     force: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
-    """Push a dataset that is here to an address. What is there already is not sent again.
+    """Push a version of a dataset that is here to an address. What is there already is not sent again.
+
+    Earlier versions stay at the address, until `gc.collect_address` removes them. Tags go along.
 
     Parameters
     ----------
     ref : str or path
-        A dataset that is here, at its newest version, while a writer may be at work; ``ID#v3`` is another one.
+        A dataset that is here, at its newest version, while a writer may be at work. ``ID#v3`` is another one, which
+        becomes the newest at the address only if it is the newest here.
     to : str or path
         ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH`` or a directory.
     dry_run : bool
         Read everything and return the plan; nothing is written anywhere.
-    prune : bool
-        Remove objects that the new index does not name: those of older pushes, which readers of an older index need.
-        What is used of objects that are less than half used is sent again.
     pages : bool, optional
         Write the card, Croissant metadata and the HTML report, for which all rows are read. By default the report is
         left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
     force : bool
-        Replace the index of a dataset with another id. Pins and locks of that one no longer find it at the address.
+        Replace a dataset with another id. Locks of that one find it until its objects are removed.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -112,7 +118,7 @@ def push(
     DownloadFailed
         The store does not give the index that is there.
     NameTaken
-        The address holds a dataset with another id. New content of the same id replaces the old one.
+        The address holds a dataset with another id. New content of the same id is another version of it.
     DamagedDataset
         The dataset is damaged, or what lies at the address is no dataset.
     MissingPackage
@@ -132,7 +138,7 @@ def push(
         )
     named = locate.version(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
-    how: dict[str, Any] = {"dry_run": dry_run, "prune": prune, "pages": pages, "force": force}
+    how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force}
     return push_from(named, address, where, **how, progress=shown(progress))
 
 
@@ -142,7 +148,6 @@ def push_from(
     where: Settings,
     *,
     dry_run: bool = False,
-    prune: bool = False,
     pages: bool | None = None,
     force: bool = False,
     cuts: Mapping[str, Cuts] = {},
@@ -156,10 +161,10 @@ def push_from(
             return {}
         return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
-    how: dict[str, Any] = {"dry_run": dry_run, "prune": prune, "force": force, "cuts": cuts, "documents": beside}
+    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "cuts": cuts, "documents": beside}
     done = send(taken, address, where, **how, progress=progress)
     if not dry_run:
-        _record(path, taken, address)
+        _record(path, taken, address, done.index)
     return done
 
 
@@ -169,7 +174,6 @@ def send(
     where: Settings,
     *,
     dry_run: bool = False,
-    prune: bool = False,
     force: bool = False,
     cuts: Mapping[str, Cuts] = {},
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
@@ -179,30 +183,44 @@ def send(
     """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
     check_writable(address)
     with open_objects(address, where, policy=policy) as objects:
-        found = _index_there(objects)
+        found = _versions_there(objects)
         if not force:
             check_same(found, taken.id, address)
         there = stored(objects)
-        old = there | objects.names("groups/") if prune else {}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress, prune=prune, cuts=cuts)
+            plan = _plan(taken, objects, found, there, refused, progress, cuts=cuts)
+            versions = _added(found, taken, plan.index)
             if dry_run:
-                return _pushed(plan, taken, address, there, dry_run=True)
+                return _pushed(plan, taken, address, there, versions, dry_run=True)
             beside = documents(plan, objects)
             try:
                 _send_objects(plan, objects, there, taken.id, progress)
                 break
             except _NotCopied as e:
                 refused.add(e.place)
-        _write_index(plan, objects, found, beside)
+        _write_index(plan, versions, objects, found, beside if taken.newest else {})
         if not objects.compares:
             progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
-        removed = _prune(objects, plan.index, old) if prune else 0
-    done = _pushed(plan, taken, address, there, removed=removed)
+    done = _pushed(plan, taken, address, there, versions)
     sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} were there"
     progress(Event(taken.id, "ready", note=f"pushed to {address}: {sizes}"))
     return done
+
+
+def _added(found: tuple[Versions, Document] | None, taken: Snapshot, index: Index) -> Versions:
+    """Return the versions at an address with that of a snapshot."""
+    there = found[0] if found is not None and found[0].id.lower() == taken.id.lower() else None
+    return versions_there.added(
+        there,
+        index,
+        created=taken.created,
+        change=taken.change,
+        episodes=taken.episodes,
+        steps=taken.steps,
+        newest=taken.newest,
+        tags=taken.tags,
+    )
 
 
 def _pushed(
@@ -210,8 +228,8 @@ def _pushed(
     taken: Snapshot,
     address: Address,
     there: Mapping[str, int],
+    versions: Versions,
     *,
-    removed: int = 0,
     dry_run: bool = False,
 ) -> Pushed:
     sent = sum(o.object.size for o in plan.new if not is_there(o.object, there))
@@ -220,31 +238,33 @@ def _pushed(
         address=str(address),
         fingerprint=taken.fingerprint,
         version=taken.version,
+        index=plan.index.sha256,
         sent=sent,
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
         dropped=taken.dropped,
-        removed=removed,
+        tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
+        missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
         dry_run=dry_run,
     )
 
 
-def _index_there(objects: Objects) -> tuple[Index, Document] | None:
+def _versions_there(objects: Objects) -> tuple[Versions, Document] | None:
     try:
-        return read_index(objects)
+        return read_versions(objects)
     except (DamagedDataset, NewerFormat) as e:
         raise type(e)(
             f"{e.message.removesuffix(' Nothing was written.')} Nothing was sent.",
-            hint=f"push to another address, or remove {objects.address}/{indexes.NAME}",
+            hint=f"push to another address, or remove {objects.address}/{versions_there.NAME}",
         ) from e
 
 
-def check_same(found: tuple[Index, Document] | None, id: str, address: Address) -> None:
-    """Raise NameTaken if the index that was found at an address is that of a dataset with another id."""
+def check_same(found: tuple[Versions, Document] | None, id: str, address: Address) -> None:
+    """Raise NameTaken if the versions that were found at an address are those of a dataset with another id."""
     if found is not None and found[0].id.lower() != id.lower():
         raise NameTaken(
-            f"{address} holds {found[0].id} ({short(found[0].fingerprint)}), not {id}: pins and locks of it would no "
-            "longer find it there. Nothing was sent.",
+            f"{address} holds {found[0].id} ({short(found[0].newest.fingerprint)}), not {id}: its versions and tags "
+            "would no longer be found there. Nothing was sent.",
             hint=f"push {id} to an address of its own; or --force (force=True) replaces {found[0].id} there",
         )
 
@@ -252,7 +272,7 @@ def check_same(found: tuple[Index, Document] | None, id: str, address: Address) 
 def check_address(address: Address, where: Settings, id: str) -> None:
     """Raise NameTaken if an address holds a dataset with another id; DownloadFailed if it cannot be read."""
     with open_objects(address, where) as objects:
-        check_same(_index_there(objects), id, address)
+        check_same(_versions_there(objects), id, address)
 
 
 def check_writable(address: Address) -> None:
@@ -282,22 +302,31 @@ def is_there(o: Object, there: Mapping[str, int]) -> bool:
 def _plan(
     taken: Snapshot,
     objects: Objects,
-    found: tuple[Index, Document] | None,
+    found: tuple[Versions, Document] | None,
     there: Mapping[str, int],
     refused: Set[str],
     tell: Progress,
     *,
-    prune: bool,
     cuts: Mapping[str, Cuts],
 ) -> Plan:
-    known = []
-    if found is not None:
-        index = found[0]
-        known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if is_there(o, there)))]
-        known = [k for k in known if _has_hashes(k)]
+    known = [
+        Known(objects, index, True, frozenset(o.sha256 for o in index.objects if is_there(o, there)))
+        for index in _indexes_there(found, taken, objects)
+    ]
+    known = [k for k in known if _has_hashes(k)]
     if not known or known[0].index.manifest != taken.manifest:
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), prune=prune, cuts=cuts)
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), cuts=cuts)
+
+
+def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> Iterator[Index]:
+    """Yield the index of the snapshot's version at the address, if it is there, and that of the newest version."""
+    if found is None:
+        return
+    same = (v for v in found[0].versions if (v.number, v.fingerprint) == (taken.version, taken.fingerprint))
+    for sha256 in dict.fromkeys(v.index for v in (*same, found[0].newest)):
+        with suppress(DamagedDataset):  # its objects are sent again
+            yield read_index(objects, sha256)
 
 
 def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
@@ -305,9 +334,9 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
 
     def read(place: Objects) -> Known | None:
         with suppress(RldsError):
-            found = read_index(place)
+            found = index_at(place)
             if found is not None:
-                known = Known(place, found[0], False, frozenset(o.sha256 for o in found[0].objects))
+                known = Known(place, found, False, frozenset(o.sha256 for o in found.objects))
                 return known if _has_hashes(known) else None
         return None
 
@@ -373,9 +402,13 @@ def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = 
 
 
 def _write_index(
-    plan: Plan, objects: Objects, found: tuple[Index, Document] | None, beside: Mapping[str, bytes]
+    plan: Plan,
+    versions: Versions,
+    objects: Objects,
+    found: tuple[Versions, Document] | None,
+    beside: Mapping[str, bytes],
 ) -> None:
-    """Write the hashes of groups, and then the index, if it is still the one that was seen."""
+    """Write the hashes of groups, the index, and then the versions, if they are still those that were seen."""
     if not objects.commits:
         now = stored(objects)
         gone = next((o for o in plan.index.objects if not is_there(o, now)), None)
@@ -384,32 +417,30 @@ def _write_index(
                 f"{objects.address}/{gone.name} is gone: somebody removed it meanwhile. The index was not written.",
                 hint="the same command again sends it",
             )
-    content = plan.index.to_bytes()
-    indexes.parse(content, f"The index for {objects.address}")  # what is written can be read
+    content, index = versions.to_bytes(), plan.index.to_bytes()
+    indexes.parse(index, f"The index for {objects.address}")  # what is written can be read
+    versions_there.parse(content, f"The versions at {objects.address}")
     objects.put(plan.index.groups_name, Body.of(plan.hashes))
+    objects.put(plan.index.name, Body.of(index))
+    replace_versions(objects, content, None if found is None else found[1], beside)
+
+
+def replace_versions(objects: Objects, content: bytes, seen: Document | None, beside: Mapping[str, bytes] = {}) -> None:
+    """Write the versions at an address; raises UploadFailed if they are not those that were seen any more."""
     try:
-        objects.replace(indexes.NAME, content, None if found is None else found[1].tag, beside)
+        objects.replace(versions_there.NAME, content, None if seen is None else seen.tag, beside)
     except Overtaken:
         raise UploadFailed(
             f"Somebody else pushed to {objects.address} meanwhile; what they pushed is there, and whole.",
-            hint="the same command again replaces it, and sends only what is missing",
+            hint="the same command again goes on from there, and sends only what is missing",
         ) from None
 
 
-def _prune(objects: Objects, index: Index, old: Mapping[str, int]) -> int:
-    """Remove what the index does not name and was there before this push began; return the bytes."""
-    named = {name for o in index.objects for name in o.stored} | {index.groups_name}
-    unnamed = {name: size for name, size in old.items() if name not in named}
-    objects.delete_all(unnamed)
-    objects.tidy()
-    return sum(unnamed.values())
-
-
-def _record(path: Path, taken: Snapshot, address: Address) -> None:
+def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
     """Note in the home that a dataset is at an address, unless it came from another one."""
     with suppress(RldsError, IndexError):
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
         known = origins.of(place, id)
         if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
-            version_id = None if taken.version is None else taken.store.version_id
-            origins.record(place, id, Origin(str(address), taken.fingerprint, taken.version, version_id, pulled=False))
+            version, version_id = (taken.version, taken.store.version_id) if taken.grows else (None, None)
+            origins.record(place, id, Origin(str(address), taken.fingerprint, version, version_id, index, pulled=False))

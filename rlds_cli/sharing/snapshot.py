@@ -11,13 +11,14 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from rlds_cli.dataset import history
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
@@ -26,7 +27,7 @@ from rlds_cli.growing.segments import SegmentedArray
 from rlds_cli.growing.store import GrowingStore, open_store
 from rlds_cli.refs import Ref
 from rlds_cli.remote.index import MANIFEST, is_path
-from rlds_cli.store import arrays, commits, manifest, references, tags
+from rlds_cli.store import arrays, commits, manifest, references, tags, versions
 from rlds_cli.store import files as store_files
 from rlds_cli.store.opening import Store
 from rlds_cli.ted import IntArray
@@ -92,11 +93,22 @@ class Snapshot:
 
     id: str
     fingerprint: str
-    version: int | None
+    version: int
     manifest: str  # sha256
     files: tuple[LocalFile, ...]
     store: Store = field(repr=False)  # holds a version
     dropped: int = 0  # episodes of a growing dataset that are hidden, and in the files all the same
+    created: str = ""
+    change: str = ""
+    episodes: int = 0
+    steps: int = 0
+    newest: bool = True  # no later version is here
+    tags: Mapping[str, int] = field(default_factory=dict)  # of the dataset, with numbers of versions
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is a version of a growing dataset."""
+        return self.store.grows
 
     @property
     def size(self) -> int:
@@ -116,10 +128,27 @@ def take(ref: Ref) -> Snapshot:
     store = open_store(path, ref)
     path = store.path  # of an earlier version, if the reference names one
     files = tuple(_growing(store) if isinstance(store, GrowingStore) else _ordinary(store))
-    version, dropped = (store.version, store.commit.dropped) if isinstance(store, GrowingStore) else (None, 0)
+    dropped = store.commit.dropped if isinstance(store, GrowingStore) else 0
     sha256 = hashlib.sha256(store_files.content(path / MANIFEST, manifest.LONGEST)).hexdigest()
-    found = Snapshot(store.manifest.id, store.fingerprint(), version, sha256, files, store, dropped)
-    if version is None and sha256 != store.version_id:
+    dataset = versions.newest_of(path)
+    made = {v.number: v for v in history.versions_of(dataset)}
+    of = made.get(store.version)
+    found = Snapshot(
+        store.manifest.id,
+        store.fingerprint(),
+        store.version,
+        sha256,
+        files,
+        store,
+        dropped,
+        created=of.created if of else store.manifest.created,
+        change=of.change if of else "",
+        episodes=of.episodes if of else store.manifest.counts.episodes,
+        steps=of.steps if of else store.manifest.counts.steps,
+        newest=ref.selector is None or store.version >= max(made),
+        tags=tags.read(dataset),
+    )
+    if not store.grows and sha256 != store.version_id:
         raise DamagedDataset(f"{path} was replaced while it was read.", hint="the same command again")
     strange = next((f.path for f in files if not is_path(f.path)), None)
     if strange is not None:
