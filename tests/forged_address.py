@@ -21,8 +21,7 @@ from rlds_cli.remote.versions import Version, Versions
 
 def index_of(address: Path) -> Index:
     """Return the index of the newest version at an address on this disk."""
-    there = versions.parse((address / versions.NAME).read_bytes(), str(address))
-    return indexes.parse((address / there.newest.name).read_bytes(), str(address))
+    return indexes.parse((address / _newest(address).name).read_bytes(), str(address))
 
 
 def publish(address: Path, index: bytes, *, claims: Index) -> None:
@@ -49,10 +48,38 @@ def read(address: Path) -> dict[str, bytes]:
     return found
 
 
-def signed(index: Mapping[str, Any]) -> str:
-    """Return the text of an index of these values, with its own sha256, so that the values are looked at."""
-    text = json.dumps({**index, "sha256": "0" * 64})
-    return text.replace(f'"sha256": "{"0" * 64}"', f'"sha256": "{hashlib.sha256(text.encode()).hexdigest()}"', 1)
+def written(values: Mapping[str, Any], lines: str) -> bytes:
+    """Return a text at an address of any values, as the program writes it: one member has a line for each item."""
+    items = values.get(lines)
+    if not isinstance(items, list):
+        return json.dumps(values).encode()
+    head = json.dumps({k: v for k, v in values.items() if k != lines}, indent=0)[:-2]
+    body = ",\n".join(json.dumps(item, separators=(",", ":")) for item in items)
+    return f'{head},\n"{lines}": [\n{body}\n]\n}}\n'.encode()
+
+
+def signed(values: Mapping[str, Any]) -> bytes:
+    """Return the list of versions of these values, with its own sha256, so that the values are looked at."""
+    text = written({**values, "sha256": "0" * 64}, "versions")
+    return text.replace(b"0" * 64, hashlib.sha256(text).hexdigest().encode(), 1)
+
+
+def values_of(address: Path) -> dict[str, Any]:
+    """Return the index of the newest version at an address on this disk as a JSON value."""
+    values: dict[str, Any] = json.loads((address / _newest(address).name).read_bytes())
+    return values
+
+
+def _newest(address: Path) -> Version:
+    return versions.parse((address / versions.NAME).read_bytes(), str(address)).newest
+
+
+def forge(address: Path, index: Mapping[str, Any]) -> None:
+    """Make a JSON value the index of the only version at an address."""
+    claims = index_of(address)
+    if str(index.get("fingerprint")).startswith("rlds1:"):
+        claims = replace(claims, fingerprint=index["fingerprint"])
+    publish(address, written(index, "files"), claims=claims)
 
 
 def write(address: Path, claims: Index, files: Mapping[str, bytes], more: Sequence[File] = ()) -> Index:

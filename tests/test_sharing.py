@@ -19,7 +19,7 @@ import growing_model
 import numpy as np
 import pytest
 from conftest import run_rlds
-from forged_address import signed
+from forged_address import forge, signed, values_of, written
 from frames_data import film
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +53,7 @@ from rlds_cli.maintenance.verification import verify
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import pulling
 from rlds_cli.remote.blocks import GROUP
-from rlds_cli.sharing import packing
+from rlds_cli.sharing import collecting, packing
 from rlds_cli.sharing.pushing import Pushed
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60.0, read=60.0, idle=120.0)
@@ -322,22 +322,23 @@ def test_few_zeros_lie_between_large_files(store: Path) -> None:
     assert size <= push(ds.id, store).sent <= 1.03 * size
 
 
-def test_prune_leaves_what_the_index_names(store: Path, other: Path) -> None:
+def test_a_collection_leaves_what_the_versions_that_stay_need(store: Path, other: Path) -> None:
     for seed in range(3):
         large(2000, seed=seed)
-        push("local/large", store)
+        done = push("local/large", store)
     (store / "objects/.killed.part").write_bytes(b"half")
 
     def stored() -> dict[str, int]:
         return {str(f.relative_to(store)): f.stat().st_size for f in store.rglob("*/*") if f.is_file()}
 
     before = stored()
-    done = push("local/large", store, prune=True)
-    index = indexes.parse((store / "rlds.json").read_bytes(), "")
-    left = {f"{kind}/{o.sha256}" for o in index.objects for kind in ("objects", "blocks")}
-    left.add(f"groups/{index.groups.sha256}")
+    removed = collecting.collect(store)
+    index = values_of(store)
+    left = {f"{kind}/{sha256}" for sha256, _ in index["objects"] for kind in ("objects", "blocks")}
+    left |= {f"groups/{index['groups'][0]}", f"indexes/{done.index}"}
     assert stored().keys() == left
-    assert done.removed == sum(size for name, size in before.items() if name not in left) - len(b"half") > 0
+    assert removed.bytes == sum(size for name, size in before.items() if name not in left) - len(b"half") > 0
+    assert len(removed.removed) == 2
     assert bring(store, other).fingerprint == done.fingerprint
 
 
@@ -375,7 +376,7 @@ def test_a_bucket_of_google(bucket: ObjectStore, other: Path) -> None:
     with bucket.counting() as asked:
         push(ds.id, "gs://lab/a/beside")
     assert sum(r.size for r in asked) < 20_000
-    assert push(ds.id, "gs://lab/a/large", prune=True).removed > 0
+    assert collecting.collect("gs://lab/a/large").bytes > 0
     assert bring("gs://lab/a/beside", other, as_="local/b").fingerprint == ds.fingerprint
 
 
@@ -513,9 +514,8 @@ def test_a_store_without_a_file(part: str, store: Path, other: Path) -> None:
 def test_an_index_with_the_fingerprint_of_something_else(store: Path, other: Path) -> None:
     """The hashes of blocks are right; the content is not what the index, and a pin, promise."""
     push(large(2000).id, store)
-    index = json.loads((store / "rlds.json").read_text())
-    index["fingerprint"] = "rlds1:" + "a" * 64
-    (store / "rlds.json").write_text(signed(index))
+    index = values_of(store) | {"fingerprint": "rlds1:" + "a" * 64}
+    forge(store, index)
     with pytest.raises(DamagedDataset, match="fingerprint"):
         bring(f"{store}#{index['fingerprint']}", other)
     assert not (other / "datasets/local/large").exists()
@@ -529,16 +529,16 @@ def test_the_content_can_be_pinned(store: Path, other: Path) -> None:
     with pytest.raises(WrongFingerprint, match="was asked for"):
         bring(f"{store}#rlds1:0000-0000-0000", other, as_="local/new")
     push(large(2000, seed=1).id, store)
-    with pytest.raises(WrongFingerprint):
-        bring(f"{store}#{ds.fingerprint}", other, as_="local/new")
+    assert bring(f"{store}#{ds.fingerprint}", other, as_="local/new").fingerprint == ds.fingerprint
 
 
 MUTATIONS: dict[str, Callable[[dict], object]] = {
-    "no version": lambda d: d.pop("rlds_dataset"),
-    "version of another type": lambda d: d.update(rlds_dataset=True),
+    "no format": lambda d: d.pop("rlds_index"),
+    "format of another type": lambda d: d.update(rlds_index=True),
     "id": lambda d: d.update(id="../x"),
     "fingerprint": lambda d: d.update(fingerprint="rlds2:" + "0" * 64),
     "version": lambda d: d.update(version=3),
+    "no version": lambda d: d.update(version=None),
     "path upwards": lambda d: d["files"][0].__setitem__(0, "../x"),
     "absolute path": lambda d: d["files"][0].__setitem__(0, "/etc/x"),
     "hidden path": lambda d: d["files"][0].__setitem__(0, ".x/y"),
@@ -569,21 +569,54 @@ MUTATIONS: dict[str, Callable[[dict], object]] = {
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_the_index_of_a_stranger(what: str, store: Path, other: Path) -> None:
     push(large(200).id, store)
-    index = json.loads((store / "rlds.json").read_text())
+    index = values_of(store)
     MUTATIONS[what](index)
-    (store / "rlds.json").write_text(signed(index))
+    forge(store, index)
     with pytest.raises(DamagedDataset):
         bring(store, other)
     assert not (other / "datasets").exists() or not any((other / "datasets").rglob("zarr.json"))
-    with pytest.raises(DamagedDataset, match="Nothing was sent"):
-        push("local/large", store) if what != "another manifest" else bring_again(store, other)
-
-
-def bring_again(store: Path, other: Path) -> None:
-    """An index that only names another manifest can be pushed over."""
     push("local/large", store)
     assert bring(store, other).num_steps == 200
-    raise DamagedDataset("Nothing was sent")
+
+
+VERSIONS: dict[str, Callable[[dict], object]] = {
+    "no format": lambda d: d.pop("rlds_dataset"),
+    "format of another type": lambda d: d.update(rlds_dataset=True),
+    "id": lambda d: d.update(id="../x"),
+    "no versions": lambda d: d.update(versions=[]),
+    "versions of another type": lambda d: d.update(versions={}),
+    "twice": lambda d: d["versions"].append(d["versions"][0]),
+    "a version of another length": lambda d: d["versions"][0].pop(),
+    "number": lambda d: d["versions"][0].__setitem__(0, -1),
+    "index": lambda d: d["versions"][0].__setitem__(1, "../../secret"),
+    "size": lambda d: d["versions"][0].__setitem__(2, 1 << 60),
+    "fingerprint": lambda d: d["versions"][0].__setitem__(3, "rlds2:" + "0" * 64),
+    "time": lambda d: d["versions"][0].__setitem__(4, "\x1b[2J"),
+    "change": lambda d: d["versions"][0].__setitem__(5, None),
+    "a tag of nothing": lambda d: d.update(tags={"icra": "0" * 64}),
+    "a tag that is not one": lambda d: d.update(tags={"v3": d["versions"][0][1]}),
+    "tags of another type": lambda d: d.update(tags=[]),
+}
+
+
+@pytest.mark.parametrize("what", VERSIONS)
+def test_the_versions_of_a_stranger(what: str, store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    found = json.loads((store / "rlds.json").read_text())
+    VERSIONS[what](found)
+    (store / "rlds.json").write_bytes(signed(found))
+    for act in (lambda: bring(store, other), lambda: push("local/large", store)):
+        with pytest.raises(DamagedDataset, match=r"Nothing was (written|sent)"):
+            act()
+    assert run_rlds("log", store).returncode == 1
+
+
+def test_an_index_of_another_dataset_than_the_versions_say(store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    index = values_of(store)
+    forge(store, index | {"id": "local/another"})
+    with pytest.raises(DamagedDataset, match="than its index"):
+        bring(store, other)
 
 
 @given(st.data())
@@ -592,16 +625,17 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
     sha = ["a" * 64, "b" * 64]
     pieces = [[0, 0, 0, 5, sha[0]], [5, 1, 3, 4, sha[1]]]
     index: dict[str, Any] = {
-        "rlds_dataset": 1,
+        "rlds_index": 1,
+        "rlds_version": "0",
         "id": "local/x",
         "fingerprint": f"rlds1:{sha[0]}",
-        "version": None,
+        "version": 1,
         "manifest": sha[0],
         "groups": [sha[0], 64],
         "objects": [[sha[0], 9], [sha[1], 7]],
         "files": [["zarr.json", 9, pieces], ["a/b", 0, []]],
     }
-    indexes.parse(signed(index).encode(), "it")
+    indexes.parse(written(index, "files"), "it")
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
@@ -617,11 +651,11 @@ def test_an_index_that_was_changed_anywhere(data: st.DataObject) -> None:
         holder, key = data.draw(st.sampled_from(places))
         holder[key] = data.draw(odd)
     with suppress(DamagedDataset, NewerFormat):
-        found = indexes.parse(signed(index).encode(), "it")
+        found = indexes.parse(written(index, "files"), "it")
         assert indexes.parse(found.to_bytes(), "it").files == found.files
 
 
-def test_an_index_with_another_byte(store: Path, other: Path) -> None:
+def test_versions_with_another_byte(store: Path, other: Path) -> None:
     """Each byte counts, also that of an id."""
     push(large(200).id, store)
     text = (store / "rlds.json").read_text()
@@ -630,19 +664,30 @@ def test_an_index_with_another_byte(store: Path, other: Path) -> None:
         bring(store, other)
 
 
-def test_an_index_without_its_own_sha256(store: Path, other: Path) -> None:
+def test_an_index_with_another_byte(store: Path, other: Path) -> None:
+    push(large(200).id, store)
+    file = next((store / "indexes").iterdir())
+    text = file.read_text()
+    file.write_text(text.replace("local/large", "local/larfe"))
+    with pytest.raises(DamagedDataset, match="other content"):
+        bring(store, other)
+    push("local/large", store)
+    assert bring(store, other).num_steps == 200
+
+
+def test_versions_without_their_own_sha256(store: Path, other: Path) -> None:
     push(large(200).id, store)
     index = json.loads((store / "rlds.json").read_text())
     del index["sha256"]
     (store / "rlds.json").write_text(json.dumps(index))
-    with pytest.raises(DamagedDataset, match="is no sha256"):
+    with pytest.raises(DamagedDataset, match="is not a sha256"):
         bring(store, other)
 
 
 def test_an_index_of_a_later_version(store: Path, other: Path) -> None:
     push(large(200).id, store)
     index = json.loads((store / "rlds.json").read_text())
-    (store / "rlds.json").write_text(signed(index | {"rlds_dataset": 2}))
+    (store / "rlds.json").write_bytes(signed(index | {"rlds_dataset": 2}))
     for act in (lambda: bring(store, other), lambda: push("local/large", store)):
         with pytest.raises(NewerFormat, match="format 2"):
             act()
@@ -864,8 +909,8 @@ def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> N
     assert [d.fingerprint for d in done] == [rlds_cli.open_dataset(d.id).fingerprint for d in done]
     assert [d.how for d in pinning.sync(file, cache_dir=other)] == ["here"] * 3
     push(large(300, seed=5).id, store / "local-large")
-    with pytest.raises(WrongFingerprint):
-        pinning.sync(file, cache_dir=tmp_path / "third")
+    (store / "local-large/rlds.json").unlink()  # the lock pins the index itself
+    assert [d.how for d in pinning.sync(file, cache_dir=tmp_path / "third")] == ["downloaded"] * 3
 
 
 def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Path, tmp_path: Path) -> None:
@@ -959,7 +1004,10 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
     """The format, from its description: files are pieces of objects, and blocks have hashes."""
     ds = large(2000)
     push(ds.id, store)
-    index = json.loads((store / "rlds.json").read_text())
+    _, sha256, size, *_ = json.loads((store / "rlds.json").read_text())["versions"][-1]
+    text = (store / "indexes" / sha256).read_bytes()
+    assert (hashlib.sha256(text).hexdigest(), len(text)) == (sha256, size)
+    index = json.loads(text)
     objects = [(store / "objects" / name).read_bytes() for name, _ in index["objects"]]
     assert [[hashlib.sha256(o).hexdigest(), len(o)] for o in objects] == index["objects"]
     hashes = b""
@@ -977,7 +1025,6 @@ def test_an_index_can_be_read_by_anybody(store: Path) -> None:
         files[path] = bytes(content)
     assert files == tree(ds.path)
     assert hashlib.sha256(files["zarr.json"]).hexdigest() == index["manifest"]
-    assert indexes.parse((store / "rlds.json").read_bytes(), "x").to_bytes() == (store / "rlds.json").read_bytes()
 
 
 def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, tmp_path: Path) -> None:
@@ -1029,12 +1076,14 @@ def test_another_dataset_at_an_address_is_replaced_on_demand_only(store: Path, o
     assert bring(store, other).id == "local/second"
 
 
-def test_new_content_of_a_dataset_replaces_the_old_one(store: Path, other: Path) -> None:
-    large(400)
+def test_new_content_of_a_dataset_is_another_version(store: Path, other: Path) -> None:
+    """A dataset that was made anew has version 1 again. The earlier one is found by its fingerprint."""
+    first = large(400)
     push("local/large", store)
     made = large(400, seed=1)
     push("local/large", store)
-    assert bring(store, other).fingerprint == made.fingerprint
+    assert bring(store, other).fingerprint == bring(f"{store}#v1", other).fingerprint == made.fingerprint
+    assert bring(f"{store}#{first.fingerprint}", other, as_="local/first").fingerprint == first.fingerprint
 
 
 def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:
@@ -1084,10 +1133,14 @@ def test_a_wrong_object_beside_an_address_is_not_taken_over(
     stored = Files(Path(first) if kind == "directory" else bucket)
     name = next(n for n in stored.names() if f"/{'blocks' if damage == 'hashes' else 'objects'}/" in f"/{n}")
     if damage == "index":  # says that other bytes of the object are those of a file
-        index = json.loads(stored.read("rlds.json"))
+        there = json.loads(stored.read("rlds.json"))
+        index = json.loads(stored.read(f"indexes/{there['versions'][0][1]}"))
         pieces = next(f[2] for f in index["files"] if f[0].startswith("observation/c/"))
         pieces[0][2] += 1 << 16
-        stored.write("rlds.json", signed(index).encode())
+        text = written(index, "files")
+        there["versions"][0][1] = hashlib.sha256(text).hexdigest()
+        stored.write(f"indexes/{there['versions'][0][1]}", text)
+        stored.write("rlds.json", signed(there))
     else:
         data = bytearray(stored.read(name))
         data[len(data) // 2] ^= 255
@@ -1113,7 +1166,7 @@ class Files:
 
     def write(self, name: str, data: bytes) -> None:
         if isinstance(self._place, Path):
-            (self._place / name).unlink()
+            (self._place / name).unlink(missing_ok=True)
             (self._place / name).write_bytes(data)
         else:
             self._stored()[f"a/{name}"] = data

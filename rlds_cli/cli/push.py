@@ -54,8 +54,6 @@ def push(
 
     Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS removes them. Tags go along.
 
-    Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS removes them. Tags go along.
-
     Example: rlds push local/arm s3://our-bucket/arm --catalogue s3://our-bucket
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)

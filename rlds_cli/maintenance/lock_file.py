@@ -52,7 +52,6 @@ class Locked:
     version: int | None = None  # of a dataset that grows, or has edits
     address: str | None = None  # where it was pushed to, or came from
     index: str | None = None  # sha256 of the index of this version there
-    index: str | None = None  # sha256 of the index of this version there
 
     @property
     def grows(self) -> bool:
@@ -139,7 +138,6 @@ def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
         edits=edited.mapping() if edited else None,
         version=version.integer() if version else None,
         address=_store_address(address) if address else None,
-        index=index.text() if index else None,
         index=index.text() if index else None,
     )
 
