@@ -107,7 +107,7 @@ def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
 
     is_file = names.has_suffix(file_name(url))
     try:
-        address = addresses.parse(url)
+        address = addresses.parse(url).unpinned
     except InvalidId:
         return False
     policy = RetryPolicy(attempts=1, connect=5.0, read=10.0, idle=15.0) if is_file else None
