@@ -1,7 +1,7 @@
 """Tags of a dataset: names of versions, in ``tags.json`` of its directory. Needs no NumPy.
 
-Tags are about a dataset, and no part of it: no digest covers them, and a dataset that is pushed or merged leaves them
-behind.
+Tags are about a dataset, and not part of it: no digest covers them, and a merge leaves them behind. A push takes them to
+the list of versions at the address.
 """
 
 from __future__ import annotations
