@@ -108,14 +108,14 @@ class Tfds(Format):
         return found if [a for _, a, _ in found] == stops[:-1] and stops[-1] == len(table) else None
 
     @cached_property
-    def _shards(self) -> dict[str, Path]:
-        """Return the file of each unit by its name."""
-        found: dict[str, Path] = {}
+    def _shards(self) -> dict[Unit, Path]:
+        """Return the file of each shard: about 64 MiB of episodes of one split."""
+        found: dict[Unit, Path] = {}
         for split, first, stop in self._splits:
             units = self._units_of(first, stop)
             for k, unit in enumerate(units):
                 name = f"{self._name}-{split}.tfrecord-{k:05d}-of-{len(units):05d}"
-                found[unit.name] = Path(name)
+                found[unit] = Path(name)
         return found
 
     @cached_property
@@ -130,8 +130,8 @@ class Tfds(Format):
         return name if name[:1].isalpha() else f"dataset_{name}"
 
     def units(self) -> Sequence[Unit]:
-        """Return the shards: about 64 MiB of episodes of one split each."""
-        return [unit for _, first, stop in self._splits for unit in self._units_of(first, stop)]
+        """Return the shards."""
+        return list(self._shards)
 
     def _units_of(self, first: int, stop: int) -> list[Unit]:
         row = sum(self.content.row_bytes(name) for name in self.content.fields)
@@ -139,7 +139,7 @@ class Tfds(Format):
 
     def write(self, unit: Unit, directory: Path) -> Any:
         """Write one shard; return the bytes of its records."""
-        with records.Writer(directory / self._shards[unit.name]) as file:
+        with records.Writer(directory / self._shards[unit]) as file:
             for episode in range(unit.first, unit.stop):
                 lists = dict(self._lists(episode))
                 records.write_example(file, lists, f"{self.content.id}: episode {episode}")
