@@ -162,8 +162,7 @@ def altered(store: Path, at: Path, more: Sequence[File]) -> None:
     """Copy an address, and have its index name more files."""
     shutil.copytree(store, at)
     index = forged.index_of(at)
-    (at / "rlds.json").unlink()
-    (at / "rlds.json").write_bytes(replace(index, files=(*index.files, *more)).to_bytes())
+    forged.publish(at, replace(index, files=(*index.files, *more)).to_bytes(), claims=index)
 
 
 def growing(store: Path) -> Dataset:

@@ -21,7 +21,7 @@ from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
 from rlds_cli.remote import addresses, stores
 from rlds_cli.remote.objects import Body
-from rlds_cli.remote.reading import read_index
+from rlds_cli.remote.reading import index_at
 from rlds_cli.report.html import is_report
 from rlds_cli.sharing.catalogue import catalogue
 from rlds_cli.sharing.pages import pages
@@ -84,24 +84,24 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
     push(ds, str(tmp_path / "arm"))
     with stores.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
-        index = read_index(objects)
+        index = index_at(objects)
         assert index is not None
-        size = sum(o.size for o in index[0].objects)
+        size = sum(o.size for o in index.objects)
         for page in ("README.md", "croissant.json", "report.html"):
             (tmp_path / "arm" / page).unlink()
-        whole = pages(ds.path, index[0], objects)["report.html"]
-        scaled = pages(ds.path, index[0], objects, sent=size)["report.html"]
+        whole = pages(ds.path, index, objects)["report.html"]
+        scaled = pages(ds.path, index, objects, sent=size)["report.html"]
         assert whole == scaled and 60_000 < len(scaled) < 200_000  # of a megabyte
-        assert "report.html" not in pages(ds.path, index[0], objects, sent=size - 1)
-        always = pages(ds.path, index[0], objects, sent=0, always=True)["report.html"]
+        assert "report.html" not in pages(ds.path, index, objects, sent=size - 1)
+        always = pages(ds.path, index, objects, sent=0, always=True)["report.html"]
         assert Document(always.decode()).wrong == []
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
     with stores.open_objects(addresses.parse(tmp_path / "large"), settings.read()) as objects:
-        index = read_index(objects)
+        index = index_at(objects)
         assert index is not None
         (tmp_path / "large/report.html").unlink()
-        part = pages(large.path, index[0], objects, sent=20_000_000)["report.html"]
+        part = pages(large.path, index, objects, sent=20_000_000)["report.html"]
         assert 100_000 < len(part) < 600_000
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from rlds_cli.progress import silent
 from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, pulling, stores
 from rlds_cli.remote.objects import Body, Overtaken
-from rlds_cli.sharing import pushing, snapshot
+from rlds_cli.sharing import collecting, pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
@@ -91,7 +91,7 @@ def test_a_pushed_dataset_comes_back(hub: Hub, tmp_path: Path) -> None:
     assert len(repository.commits) == 2  # the first is the hub's own
     content = hub.content("lab/arm")
     assert content["README.md"] == b"# arm\n"
-    assert json.loads(content["rlds.json"])["fingerprint"] == ds.fingerprint
+    assert json.loads(content["rlds.json"])["versions"][0][3] == ds.fingerprint
     assert sum(name.startswith("objects/") for name in content) == done.objects == 1
     assert hub.received <= sum(map(len, content.values()))  # each byte once
     assert same(pull(tmp_path / "other"), ds)
@@ -286,19 +286,30 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
     where = settings.read()
     with stores.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
         before = objects.read("rlds.json")
-        push(second, prune=True)
+        push(second)
+        collecting.collect(PLACE)
         assert objects.read("rlds.json") == before
         assert all(objects.size(name) for name in objects.names("objects/"))
 
 
-def test_prune_removes_in_one_commit(hub: Hub, tmp_path: Path) -> None:
+def index_of(content: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the index of the newest version in a repository."""
+    found: dict[str, Any] = json.loads(content[f"indexes/{json.loads(content['rlds.json'])['versions'][-1][1]}"])
+    return found
+
+
+def test_objects_are_removed_in_one_commit(hub: Hub, tmp_path: Path) -> None:
     push(arm())
     second = arm("second", seed=5)
-    push(second, prune=True)
+    push(second)
+    before = len(hub.repositories["lab/arm"].commits)
+    collecting.collect(PLACE)
+    assert len(hub.repositories["lab/arm"].commits) <= before + 2  # the versions, and the objects
     content = hub.content("lab/arm")
-    index = json.loads(content["rlds.json"])
+    index = index_of(content)
     named = {f"{kind}/{o[0]}" for o in index["objects"] for kind in ("objects", "blocks")}
-    named.add(f"groups/{index['groups'][0]}")
+    named |= {f"groups/{index['groups'][0]}", *(n for n in content if n.startswith("indexes/"))}
+    assert sum(n.startswith("indexes/") for n in content) == 1
     assert named == {n for n in content if "/" in n}
     assert same(pull(tmp_path / "x"), second)
 
@@ -512,7 +523,7 @@ def test_a_killed_push_repeats_at_most_one_object(hub: Hub, tmp_path: Path, home
         assert "rlds.json" not in hub.content("lab/arm")  # and nothing is visible yet
     assert kills > 4
     subprocess.run(command, env=env, check=True)
-    assert len(json.loads(hub.content("lab/arm")["rlds.json"])["objects"]) > 5
+    assert len(index_of(hub.content("lab/arm"))["objects"]) > 5
     assert same(pull(tmp_path / "x"), ds)
 
 

@@ -38,8 +38,7 @@ def altered(genuine: Path, at: Path, more: Sequence[File]) -> Path:
     """Copy an address, and have its index name more files."""
     shutil.copytree(genuine, at)
     index = forged.index_of(at)
-    (at / "rlds.json").unlink()
-    (at / "rlds.json").write_bytes(replace(index, files=(*index.files, *more)).to_bytes())
+    forged.publish(at, replace(index, files=(*index.files, *more)).to_bytes(), claims=index)
     return at
 
 
@@ -186,15 +185,39 @@ def requests_into_the_network(scene: Scene) -> None:
             scene.fault("a request was sent")
 
 
+@attack(quick=True)
+def versions_that_lie(scene: Scene) -> None:
+    """A list of versions with forged numbers, tags and fingerprints, and indexes of other datasets under their names."""
+    genuine = pushed(scene)
+    scene.run("rm", SAMPLE, "--yes")
+    forged_one = forged_rewards(genuine, scene.root / "forged")
+    index, other = forged.index_of(genuine), forged.index_of(forged_one)
+    swapped = scene.root / "swapped"
+    shutil.copytree(genuine, swapped)
+    shutil.copytree(forged_one, swapped, dirs_exist_ok=True)
+    (swapped / index.name).unlink(missing_ok=True)
+    (swapped / index.name).write_bytes(other.to_bytes())  # the forged index under the name of the genuine one
+    forged.publish_versions(swapped, index, tags={"icra": index.sha256})
+    for ref in ("", "#v1", "#icra", f"#{index.fingerprint}"):
+        every(scene, f"{swapped}{ref}")
+    tagged = scene.root / "tagged"
+    shutil.copytree(genuine, tagged)
+    forged.publish_versions(tagged, index, change="\x1b[2J\x1b]0;owned\x07" * 20, tags={})
+    result = scene.run("log", tagged)
+    if "\x1b" in result.out + result.err:
+        scene.fault("control characters of a stranger reach the terminal")
+
+
 @attack()
 def damaged_in_every_way(scene: Scene) -> None:
     """Indexes and objects that are cut, empty, of other types, or of absurd sizes, at a directory and a web server."""
     genuine = pushed(scene)
     scene.run("rm", SAMPLE, "--yes")
     index = forged.index_of(genuine)
-    text = (genuine / "rlds.json").read_text()
-    changes: list[tuple[str, bytes]] = [("rlds.json", text[:k].encode()) for k in (0, 1, len(text) // 2, len(text) - 3)]
-    changes += [("rlds.json", change(index).to_bytes()) for change in _CHANGES]
+    changes: list[tuple[str, bytes]] = []
+    for name in ("rlds.json", index.name):
+        text = (genuine / name).read_bytes()
+        changes += [(name, text[:k]) for k in (0, 1, len(text) // 2, len(text) - 3)]
     for o in index.objects:
         data = (genuine / o.name).read_bytes()
         changes += [(o.name, b""), (o.name, data[: len(data) // 2]), (o.name, data[:-1] + b"x")]
@@ -203,6 +226,11 @@ def damaged_in_every_way(scene: Scene) -> None:
         shutil.copytree(genuine, other)
         (other / name).unlink()
         (other / name).write_bytes(data)
+        every(scene, other)
+    for number, change in enumerate(_CHANGES):
+        other = scene.root / f"changed{number}"
+        shutil.copytree(genuine, other)
+        forged.publish(other, change(index).to_bytes(), claims=index)
         every(scene, other)
     with Server() as server:
         for file in genuine.rglob("*"):
