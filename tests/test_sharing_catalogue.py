@@ -54,7 +54,7 @@ def test_pages_lie_beside_a_pushed_dataset(tmp_path: Path, home: Path) -> None:
     there = {f.relative_to(to).as_posix() for f in to.rglob("*") if f.is_file() and f.name[0] != "."}
     lists = {f"blocks/{name.removeprefix('objects/')}" for name in there if name.startswith("objects/")}
     assert lists <= there  # they are proved by the hashes of groups, and the index does not name their own
-    assert files.keys() == there - lists - {"README.md", "croissant.json", "report.html"}
+    assert files.keys() == there - lists - {"README.md", "croissant.json", "report.html", "rlds.json"}
     for name, file in files.items():
         data = (to / name).read_bytes()
         assert (file["sha256"], file["contentSize"]) == (hashlib.sha256(data).hexdigest(), f"{len(data)} B")

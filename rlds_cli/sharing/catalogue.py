@@ -84,7 +84,7 @@ def _listed(store: Objects, where: Settings, name: str, names: Mapping[str, int]
         name=name,
         id=index.id,
         fingerprint=index.fingerprint,
-        version=index.version,
+        version=index.version if index.grows or index.version > 1 else None,
         episodes=m.counts.episodes,
         steps=m.counts.steps,
         bytes=sum(o.size for o in index.objects),

@@ -1,6 +1,6 @@
 """Tags of a dataset: names of versions, in ``tags.json`` of its directory. Needs no NumPy.
 
-Tags are about a dataset, and not part of it: no digest covers them, and a merge leaves them behind. A push takes them to
+Tags are about a dataset, and not part of it: no digest covers them, and a merge leaves them behind. A push adds them to
 the list of versions at the address.
 """
 

@@ -187,7 +187,7 @@ def requests_into_the_network(scene: Scene) -> None:
 
 @attack(quick=True)
 def versions_that_lie(scene: Scene) -> None:
-    """A list of versions with forged numbers, tags and fingerprints, and indexes of other datasets under their names."""
+    """Versions with forged tags and texts, and the index of another dataset under the name of a genuine one."""
     genuine = pushed(scene)
     scene.run("rm", SAMPLE, "--yes")
     forged_one = forged_rewards(genuine, scene.root / "forged")

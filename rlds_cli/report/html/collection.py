@@ -23,8 +23,8 @@ _HEAD = 1024  # bytes at the start of a page that contain its generator
 class Listed:
     """A dataset of a store; ``name`` is its directory below the store.
 
-    ``bytes`` are those at the store, ``version`` is None unless it grows. ``report`` is True if ``report.html`` lies
-    beside it. ``problem`` says why its index cannot be read; nothing else is known then.
+    ``bytes`` are those at the store. ``version`` is None for the first one of a dataset that does not grow. ``report``
+    is True if ``report.html`` lies beside it. ``problem`` says why its index cannot be read; nothing else is known then.
     """
 
     name: str
