@@ -48,10 +48,30 @@ def test_a_file_of_labels_names_episodes_of_the_whole_dataset(arm: Dataset, tmp_
         run("label", "local/arm", "--from", str(file), "--where", "take > 3")
 
 
+def test_texts_stay_texts_and_numbers_numbers(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("episode,operator,speed\n0,ann,1.5\n1,7,nan\n2,,-inf\n3,bob,2\n")
+    run("label", "local/arm", "--from", str(file))
+    e = rlds_cli.open_dataset("local/arm").episodes
+    assert e["operator"].tolist() == ["ann", "7", None, "bob"]
+    np.testing.assert_array_equal(e["speed"], [1.5, np.nan, -np.inf, 2])
+    file.write_text("episode,operator\n0,12\n")  # all of them look like numbers, in a column of texts
+    run("label", "local/arm", "--from", str(file))
+    run("label", "local/arm", "--episodes", "1", "operator=true")
+    run("label", "local/arm", "--episodes", "3", "operator=null")
+    assert rlds_cli.open_dataset("local/arm").episodes["operator"].tolist() == ["12", "true", None, None]
+    with pytest.raises(InvalidArgument, match="q is set twice: '1' and '2'"):
+        run("label", "local/arm", "q=1", "q=2")
+    with pytest.raises(InvalidArgument, match="license is set twice"):
+        run("label", "local/arm", "--set", "license=MIT", "--set", "license=BSD")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("episode,q\n1,a,b\n", "more values"), ("episode,q\n1\n", "fewer values"), ("episode,q\n9,a\n", "no episode 9"),
-     ("episode,q\n1,a\n1,b\n", "twice"), ("q\na\n", "needs a column"), ("id,q\n00,a\n", "no episode of the id")],
+     ("episode,q\n1,a\n1,b\n", "twice"), ("q\na\n", "needs a column"), ("id,q\n00,a\n", "no episode of the id"),
+     (",episode,q\n0,1,a\n", "column 1 has no name"), ("episode,q\n", "no line below"),
+     ("episode,q,q\n1,a,b\n", "two columns 'q'")],
 )  # fmt: skip
 def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "labels.csv").write_text(text)
