@@ -191,12 +191,16 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     run("drop", "local/arm", "--episodes", "0-1,3")
     arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
     run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
+    run("select", "local/arm#v1", "--episodes", "3,1-2", "--name", "turned")
+    run("label", "local/arm", "--episodes", "0,0", 'code="3"', "note=" + 300 * "x")
     assert changes() == [
         "create",
         'label --where "episode in [1, 3]" quality=bad note="very slow" (2 episodes)',
         "label --episodes 0,3 good=(by episode) --set fps=50 (2 episodes)",
         "drop --episodes 0-1,3 (3 episodes)",
+        f"label --episodes 0 code='\"3\"' note={200 * 'x'}... (1 episode)",
     ]
+    assert changes("local/arm@turned") == ["select --episodes 3,1-2 (3 episodes)"]
     assert changes("local/arm@some") == ['select --where "(take > 3) and (take < 6)" --episodes 1-2 (2 episodes)']
     assert changes("local/arm@late") == ['select --where "take > 4" (2 episodes)']
 

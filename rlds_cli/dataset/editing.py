@@ -352,13 +352,13 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     ranges = _ranges(numbers(ds.store, ds.episodes.index))
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges
-    return {**named, "selected": len(ds.episodes)}
+    return {**named, "selected": len(np.unique(ds.episodes.index))}
 
 
 def _ranges(index: IntArray) -> str:
-    """Return numbers as ``3,7,10-19``, in ascending order."""
-    ascending = np.unique(index)
-    runs = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1) if len(ascending) else ()
+    """Return numbers as ``3,7,10-19``, in their order, each once."""
+    each = index[np.sort(np.unique(index, return_index=True)[1])]
+    runs = np.split(each, np.flatnonzero(np.diff(each) != 1) + 1) if len(each) else ()
     return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
