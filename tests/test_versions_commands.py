@@ -306,3 +306,17 @@ def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: 
     with pytest.raises(NameTaken, match="has tags: icra"):
         run("download", f"file://{there}", "--as", "local/arm", "--force")
     assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint
+
+
+def test_other_users_may_read_what_changes_have_made(arm: Dataset) -> None:
+    arm.select(episodes=[0, 1]).save("some")
+    arm.trim({0: (0, 1)}, "start")
+    changed = arm.label(q=1).select(episodes=[0]).drop()
+    path = rlds_cli.open_dataset("local/arm#v1").restore().path
+    home = path.parents[2]
+    made = [*home.glob("datasets/local/*"), *home.glob("versions/local/arm/*")]
+    assert len(made) == 6 and changed.version == 3
+    assert {path.stat().st_mode & 0o777 for path in made} == {path.parent.stat().st_mode & 0o777}
+    compacting.compact("local/arm")
+    assert path.stat().st_mode == path.parent.stat().st_mode
+    assert not list((home / "partial").iterdir())

@@ -173,6 +173,7 @@ def restore(ds: OpenDataset) -> Path:
         }
         built = _write(ds, place, id, m.version + 1, Change(), step, m.provenance)
         versions.publish(built, target)
+        _discard(built)
     return target
 
 
@@ -250,12 +251,13 @@ def again(
         try:
             verify(built)
         except RldsError:
-            trees.discard(built)
+            _discard(built)
             raise
         if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
             versions.publish(built, target)
         else:
             versions.replace(built, target)
+        _discard(built)
     return target
 
 
@@ -410,6 +412,7 @@ def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
             return place.dataset(id)
         built = _write(ds, place, id, open_.version + 1, change, step)
         versions.publish(built, place.dataset(id))
+        _discard(built)
     return place.dataset(id)
 
 
@@ -431,6 +434,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
         versions.check_replaceable(place.dataset(id))
         built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
         versions.replace(built, place.dataset(id))
+        _discard(built)
     return place.dataset(id)
 
 
@@ -447,9 +451,16 @@ def _write(
     steps = (*(ds.manifest.provenance if before is None else before), {"id": str(id), **step})
     work = place.partial(id, "version")
     trees.discard(work)
-    safe_files.work_directory(work, place.root)
-    views.write(ds.store, work, change, id=str(id), version=version, provenance=steps)
-    return work
+    safe_files.work_directory(work, place.root)  # for this user alone, unlike the dataset in it
+    built = work / "dataset"
+    built.mkdir()
+    views.write(ds.store, built, change, id=str(id), version=version, provenance=steps)
+    return built
+
+
+def _discard(built: Path) -> None:
+    """Remove the directory in which `_write` has made a dataset, with what is left of it."""
+    trees.discard(built.parent)
 
 
 def is_published(id: DatasetId, m: Manifest) -> bool:
