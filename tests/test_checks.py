@@ -524,7 +524,7 @@ def test_what_was_found_in_a_dataset_is_not_said_of_its_parts() -> None:
     flags = np.array([True, True, False, True, False, False])
     inside = {**walk(0, 6), "next": {"reward": np.arange(6.0), "terminated": flags}}
     ds = create("local/x", [inside, walk(1, 6)])
-    assert [(f.code, f.count) for f in quick(ds)][0] == ("terminated-inside", 3)
+    assert next((f.code, f.count) for f in quick(ds)) == ("terminated-inside", 3)
     part = ds.trim({0: [(0, 1), (1, 3)]}, "part")  # of the second range, the first step is terminated
     (f,) = (f for f in quick(part) if f.code == "terminated-inside")
     assert (f.count, places(f)) == (1, [(1, None)])

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import rlds_cli
 from rlds_cli.cli import main, selecting
 from rlds_cli.cli.commands import app
-from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, RldsError
+from rlds_cli.dataset import Dataset, editing
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.maintenance import compacting
 from rlds_cli.sharing.pushing import push
 
@@ -320,3 +320,13 @@ def test_other_users_may_read_what_changes_have_made(arm: Dataset) -> None:
     compacting.compact("local/arm")
     assert path.stat().st_mode == path.parent.stat().st_mode
     assert not list((home / "partial").iterdir())
+
+
+def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **how: Any) -> None:
+        raise NoPermission("/data/partial may not be written.", hint="another home")
+
+    monkeypatch.setattr(editing.views, "write", refused)
+    with pytest.raises(NoPermission, match=r"local/arm is as it was.") as e:
+        arm.label(q=1)
+    assert "--name NAME" in str(e.value.hint)

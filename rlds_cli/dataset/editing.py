@@ -19,7 +19,7 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed, numbers
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
+from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import changing
@@ -373,7 +373,11 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
     _check_own(ids.parse(ds.id), ds.manifest)
     if isinstance(ds.store, GrowingStore):
         return _commit(ds.store, ds.episodes.index, change, step)
-    return _publish(ds, change, step)
+    try:
+        return _publish(ds, change, step)
+    except NoPermission as e:
+        hint = f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
+        raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
 
 
 def _commit(store: GrowingStore, index: IntArray, change: Change, step: Mapping[str, Any]) -> Path:
