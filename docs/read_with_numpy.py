@@ -11,7 +11,7 @@ import zlib
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -104,9 +104,9 @@ def ordinary_table(dataset, manifest):
     """The episode table of an ordinary dataset, from the arrays in ``episodes/``."""
     table, none = dataset / "episodes", np.zeros(manifest["counts"]["episodes"], bool)
     own, columns = manifest.get("episode_columns", {}), {}
-    splits = [f"split/{unquote(path.name)}" for path in (table / "split").glob("*/")]
-    for name in (*COLUMNS, *splits, *own):
-        path = table.joinpath(*(quote(part, safe="-_.+=@,~") for part in name.split("/", 1)))
+    there = {unquote(str(path.relative_to(table))): path for path in (*table.glob("*/"), *table.glob("split/*/"))}
+    for name in (*COLUMNS, *(n for n in there if n.startswith("split/")), *own):
+        path = there.get(name, table / name)
         mask = table / "missing" / path.name
         missing = array(mask) if name in own and mask.exists() else none
         if (path / "bytes").exists():

@@ -312,6 +312,11 @@ def test_fields_that_differ_are_listed_and_can_be_chosen(tmp_path, members, file
         rlds_cli.merge([*members, "local/wide"], "local/all", cache_dir=tmp_path)
     assert "in local/wide, observation is float32 [4] (both), not float32 [3] (both)" in e.value.message
     assert e.value.hint == "--fields action,next/reward,next/terminated,next/truncated takes those that do"
+    less = rlds_cli.create(
+        "local/less", [{"observation": np.zeros((3, 3)), "action": np.zeros((2, 1))}], cache_dir=tmp_path
+    )
+    with pytest.raises(InvalidEpisode, match=r"in local/less, .*next/reward is missing"):
+        rlds_cli.merge([members[0], less], "local/all", cache_dir=tmp_path)
     chosen = ["action", "next/reward", "next/terminated", "next/truncated"]
     ds = rlds_cli.merge([*members, "local/wide"], "local/all", fields=chosen, cache_dir=tmp_path)
     assert sorted(ds.schema) == sorted(chosen) and ds.num_episodes == 6

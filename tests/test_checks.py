@@ -20,7 +20,7 @@ from rlds_cli import checks, create
 from rlds_cli.archives.d4rl import ends
 from rlds_cli.checks import values
 from rlds_cli.checks.findings import CODES, Finding, Place, as_note, of_note
-from rlds_cli.checks.run import CHECKS
+from rlds_cli.checks.run import CHECKS, quick
 from rlds_cli.cli import main, out
 from rlds_cli.errors import RldsError
 from rlds_cli.importing import import_archive
@@ -518,6 +518,19 @@ def test_flags_inside_episodes() -> None:
     episodes[3]["next"] = {"reward": np.ones(35), "terminated": np.arange(35) == 9}
     f = found(episodes)["terminated-inside"]
     assert (f.severity, f.count, places(f)) == ("warning", 3, [(2, 4), (2, 5), (3, 9)])
+
+
+def test_what_was_found_in_a_dataset_is_not_said_of_its_parts() -> None:
+    flags = np.array([True, True, False, True, False, False])
+    inside = {**walk(0, 6), "next": {"reward": np.arange(6.0), "terminated": flags}}
+    ds = create("local/x", [inside, walk(1, 6)])
+    assert next((f.code, f.count) for f in quick(ds)) == ("terminated-inside", 3)
+    part = ds.trim({0: [(0, 1), (1, 3)]}, "part")  # of the second range, the first step is terminated
+    (f,) = (f for f in quick(part) if f.code == "terminated-inside")
+    assert (f.count, places(f)) == (1, [(1, None)])
+    (f,) = (f for f in quick(ds.select(episodes=[1, 0]).save("turned")) if f.code == "terminated-inside")
+    assert (f.count, places(f)) == (3, [(1, None)])
+    assert "never-flagged" not in {f.code for f in quick(ds.select(episodes=[0, 1]).drop())}  # nothing is left
 
 
 def test_flags_that_contradict_each_other() -> None:

@@ -132,6 +132,8 @@ def test_verify_sees_that_one_was_changed(name: str) -> None:
         ({"note": [1, 2]}, 'the episode column "note" is a list; one number, flag or text is needed'),
         ({"note": np.zeros(3)}, 'the episode column "note" is a ndarray; one'),
         ({"note": {"a": 1}}, 'the episode column "note" is a dict; one'),
+        ({"note": "a\ud800b"}, r'a text of the episode column "note" is not valid Unicode: .\\ud800b'),
+        ({"a\ud800": 1}, "an episode column cannot be called"),
         ({"Task": "a", "task": "b"}, 'episode columns "Task" and "task" differ in case only'),
     ],
 )

@@ -132,6 +132,17 @@ def test_labels_supersede_what_was_recorded() -> None:
     assert newest().version == ds.version
 
 
+def test_texts_that_are_no_unicode_are_refused() -> None:
+    with rlds_cli.writer(ID) as w:
+        add(w, 0)
+        w.commit()
+        with pytest.raises(InvalidEpisode, match="not valid Unicode"):
+            add(w, 1, task="\ud800")
+    with pytest.raises(InvalidEpisode, match="not valid Unicode"):
+        w.dataset().label(task="a\ud800")
+    assert_whole(newest())
+
+
 def test_only_a_change_of_another_is_in_the_way() -> None:
     with rlds_cli.writer(ID) as w:
         first = add(w, 0, 1)

@@ -141,7 +141,7 @@ def test_a_dataset_that_does_not_grow_has_version_1(ordinary: rlds_cli.Dataset) 
     assert ordinary.version == 1
     for name in ("v1", ordinary.fingerprint):
         assert rlds_cli.open_dataset(f"local/fixed#{name}").fingerprint == ordinary.fingerprint
-    with pytest.raises(DatasetNotFound, match="no version 2; version 1"):
+    with pytest.raises(DatasetNotFound, match="no version 2; version 1 is the only one"):
         rlds_cli.open_dataset("local/fixed#v2")
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import rlds_cli
 from rlds_cli.cli import main, selecting
 from rlds_cli.cli.commands import app
-from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, RldsError
+from rlds_cli.dataset import Dataset, editing
+from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.maintenance import compacting
 from rlds_cli.sharing.pushing import push
 
@@ -48,10 +48,30 @@ def test_a_file_of_labels_names_episodes_of_the_whole_dataset(arm: Dataset, tmp_
         run("label", "local/arm", "--from", str(file), "--where", "take > 3")
 
 
+def test_texts_stay_texts_and_numbers_numbers(arm: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("episode,operator,speed\n0,ann,1.5\n1,7,nan\n2,,-inf\n3,bob,2\n")
+    run("label", "local/arm", "--from", str(file))
+    e = rlds_cli.open_dataset("local/arm").episodes
+    assert e["operator"].tolist() == ["ann", "7", None, "bob"]
+    np.testing.assert_array_equal(e["speed"], [1.5, np.nan, -np.inf, 2])
+    file.write_text("episode,operator\n0,12\n")  # all of them look like numbers, in a column of texts
+    run("label", "local/arm", "--from", str(file))
+    run("label", "local/arm", "--episodes", "1", "operator=true")
+    run("label", "local/arm", "--episodes", "3", "operator=null")
+    assert rlds_cli.open_dataset("local/arm").episodes["operator"].tolist() == ["12", "true", None, None]
+    with pytest.raises(InvalidArgument, match="q is set twice: '1' and '2'"):
+        run("label", "local/arm", "q=1", "q=2")
+    with pytest.raises(InvalidArgument, match="license is set twice"):
+        run("label", "local/arm", "--set", "license=MIT", "--set", "license=BSD")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("episode,q\n1,a,b\n", "more values"), ("episode,q\n1\n", "fewer values"), ("episode,q\n9,a\n", "no episode 9"),
-     ("episode,q\n1,a\n1,b\n", "twice"), ("q\na\n", "needs a column"), ("id,q\n00,a\n", "no episode of the id")],
+     ("episode,q\n1,a\n1,b\n", "twice"), ("q\na\n", "needs a column"), ("id,q\n00,a\n", "no episode of the id"),
+     (",episode,q\n0,1,a\n", "column 1 has no name"), ("episode,q\n", "no line below"),
+     ("episode,q,q\n1,a,b\n", "two columns 'q'")],
 )  # fmt: skip
 def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "labels.csv").write_text(text)
@@ -171,12 +191,16 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     run("drop", "local/arm", "--episodes", "0-1,3")
     arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
     run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
+    run("select", "local/arm#v1", "--episodes", "3,1-2", "--name", "turned")
+    run("label", "local/arm", "--episodes", "0,0", 'code="3"', "note=" + 300 * "x")
     assert changes() == [
         "create",
         'label --where "episode in [1, 3]" quality=bad note="very slow" (2 episodes)',
         "label --episodes 0,3 good=(by episode) --set fps=50 (2 episodes)",
         "drop --episodes 0-1,3 (3 episodes)",
+        f"label --episodes 0 code='\"3\"' note={200 * 'x'}... (1 episode)",
     ]
+    assert changes("local/arm@turned") == ["select --episodes 3,1-2 (3 episodes)"]
     assert changes("local/arm@some") == ['select --where "(take > 3) and (take < 6)" --episodes 1-2 (2 episodes)']
     assert changes("local/arm@late") == ['select --where "take > 4" (2 episodes)']
 
@@ -282,3 +306,27 @@ def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: 
     with pytest.raises(NameTaken, match="has tags: icra"):
         run("download", f"file://{there}", "--as", "local/arm", "--force")
     assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint
+
+
+def test_other_users_may_read_what_changes_have_made(arm: Dataset) -> None:
+    arm.select(episodes=[0, 1]).save("some")
+    arm.trim({0: (0, 1)}, "start")
+    changed = arm.label(q=1).select(episodes=[0]).drop()
+    path = rlds_cli.open_dataset("local/arm#v1").restore().path
+    home = path.parents[2]
+    made = [*home.glob("datasets/local/*"), *home.glob("versions/local/arm/*")]
+    assert len(made) == 6 and changed.version == 3
+    assert {path.stat().st_mode & 0o777 for path in made} == {path.parent.stat().st_mode & 0o777}
+    compacting.compact("local/arm")
+    assert path.stat().st_mode == path.parent.stat().st_mode
+    assert not list((home / "partial").iterdir())
+
+
+def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **how: Any) -> None:
+        raise NoPermission("/data/partial may not be written.", hint="another home")
+
+    monkeypatch.setattr(editing.views, "write", refused)
+    with pytest.raises(NoPermission, match=r"local/arm is as it was.") as e:
+        arm.label(q=1)
+    assert "--name NAME" in str(e.value.hint)

@@ -245,10 +245,10 @@ def _episodes_terminated_inside(s: Subject) -> Seen:
 
 def _kinds_of_ends(s: Subject) -> Iterator[Finding]:
     c = s.ds.manifest.counts
-    if c.cut == c.episodes:
+    if c.cut == c.episodes > 0:
         text = f"no episode ends with a flag: all {c.episodes:,} count as cut"
         yield finding("never-flagged", "warning", text, c.cut, None, _all(s))
-    elif not c.terminated and not c.terminated_inside:
+    elif c.episodes and not c.terminated and not c.terminated_inside:
         known = s.known("never-terminated")
         yield finding("never-terminated", "note", "no step is terminated", 1, _TERMINATED, Seen(), known)
 

@@ -179,7 +179,7 @@ def _check_notes(ds: Dataset) -> list[Mapping[str, Any]]:
 
 
 def _reader_notes(ds: Dataset) -> list[Finding]:
-    return [of_note(n) for n in ds.manifest.notes if "severity" not in n]
+    return [of_note(n) for n in ds.manifest.reader_notes]
 
 
 def record(directory: Path) -> Manifest:

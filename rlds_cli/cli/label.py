@@ -64,13 +64,13 @@ def label(
 
     if file is not None and (labels or where or split or episodes):
         raise InvalidArgument("--from names the episodes and their labels itself.", hint="two commands")
-    columns, values = selecting.assignments(labels or []), selecting.assignments(facts or [])
+    columns, values = selecting.assignments(labels or []), selecting.typed(selecting.assignments(facts or []))
     how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
 
     def change() -> tuple[Dataset, Dataset]:
         ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
         if file is None:
-            return ds, ds.label(columns, facts=values, **how)
+            return ds, ds.label(selecting.typed(columns, ds), facts=values, **how)
         index, read = selecting.from_file(file, ds)
         return ds, ds.select(episodes=index).label(read, facts=values, **how)
 

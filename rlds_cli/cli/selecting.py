@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,21 +100,39 @@ def numbers(text: str, count: int) -> list[int]:
     return found
 
 
-def assignments(given: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``NAME=VALUE``: true, false, a number, null for no value, else a text.
+def assignments(given: Sequence[str]) -> dict[str, str]:
+    """Return the texts of ``NAME=VALUE``, for `typed`.
 
     Raises
     ------
     InvalidArgument
-        There is no ``=``.
+        There is no ``=``, or a name is given twice.
     """
-    found = {}
+    found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InvalidArgument(f"{text!r} sets nothing.", hint="NAME=VALUE, such as quality=bad")
-        found[name] = _value(value)
+        if name in found:
+            raise InvalidArgument(f"{name} is set twice: {found[name]!r} and {value!r}.")
+        found[name] = value
     return found
+
+
+def typed(given: Mapping[str, str], ds: Dataset | None = None) -> dict[str, Any]:
+    """Return true, false, a number, null for no value, else a text; always a text in a column of ``ds`` that has texts.
+
+    A text in quotes of JSON is one: ``"3"``.
+    """
+    texts = _texts(ds)
+    read = {name: _value(text) for name, text in given.items()}
+    return {n: given[n] if n in texts and not isinstance(v, str | None) else v for n, v in read.items()}
+
+
+def _texts(ds: Dataset | None) -> set[str]:
+    """Return the names of the episode columns that hold texts."""
+    own = {} if ds is None else {n: ds.store.own_column(n) for n in ds.store.own_columns}
+    return {n for n, column in own.items() if column.dtype == "str" and not column.missing.all()}
 
 
 def _value(text: str) -> Any:
@@ -132,26 +151,34 @@ def from_file(file: Path, ds: Dataset) -> tuple[list[int], dict[str, list[Any]]]
     Raises
     ------
     RldsError
-        It cannot be read, has no column ``episode`` or ``id``, or names an episode that is not there.
+        It cannot be read, has no column ``episode`` or ``id``, two of one name, or no line below; or it names an
+        episode that is not there, or one twice.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = list(csv.DictReader(opened, restkey="", strict=True, skipinitialspace=True))
+            table = csv.DictReader(opened, strict=True, skipinitialspace=True)
+            names, rows = list(table.fieldnames or ()), list(table)
     except (OSError, ValueError, csv.Error) as e:
         raise RldsError(f"{file} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
-    names = [*rows[0]] if rows else []
+    if "" in names:
+        raise RldsError(f"{file}: column {names.index('') + 1} has no name.", hint="pandas: to_csv(..., index=False)")
     if (NUMBER in names) == (ID in names) or len(names) < 2:
         raise RldsError(f"{file} needs a column {NUMBER} or {ID}, and one for each label; it has {names}.")
+    if len(set(names)) < len(names):
+        raise RldsError(f"{file} has two columns {Counter(names).most_common(1)[0][0]!r}.")
+    if not rows:
+        raise RldsError(f"{file} has no labels: there is no line below the names of its columns.")
     for line, row in enumerate(rows, 2):
-        if "" in row or None in row.values():
-            raise RldsError(f"{file}, line {line}: {'more' if '' in row else 'fewer'} values than columns.")
+        if None in row or None in row.values():
+            raise RldsError(f"{file}, line {line}: {'more' if None in row else 'fewer'} values than columns.")
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
     index = [_number(row, known, ds, f"{file}, line {line}") for line, row in enumerate(rows, 2)]
     if len(set(index)) < len(index):
-        twice = next(k for k in index if index.count(k) > 1)
+        twice = Counter(index).most_common(1)[0][0]
         raise RldsError(f"{file} names episode {twice} twice.")
     labels: Mapping[str, list[Any]] = {n: [r[n] for r in rows] for n in names if n not in (NUMBER, ID)}
-    return index, {n: _typed(values) for n, values in labels.items()}
+    texts = _texts(ds)
+    return index, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
 
 
 def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where: str) -> int:
@@ -165,9 +192,13 @@ def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where
     return int(text)
 
 
+def _number_or_value(text: str) -> Any:
+    return float(text) if text.lower().lstrip("+-") in ("nan", "inf", "infinity") else _value(text)
+
+
 def _typed(values: Sequence[str | None]) -> list[Any]:
     """Return the values of a column: flags or numbers if all of them are, else texts; nothing is no value."""
-    read = [None if not v else _value(v) for v in values]
+    read = [None if not v else _number_or_value(v) for v in values]
     kinds = {type(v) for v in read if v is not None}
     if kinds <= {bool} or kinds <= {int, float}:
         return read

@@ -74,7 +74,7 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
             publishing.link_tree(there.path / _METADATA, built / _METADATA)
         joined = manifest.read(built)
         changed = {name: getattr(joined, name) for name in _OF_THE_RESULT}
-        notes, provenance = (*m.notes, *made.manifest.notes), (*m.provenance, step)
+        notes, provenance = (*m.reader_notes, *made.manifest.reader_notes), (*m.provenance, step)
         described = replace(m, **changed, version=m.version + 1, notes=notes, provenance=provenance)
         sealing.seal(built, described, known=sealing.listed(built))
         versions.publish(built, target)

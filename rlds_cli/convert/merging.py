@@ -359,7 +359,7 @@ class MergeJob:
                 if dtype != before and {dtype, before} & {"str", "bool"}:
                     raise InvalidEpisode(
                         f"The episode column {name} is {before} in {of} and {dtype} in {ds.id}.",
-                        hint="rlds_cli.create copies episodes with other columns",
+                        hint=f"rlds label ID {name}=null takes its values away in one of them",
                     )
 
     # -- the result
@@ -473,22 +473,22 @@ def _agreed(members: Sequence[Dataset], wanted: Sequence[str] | None) -> tuple[F
     wrong = []
     for ds in others:
         other = {n: f for n, f in ds.schema.items() if names is None or n in names}
-        wrong += [f"in {ds.id}, {what} as in {first.id}" for what in differences(chosen, other)]
+        wrong += [f"in {ds.id}, {what}" for what in differences(chosen, other, first.id)]
     if wrong:
         agreed = [n for n, f in first.schema.items() if all(ds.schema.get(n) == f for ds in others)]
         raise InvalidEpisode(
-            f"The fields do not agree: {'; '.join(wrong)}.",
+            f"The fields do not agree with those of {first.id}: {'; '.join(wrong)}.",
             hint=f"--fields {','.join(agreed)} takes those that do" if agreed else "they have no field in common",
         )
     return tuple(chosen[n] for n in sorted(chosen))
 
 
-def differences(a: Mapping[str, Field], b: Mapping[str, Field]) -> list[str]:
-    """Describe in words, field by field, how fields ``b`` differ from ``a``."""
+def differences(a: Mapping[str, Field], b: Mapping[str, Field], of: str = "the dataset") -> list[str]:
+    """Describe in words, field by field, how fields ``b`` differ from ``a``, those of a dataset called ``of``."""
     return [
         f"{name} is {_described(b.get(name))}, not {_described(a.get(name))}"
         if name in a and name in b
-        else f"{name} is {'missing' if name in a else 'not in the dataset'}"
+        else f"{name} is {'missing' if name in a else f'not in {of}'}"
         for name in sorted({*a, *b})
         if a.get(name) != b.get(name)
     ]

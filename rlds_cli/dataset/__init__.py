@@ -601,7 +601,9 @@ class Dataset:
         NameTaken
             The id exists.
         InvalidArgument
-            An episode is selected twice; the dataset grows, or is at an address.
+            An episode is selected twice, or the dataset is at an address.
+        NoPermission
+            The dataset grows, and is on another disk or of another user: `merge` copies its episodes.
 
         Examples
         --------
@@ -682,7 +684,7 @@ class Dataset:
         InvalidArgument
             The numbers of values and episodes differ; the dataset is one of the registry, is at an address, or has a
             newer version than this one: changes apply to the newest alone. Of a growing dataset it has another change,
-            or one of the episodes left; or there is a ``name``.
+            or one of the episodes left.
         InvalidEpisode
             A column has the name of one of TED's own, or values of several types.
 

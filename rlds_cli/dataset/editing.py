@@ -19,7 +19,7 @@ from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
 from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed, numbers
 from rlds_cli.dataset.trimming import Ranges
-from rlds_cli.errors import InvalidArgument, NameTaken, RldsError
+from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import changing
@@ -173,6 +173,7 @@ def restore(ds: OpenDataset) -> Path:
         }
         built = _write(ds, place, id, m.version + 1, Change(), step, m.provenance)
         versions.publish(built, target)
+        _discard(built)
     return target
 
 
@@ -250,12 +251,13 @@ def again(
         try:
             verify(built)
         except RldsError:
-            trees.discard(built)
+            _discard(built)
             raise
         if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
             versions.publish(built, target)
         else:
             versions.replace(built, target)
+        _discard(built)
     return target
 
 
@@ -352,13 +354,13 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     ranges = _ranges(numbers(ds.store, ds.episodes.index))
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges
-    return {**named, "selected": len(ds.episodes)}
+    return {**named, "selected": len(np.unique(ds.episodes.index))}
 
 
 def _ranges(index: IntArray) -> str:
-    """Return numbers as ``3,7,10-19``, in ascending order."""
-    ascending = np.unique(index)
-    runs = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1) if len(ascending) else ()
+    """Return numbers as ``3,7,10-19``, in their order, each once."""
+    each = index[np.sort(np.unique(index, return_index=True)[1])]
+    runs = np.split(each, np.flatnonzero(np.diff(each) != 1) + 1) if len(each) else ()
     return ",".join(f"{r[0]}" if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
@@ -371,7 +373,11 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
     _check_own(ids.parse(ds.id), ds.manifest)
     if isinstance(ds.store, GrowingStore):
         return _commit(ds.store, ds.episodes.index, change, step)
-    return _publish(ds, change, step)
+    try:
+        return _publish(ds, change, step)
+    except NoPermission as e:
+        hint = f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
+        raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
 
 
 def _commit(store: GrowingStore, index: IntArray, change: Change, step: Mapping[str, Any]) -> Path:
@@ -410,6 +416,7 @@ def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
             return place.dataset(id)
         built = _write(ds, place, id, open_.version + 1, change, step)
         versions.publish(built, place.dataset(id))
+        _discard(built)
     return place.dataset(id)
 
 
@@ -431,6 +438,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
         versions.check_replaceable(place.dataset(id))
         built = _write(ds, place, id, 1, replace(change, copies=to.copy), step)
         versions.replace(built, place.dataset(id))
+        _discard(built)
     return place.dataset(id)
 
 
@@ -447,9 +455,16 @@ def _write(
     steps = (*(ds.manifest.provenance if before is None else before), {"id": str(id), **step})
     work = place.partial(id, "version")
     trees.discard(work)
-    safe_files.work_directory(work, place.root)
-    views.write(ds.store, work, change, id=str(id), version=version, provenance=steps)
-    return work
+    safe_files.work_directory(work, place.root)  # for this user alone, unlike the dataset in it
+    built = work / "dataset"
+    built.mkdir()
+    views.write(ds.store, built, change, id=str(id), version=version, provenance=steps)
+    return built
+
+
+def _discard(built: Path) -> None:
+    """Remove the directory in which `_write` has made a dataset, with what is left of it."""
+    trees.discard(built.parent)
 
 
 def is_published(id: DatasetId, m: Manifest) -> bool:

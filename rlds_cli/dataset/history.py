@@ -23,6 +23,8 @@ from rlds_cli.store.facts import FACTS
 from rlds_cli.store.manifest import Manifest
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
+_TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
+_LONGEST = 200  # characters of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,8 @@ def described(step: Mapping[str, Any]) -> str:
     said = ["select" if "trim" in args else step["function"]]
     said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
     facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
-    said += [f"{n}={_typed(v)}" for n, v in args.items() if n not in facts]
-    said += [f"--set {n}={_typed(args[n])}" for n in facts]
+    said += [f"{n}={_value(v)}" for n, v in args.items() if n not in facts]
+    said += [f"--set {n}={_value(args[n])}" for n in facts]
     return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
 
 
@@ -111,6 +113,14 @@ def _typed(value: Any) -> str:
     if _PLAIN.fullmatch(value) or value == editing.BY_EPISODE:
         return value
     return shlex.quote(value) if set(value) & set('"$`\\!') else f'"{value}"'
+
+
+def _value(value: Any) -> str:
+    """Return the value of a label or fact as it is typed, shortened: a text that reads like a number is in quotes."""
+    if isinstance(value, str) and len(value) > _LONGEST:
+        value = value[:_LONGEST] + "..."
+    looks_typed = isinstance(value, str) and _TYPED.fullmatch(value)
+    return shlex.quote(json.dumps(value)) if looks_typed else _typed(value)
 
 
 def _of_commits(path: Path) -> Sequence[Version]:

@@ -219,7 +219,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        if not isinstance(name, str) or not name or name != unquote(component(name)) or len(name.encode()) > MOST_BYTES:
+        if not isinstance(name, str) or not name or not _is_component(name):
             raise InvalidEpisode(f"{where}: an episode column cannot be called {str(name)[:MOST_BYTES]!r}.")
         if name.lower() in EPISODE_COLUMNS or name.lower().startswith("split/"):
             raise InvalidEpisode(
@@ -233,6 +233,14 @@ def check_names(names: Iterable[str], where: str) -> None:
         if name.lower() in seen:
             raise InvalidEpisode(f'{where}: episode columns "{seen[name.lower()]}" and "{name}" differ in case only.')
         seen[name.lower()] = name
+
+
+def _is_component(name: str) -> bool:
+    """Return whether the name comes back from that of its directory, and is short enough."""
+    try:
+        return name == unquote(component(name)) and len(name.encode()) <= MOST_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def split_columns(
@@ -281,12 +289,14 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
     Raises
     ------
     InvalidEpisode
-        The value is no number, flag or text.
+        The value is no number, flag or text, or a text that UTF-8 cannot hold.
     """
     if hasattr(value, "item") and np.size(value) == 1:  # NumPy's, torch's
         value = value.item()
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        _check_text(value, name, where)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InvalidEpisode(
@@ -295,9 +305,19 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
     )
 
 
+def _check_text(value: str, name: str, where: str) -> None:
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as e:
+        raise InvalidEpisode(
+            f'{where}: a text of the episode column "{name}" is not valid Unicode: {value[e.start : e.start + 40]!r}.'
+        ) from e
+
+
 def scalars(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
     """Convert values to Python scalars; see `scalar`."""
     if {type(v) for v in values} <= {bool, int, float, str, type(None)}:
+        _check_text("".join(v for v in values if isinstance(v, str)), name, where)
         return list(values)
     return [scalar(v, name, where) for v in values]
 

@@ -99,6 +99,11 @@ class Manifest:
     growing: Mapping[str, Any] = field(default_factory=dict)  # of a dataset that grows: rows of a segment, what is kept
     version: int = 1  # counts the changes of a dataset in its place
 
+    @property
+    def reader_notes(self) -> tuple[Mapping[str, Any], ...]:
+        """The notes of a reader on the archive; those of checks, which have a severity, are on these very episodes."""
+        return tuple(n for n in self.notes if "severity" not in n)
+
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON values; NaN and infinities become strings, as Zarr writes them."""
         known = self.stats if isinstance(self.stats, dict) else {}  # others are computed when they are asked for

@@ -99,7 +99,7 @@ def resolve(path: Path, ref: Ref, fingerprint: Callable[[Path, int], str]) -> in
 
 def _missing(path: Path, number: int) -> DatasetNotFound:
     found = _numbers(path)
-    there = f"version {found[0]:,}" if len(found) == 1 else f"the newest is {found[0]:,}"
+    there = f"version {found[0]:,} is the only one" if len(found) == 1 else f"the newest is {found[0]:,}"
     return DatasetNotFound(f"{path} has no version {number:,}; {there}.", hint=f"#v{found[0]}")
 
 

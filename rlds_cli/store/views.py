@@ -229,6 +229,7 @@ def _described(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         rlds_version=__version__,
         stats={} if change.index is not None else m.stats,
+        notes=m.reader_notes if change.index is not None else m.notes,
         shared={f.name: "link" for f in fields if f.name not in change.rows},
         provenance=tuple(provenance),
         episode_columns=digests.described(own),
