@@ -23,7 +23,7 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     if address is None:
         return None
     found = dataset.open_dataset(ref, cache_dir=cache_dir)
-    if not found.store.remote:
+    if not found.store.address:
         out.note(
             f"{address}: {found.id} in {found.path} is shown, which came from there or was pushed there; "
             "nothing was fetched"
@@ -34,7 +34,7 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
 def tell(*datasets: Dataset | None) -> None:
     """Say what was fetched of datasets at an address."""
     for ds in datasets:
-        if ds is not None and ds.store.remote:
+        if ds is not None and ds.store.address:
             from rlds_cli.remote.store import fetched
 
             address, stats = fetched(ds.store)

@@ -32,7 +32,7 @@ from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.store import open_store
+from rlds_cli.growing.opening import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
 from rlds_cli.remote import addresses, origins
@@ -228,8 +228,7 @@ class Dataset:
         """
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
-        if self.store.remote:
-            raise InvalidArgument(f"{self.id} is at an address, and addresses do not have tags yet.")
+        self.store.check_changeable()
         tags.add(versions.newest_of(self.path), name, self.version, force=force)
 
     def refresh(self) -> Dataset:
@@ -238,14 +237,14 @@ class Dataset:
         Raises
         ------
         InvalidArgument
-            This is a selection: refresh the whole dataset, and select again.
+            This is a selection, and there is a newer version: refresh the whole dataset, and select again.
         """
-        if not self.store.grows:
+        newest = self.store.newest()
+        if newest is self.store:
             return self
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")
-        newest = self.store.newest()
-        return self if newest is self.store else Dataset(newest)
+        return Dataset(newest)
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -297,9 +296,9 @@ class Dataset:
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        if not self._selected and not self.store.grows:
-            return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
-        return SelectedStats(self.store, self.episodes)
+        if self._selected:
+            return SelectedStats(self.store, self.episodes)
+        return StoredStats(self.manifest.stats, self.schema, self.id)
 
     @cached_property
     def observation_space(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,15 +89,22 @@ class EpisodeColumns(Mapping[str, Array]):
         return column if self._index is None else column[self._index]
 
 
-class StoredStats(dict[str, Stats]):
-    """Statistics over all steps, from the manifest."""
+class StoredStats(Mapping[str, Stats]):
+    """Statistics over all steps, from the manifest, or computed on first use where it has none."""
 
-    def __init__(self, stats: Mapping[str, Stats], fields: Iterable[str], id: str) -> None:
-        super().__init__(stats)
-        self._fields, self._id = tuple(fields), id
+    def __init__(self, stats: Mapping[str, Mapping[str, Any]], fields: Iterable[str], id: str) -> None:
+        self._stats, self._fields, self._id = stats, tuple(fields), id
 
-    def __missing__(self, name: str) -> NoReturn:
-        raise _no_stats(name, self, self._fields, self._id)
+    def __len__(self) -> int:
+        return len(self._stats)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stats)
+
+    def __getitem__(self, name: str) -> Stats:
+        if name not in self._stats:
+            raise _no_stats(name, self, self._fields, self._id)
+        return Stats(**self._stats[name])
 
 
 class SelectedStats(Mapping[str, Stats]):

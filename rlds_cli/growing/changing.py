@@ -7,29 +7,23 @@ episodes were selected stays as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.growing import edits, logs
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
 from rlds_cli.ted import IntArray
 from rlds_cli.text import plural
 
+if TYPE_CHECKING:
+    from rlds_cli.growing.store import GrowingStore
+
 _COVERED = ("length", "end", "num_observed")  # columns that an episode keeps where it is written once more
-
-
-@contextmanager
-def newest(store: GrowingStore) -> Iterator[GrowingStore]:
-    """Hold the lock of commits, and open the newest version."""
-    with logs.committing(store.path):
-        yield store.newest()
 
 
 def follow(old: GrowingStore, new: GrowingStore, index: IntArray) -> IntArray | None:
@@ -41,7 +35,7 @@ def follow(old: GrowingStore, new: GrowingStore, index: IntArray) -> IntArray | 
         return None
     if old.version == new.version:
         return index
-    places = _places(new, _all(new) if new.kept is None else new.kept)
+    places = _places(new, new.counted)
     found = [places.get(id.tobytes(), -1) for id in old.episodes["id"][index]]
     return None if -1 in found else np.array(found, np.int64)
 
@@ -101,7 +95,7 @@ def restore(old: GrowingStore, new: GrowingStore, step: Mapping[str, Any]) -> No
     """
     places = _same_episodes(old, new)
     kept = np.zeros(len(new.episodes["start"]), bool)
-    kept[slice(None) if new.kept is None else new.kept] = True
+    kept[new.counted] = True
     wanted = np.zeros(len(kept), bool)
     wanted[places] = True
     hidden, shown = (np.flatnonzero(x) + new.first_episode for x in (kept & ~wanted, wanted & ~kept))
@@ -119,8 +113,8 @@ def restore(old: GrowingStore, new: GrowingStore, step: Mapping[str, Any]) -> No
 
 def _same_episodes(old: GrowingStore, new: GrowingStore) -> IntArray:
     """Return where the kept episodes of an earlier version are in the newest one, as they were."""
-    kept = _all(old) if old.kept is None else old.kept
-    places = _places(new, _all(new) if new.stored is None else new.stored)
+    kept = old.counted
+    places = _places(new, np.arange(len(new.episodes["start"])) if new.stored is None else new.stored)
     found = np.array([places.get(id.tobytes(), -1) for id in old.episodes["id"][kept]], np.int64)
     there = np.flatnonzero(found >= 0)
     one, other = kept[there], found[there]
@@ -141,7 +135,7 @@ def _same_episodes(old: GrowingStore, new: GrowingStore) -> IntArray:
 
 def _other_values(old: GrowingStore, new: GrowingStore, places: IntArray) -> dict[str, list[Any]]:
     """Return the columns, as an earlier version has them, whose values differ in the newest."""
-    kept, found = (_all(old) if old.kept is None else old.kept), {}
+    kept, found = old.counted, {}
     for name in dict.fromkeys([*old.edits.names, *new.edits.names]):
         before, after = old.all_values(name), new.all_values(name)
         values = [before[k] for k in kept.tolist()]
@@ -152,10 +146,6 @@ def _other_values(old: GrowingStore, new: GrowingStore, places: IntArray) -> dic
 
 def _digests(store: GrowingStore) -> Digests:
     return logs.read_digests(store.path, store.first_episode, store.commit.episodes, len(store.fields))
-
-
-def _all(store: GrowingStore) -> IntArray:
-    return np.arange(len(store.episodes["start"]))
 
 
 def _places(store: GrowingStore, index: IntArray) -> dict[bytes, int]:

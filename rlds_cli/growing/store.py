@@ -6,30 +6,34 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.growing import logs, segments
+from rlds_cli.growing import changing, logs, segments, snapshots
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
-from rlds_cli.refs import Ref
-from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing, versions
+from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import LazyStats, Run, Store, field_of
+from rlds_cli.store.opening import LazyStats, RowFile, Run, Store, field_of
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
+
+if TYPE_CHECKING:
+    from rlds_cli.store.snapshots import LocalFile
+    from rlds_cli.store.views import Change
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
@@ -58,7 +62,8 @@ class GrowingStore(Store):
         The manifest with what does not change.
     """
 
-    grows = True
+    identity = None
+    why_fixed = ""
 
     def __init__(
         self, path: Path, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
@@ -104,6 +109,27 @@ class GrowingStore(Store):
     def version_id(self) -> str:  # type: ignore[override]
         """The sha256 of the version's record, see `Store.version_id`."""
         return self.commit.version_id
+
+    @property
+    def state_id(self) -> str:
+        """The version id, which stands for a version that was freed, too."""
+        return self.version_id
+
+    @property
+    def pinned_version(self) -> int:  # type: ignore[override]
+        """Number of this version."""
+        return self.commit.number
+
+    @property
+    def dropped(self) -> int:  # type: ignore[override]
+        """Number of dropped episodes."""
+        return self.commit.dropped
+
+    @property
+    def keeps(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The rule by which episodes leave; empty if all stay."""
+        found: Mapping[str, Any] = self.head.growing.get("keep", {})
+        return found
 
     @property
     def version(self) -> int:
@@ -178,7 +204,7 @@ class GrowingStore(Store):
         return np.flatnonzero(stays)
 
     @property
-    def segment_rows(self) -> int:
+    def segment_rows(self) -> int:  # type: ignore[override]
         """Rows of a segment of arrays of rows."""
         return int(self.head.growing["segment_rows"])
 
@@ -253,8 +279,7 @@ class GrowingStore(Store):
         return tuple(name for name in names if name not in labels or self._has_values(name))
 
     def _has_values(self, name: str) -> bool:
-        kept = np.arange(len(self._read)) if self.kept is None else self.kept
-        known = self.edits.has_values(name, kept + self.commit.first_episode)
+        known = self.edits.has_values(name, self.counted + self.commit.first_episode)
         return known or any(v is not None for v in self._values(name))
 
     def _values(self, name: str) -> list[Scalar]:
@@ -312,6 +337,10 @@ class GrowingStore(Store):
             extra={name: self._values(name) for name in self.own_columns},
             id=e["id"],
         )
+
+    def shared(self) -> Store:
+        """Return this object: one that outlives a job would hold the version."""
+        return self
 
     # -- rows
 
@@ -405,6 +434,10 @@ class GrowingStore(Store):
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
+    def num_texts(self, name: str) -> int:
+        """Return how many strings of a text field there are."""
+        return len(self.strings(name)) - 1
+
     # -- files, for datasets that share them
 
     def check_recorded(self) -> None:
@@ -439,6 +472,44 @@ class GrowingStore(Store):
             found.append(Run(first - begin, behind - begin, first - at, segments))
         return tuple(found) or (Run(0, 0),)
 
+    is_packable = True
+
+    def file_of(self, name: str) -> Path | None:
+        """Return None: rows are in segments."""
+        return None
+
+    def row_files(self, name: str) -> tuple[RowFile, ...]:
+        """Return no files: a writer adds to them."""
+        return ()
+
+    def snapshot(self) -> Iterator[LocalFile]:
+        """Yield the files of this version, see `snapshots.of_version`."""
+        return snapshots.of_version(self)
+
+    # -- changes
+
+    @contextmanager
+    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
+        """Hold the lock of commits, and yield the newest version with the places of episodes in it, if all are."""
+        with logs.committing(self.path):
+            newest = self.newest()
+            yield newest, changing.follow(self, newest, index)
+
+    def commit_change(self, index: IntArray, change: Change, step: Mapping[str, Any]) -> bool:
+        """Commit a change of the newest version, of which the caller holds the lock, unless nothing changes."""
+        given = {name: step["args"][name] for name in step.get("facts", ())}
+        if change.index is not None:
+            changing.commit(self, index, step, dropped=True)
+        elif change.own or given:
+            changing.commit(self, index, step, columns=change.own, facts=given)
+        return True
+
+    def commit_restored(self, step: Mapping[str, Any]) -> bool:
+        """Commit the content of this version, unless the newest one has it."""
+        with logs.committing(self.path):
+            changing.restore(self, self.newest(), step)
+        return True
+
     # -- digests
 
     def row_digests(self, name: str) -> Digests:
@@ -461,8 +532,7 @@ class GrowingStore(Store):
         It is computed from the digests of episodes, without reading a row, and kept in memory.
         """
         if index is None and self._fingerprint is None:
-            kept = np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
-            self._fingerprint = self._fingerprint_of(kept)
+            self._fingerprint = self._fingerprint_of(self.counted)
         return self._fingerprint_of(index) if index is not None else str(self._fingerprint)
 
     def _fingerprint_of(self, index: IntArray) -> str:
@@ -470,6 +540,14 @@ class GrowingStore(Store):
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
         return digests.fingerprint(of_fields, digests.of_table(self.whole_table().take(index)))
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over the kept episodes, which is computed from theirs."""
+        return digests.of_field(self._stored[name], self.digests(name)[self.counted])
+
+    def name_of(self, k: int) -> str:
+        """Return the hash of episode ``k``, 64 digits, whose number is another one in later versions."""
+        return self.digest_of(k).hex()
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
@@ -487,41 +565,6 @@ def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
     store = GrowingStore(path, number)
     store.expect(version_id, "pickled")
     return store
-
-
-def open_store(path: Path, ref: Ref | None = None, *, check: bool = True) -> Store:
-    """Open a dataset, of either kind, at the version that ``ref`` names, or the newest.
-
-    Raises
-    ------
-    DatasetNotFound
-        There is no such version or tag, or the version's rows were freed.
-    """
-    number = None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
-    if is_growing(path):
-        return GrowingStore(path, number, check=check)
-    return Store(path if number is None else versions.at(path, number), check=check)
-
-
-def _fingerprint_of_version(path: Path, number: int) -> str:
-    if is_growing(path):
-        return GrowingStore(path, number, check=False).fingerprint()
-    return manifest.read(versions.at(path, number)).fingerprint
-
-
-def version_id_of(path: Path) -> str:
-    """Return the newest version id of a dataset, of either kind, without opening it; see `Store.version_id`."""
-    return commits.last(path).version_id if is_growing(path) else manifest.read_with_version_id(path)[1]
-
-
-def fingerprint_of(path: Path) -> str:
-    """Return the fingerprint of the dataset in a directory, of either kind: computed of one that grows."""
-    return GrowingStore(path, check=False).fingerprint() if is_growing(path) else manifest.read(path).fingerprint
-
-
-def is_growing(path: Path) -> bool:
-    """Return whether the dataset in a directory grows."""
-    return (path / commits.FILE).exists()
 
 
 def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.Hold]:

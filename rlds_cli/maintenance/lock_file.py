@@ -53,8 +53,8 @@ class Locked:
     address: str | None = None  # where it was pushed to, or came from
 
     @property
-    def grows(self) -> bool:
-        """Whether this is a version of a dataset that grows."""
+    def recorded(self) -> bool:
+        """Whether nothing makes these episodes again: the number of a version says which they are."""
         return self.version is not None and self.edits is None
 
     @property

@@ -223,7 +223,7 @@ def _pushed(
         sent=sent,
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
-        dropped=taken.dropped,
+        dropped=taken.store.dropped,
         removed=removed,
         dry_run=dry_run,
     )

@@ -90,7 +90,7 @@ class _Source:
         Up to ``gap`` rows of no episode are among them between two episodes.
         """
         e = self.store.episodes
-        start, count = (c if self.store.kept is None else c[self.store.kept] for c in (e["start"], e["length"] + 1))
+        start, count = (c[self.store.counted] for c in (e["start"], e["length"] + 1))
         order = np.argsort(start, kind="stable")
         start, behind = start[order], np.maximum.accumulate((start + count)[order])
         apart = np.flatnonzero(start[1:] > behind[:-1] + gap) + 1
@@ -136,7 +136,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
 
 def can_link(store: Store, home: Path) -> bool:
     """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
-    if store.remote or store.refers_to or store.manifest.encoding != "memmap":
+    if store.address or store.refers_to or store.manifest.encoding != "memmap":
         return False
     status = store.path.stat()
     return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
@@ -236,7 +236,7 @@ class _Result:
             self._write_texts(name, path)
         else:
             self._link(path, of, dtype, shape)
-        if digests.has_row_digests(f) and any(s.store.grows for s in self._sources):  # a writer adds to these files
+        if digests.has_row_digests(f) and any(s.store.segment_rows for s in self._sources):  # they grow
             self._write_row_digests(name, f"{digests.ROWS}/{path}")
         elif digests.has_row_digests(f):
             self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
@@ -275,15 +275,15 @@ class _Result:
         target = self._directory / to
 
         def share() -> None:
-            if source.store.grows:
+            if source.store.segment_rows:
                 trees.discard(target)
                 target.mkdir(parents=True)
                 document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
                 safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
                 if segment.size:
                     publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
-            elif source.refer:
-                publishing.link_or_refer(source.store.identity, name, target)
+            elif source.refer and (identity := source.store.identity):
+                publishing.link_or_refer(identity, name, target)
             else:
                 publishing.share_tree(source.store.path / name, target, within=self._directory)
 
@@ -359,9 +359,9 @@ class _Result:
 
 
 def _videos_used(s: _Source, name: str) -> IntArray:
-    """Return the numbers of the videos that rows refer to, in order; of a dataset that does not grow, of all."""
+    """Return the numbers of the videos that rows refer to, in order; of a dataset without writers, of all."""
     count = len(s.store.videos(name))
-    if not s.store.grows:
+    if not s.store.segment_rows:
         return np.arange(count)
     found, rows = np.zeros(count + 1, bool), s.store.rows(name)
     for first, stop, _ in s.blocks(gap=0):

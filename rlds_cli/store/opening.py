@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from rlds_cli.store import (
     manifest,
     references,
     sealing,
+    snapshots,
     statistics,
     versions,
 )
@@ -32,6 +33,10 @@ from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
+
+if TYPE_CHECKING:
+    from rlds_cli.store.snapshots import LocalFile
+    from rlds_cli.store.views import Change
 
 T = TypeVar("T")
 
@@ -78,10 +83,18 @@ class Store:
     ----------
     kept : int array or None
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
-    remote : bool
-        True if the rows are at an address: then no file of rows is in ``path``.
-    grows : bool
-        True if episodes can be added, and leave: each commit makes a version.
+    address : str
+        Where the rows are fetched from, without credentials; empty if they are in files of this disk.
+    segment_rows : int
+        Rows of the segments that a writer adds to, one behind the other; 0 if no writer adds rows to these files.
+    pinned_version : int or None
+        The number of this version where a record has to name it, since no fingerprint of it is stored.
+    dropped : int
+        Episodes that are hidden, and in the files all the same.
+    keeps : mapping or None
+        The rule by which episodes leave, as the manifest says it; None if none does.
+    why_fixed : str
+        Why loaders take up no later versions while they read this one; empty if they can.
     version_id : str
         The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
         where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
@@ -91,8 +104,12 @@ class Store:
     """
 
     kept: IntArray | None = None
-    remote = False
-    grows = False
+    address = ""
+    segment_rows = 0
+    pinned_version: int | None = None
+    dropped = 0
+    keeps: Mapping[str, Any] | None = None
+    why_fixed = "it does not grow"
     refers_to: tuple[references.Source, ...] = ()
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
@@ -120,8 +137,17 @@ class Store:
         return _reopened, (self.path, self.version_id, self.manifest.version)
 
     @property
-    def identity(self) -> references.Source:
-        """What others say of this version that refer to it."""
+    def counted(self) -> IntArray:
+        """Numbers of the episodes that count, see `kept`."""
+        return np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
+
+    def places_of(self, index: IntArray) -> IntArray:
+        """Return where the episodes ``index`` [n] are among those that count."""
+        return index if self.kept is None else np.searchsorted(self.kept, index)
+
+    @property
+    def identity(self) -> references.Source | None:
+        """What others say of this version that refer to its files; None if these cannot be referred to."""
         m = self.manifest
         return references.Source(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
 
@@ -169,6 +195,11 @@ class Store:
     def newest_version(self) -> int:
         """Number of the newest version that can be taken up: this one, unless the dataset grows."""
         return self.version
+
+    @property
+    def state_id(self) -> str:
+        """What the state of a loader knows the content of all episodes by: something that takes no time."""
+        return self.manifest.fingerprint
 
     def at(self, version: int) -> Store:
         """Return another version that can be taken up: of a dataset that grows.
@@ -233,6 +264,10 @@ class Store:
                 if self._places() == places:
                     return found
 
+    def check_readable(self) -> None:
+        """Refuse a version that was removed or replaced since it was opened; raises as `guarded`."""
+        self._places()
+
     def _places(self) -> list[Path]:
         """Return where this version is now, and those that it refers to; raises as `guarded`."""
         return [self._follow(), *(source.place(self.manifest.id) for source in self.refers_to)]
@@ -296,10 +331,19 @@ class Store:
         """
         return self._open(name)
 
+    @property
+    def is_packable(self) -> bool:
+        """True if loaders may read its rows from packed ones."""
+        return self.manifest.encoding == "memmap"
+
+    def file_of(self, name: str) -> Path | None:
+        """Return the one file that has all plain rows of a field; None if they are in several, or compressed."""
+        found = arrays.layout(self.directory(name))
+        return None if found.compressed or arrays.is_segmented(self.directory(name)) else found.segments[0].file
+
     def row_files(self, name: str) -> tuple[RowFile, ...]:
-        """Return the files of a field's plain rows, in order; none for other fields."""
-        f = self.fields[name]
-        if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
+        """Return the files of a field's plain rows that never change, in order; none for other fields."""
+        if self.manifest.encoding != "memmap" or self.fields[name].kind != "array":
             return ()
         try:
             segments = [s for s in arrays.layout(self.directory(name)).segments if s.size]
@@ -388,6 +432,10 @@ class Store:
             texts = self.guarded(lambda: arrays.read_strings(self.path / "text" / self._stored[name].path))
             self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
+
+    def num_texts(self, name: str) -> int:
+        """Return how many strings the table of a text field has, without reading them."""
+        return arrays.open_document(self.beside("text", *self.path_of(name).split("/"), "offsets"))[0][0] - 1
 
     def texts(self, name: str, codes: Array) -> Array:
         """Return the strings for codes of a text field, None for -1.
@@ -554,7 +602,19 @@ class Store:
 
     def whole_table(self) -> EpisodeTable:
         """Return the table of all episodes that `episodes` has, with those that left a dataset that grows."""
+        return self._whole_table
+
+    @cached_property
+    def _whole_table(self) -> EpisodeTable:
         return self.table()
+
+    def shared(self) -> Store:
+        """Return this version as the parts of a job share it in a process: what one has read is read once."""
+        return _shared(self.path, self.version_id)
+
+    def name_of(self, k: int) -> str:
+        """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
+        return ""
 
     def table(self) -> EpisodeTable:
         """Return the episode table as it was written."""
@@ -591,6 +651,62 @@ class Store:
             return self.manifest.fingerprint
         of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
         return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over the episodes that count."""
+        return self._stored[name].digest
+
+    # -- what may be done with it
+
+    def check_changeable(self) -> None:
+        """Refuse a dataset of which no other versions or datasets are made without a copy of its rows.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+
+    @contextmanager
+    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
+        """Yield what a change of episodes ``index`` [n] is made on, and their numbers there.
+
+        Who publishes a directory notices that it is not the newest version. A log of changes yields the newest version
+        for as long as nobody else commits, and no numbers if one of the episodes left or was changed meanwhile.
+        """
+        yield self, index
+
+    def commit_change(self, index: IntArray, change: Change, step: Mapping[str, Any]) -> bool:
+        """Commit a change of the episodes ``index`` to the log of the dataset; False if its versions are directories.
+
+        Parameters
+        ----------
+        index : int array [n]
+        change : Change
+        step : mapping
+            Of the provenance.
+        """
+        return False
+
+    def commit_restored(self, step: Mapping[str, Any]) -> bool:
+        """Commit the content of this version to the log of the dataset; False if its versions are directories."""
+        return False
+
+    def snapshot(self) -> Iterator[LocalFile]:
+        """Yield the files of this version.
+
+        Raises
+        ------
+        DamagedDataset
+            Something leads out of the directory.
+        """
+        return snapshots.of_directory(self)
+
+
+@lru_cache(maxsize=1)
+def _shared(path: Path, version_id: str) -> Store:
+    store = Store(path)
+    store.expect(version_id, "opened")
+    return store
 
 
 def _reopened(path: Path, version_id: str, number: int) -> Store:
@@ -644,8 +760,8 @@ class LazyStats(Mapping[str, Mapping[str, Any]]):
         if name not in set(self):
             raise KeyError(name)
         if name not in self._known:
-            e, kept = self._store.episodes, self._store.kept
-            start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
+            e, counted = self._store.episodes, self._store.counted
+            start, length = (e[c][counted] for c in ("start", "length"))
             self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
         return self._known[name]
 
