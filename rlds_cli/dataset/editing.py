@@ -347,7 +347,7 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
         of_source = {**change.columns, **trimming.whole(index).columns}
         return _derive(ds, replace(change, columns=of_source), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
-    if ds.store.commit_change(ds.episodes.index, change, step):
+    if ds.store.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
         return ds.path
     return _publish(ds, change, step)
 

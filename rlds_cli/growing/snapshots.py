@@ -8,41 +8,50 @@ fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlds_cli.files import trees
 from rlds_cli.growing import logs
-from rlds_cli.growing.segments import SegmentedArray
+from rlds_cli.growing.segments import Layout, SegmentedArray
 from rlds_cli.store import commits, manifest
 from rlds_cli.store import files as store_files
+from rlds_cli.store.commits import Commit
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.ted import IntArray
-
-if TYPE_CHECKING:
-    from rlds_cli.growing.store import GrowingStore
 
 _GAP = 1 << 20  # bytes of rows that nobody needs, from which on they are left out
 
 
-def of_version(store: GrowingStore) -> Iterator[LocalFile]:
-    """Yield the files of a version, each with the parts that belong to it."""
-    path, g = store.path, store.commit
-    found = [array for name in store.fields for array in store.layout.of_field(name)]
+def of_version(
+    path: Path, g: Commit, head: Manifest, layout: Layout, used: Callable[[SegmentedArray], tuple[IntArray, int]]
+) -> Iterator[LocalFile]:
+    """Yield the files of a version, each with the parts that belong to it.
+
+    Parameters
+    ----------
+    path : Path
+        Of the dataset.
+    g, head, layout
+        The version, what does not change, and the arrays.
+    used : callable
+        Returns the rows of an array [episodes, 2] that belong to the version, and how many the array has in all.
+    """
+    found = [array for f in head.fields for array in layout.of_field(f.name)]
     fields = {array.directory for array in found}
     for file in sorted(trees.files(path)):
         if file.name == "zarr.json" and file.parent not in fields:
             yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
-    width = max(array.width for array in store.layout.by_row)
+    width = max(array.width for array in layout.by_row)
     for array in found:
-        described, end = array.directory / "zarr.json", store.end_of(array)
+        described, (spans, end) = array.directory / "zarr.json", used(array)
         yield _made(described.relative_to(path).as_posix(), json.dumps(array.document(end)).encode())
-        runs = _runs(store.spans_of(array), 1 if array in store.layout.bytes.values() else width)
+        runs = _runs(spans, 1 if array in layout.bytes.values() else width)
         yield from _segments(array, path, runs, end)
-    ends = {**logs.sizes(g, store.head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
+    ends = {**logs.sizes(g, head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
     yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))

@@ -6,17 +6,17 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.growing import changing, logs, segments, snapshots
+from rlds_cli.growing import logs, segments, snapshots
+from rlds_cli.growing.changing import ChangedByLog
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.films import GrowingVideos
@@ -28,18 +28,15 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import LazyStats, RowFile, Run, Store, field_of
+from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
-
-if TYPE_CHECKING:
-    from rlds_cli.store.snapshots import LocalFile
-    from rlds_cli.store.views import Change
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
 
 
-class GrowingStore(Store):
+class GrowingStore(ChangedByLog):
     """The files of a dataset that grows, at one version.
 
     The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
@@ -174,7 +171,7 @@ class GrowingStore(Store):
         return self._log.read(self.commit, len(self.sources))
 
     @cached_property
-    def edits(self) -> Edits:
+    def edits(self) -> Edits:  # type: ignore[override]
         """The labels, drops and facts of this version."""
         return self._edit_log.read(self.commit)
 
@@ -192,7 +189,7 @@ class GrowingStore(Store):
         return kept
 
     @cached_property
-    def stored(self) -> IntArray | None:
+    def stored(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept or dropped; None for all of them."""
         g = self.commit
         left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
@@ -484,31 +481,11 @@ class GrowingStore(Store):
 
     def snapshot(self) -> Iterator[LocalFile]:
         """Yield the files of this version, see `snapshots.of_version`."""
-        return snapshots.of_version(self)
 
-    # -- changes
+        def used(array: SegmentedArray) -> tuple[IntArray, int]:
+            return self.spans_of(array), self.end_of(array)
 
-    @contextmanager
-    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
-        """Hold the lock of commits, and yield the newest version with the places of episodes in it, if all are."""
-        with logs.committing(self.path):
-            newest = self.newest()
-            yield newest, changing.follow(self, newest, index)
-
-    def commit_change(self, index: IntArray, change: Change, step: Mapping[str, Any]) -> bool:
-        """Commit a change of the newest version, of which the caller holds the lock, unless nothing changes."""
-        given = {name: step["args"][name] for name in step.get("facts", ())}
-        if change.index is not None:
-            changing.commit(self, index, step, dropped=True)
-        elif change.own or given:
-            changing.commit(self, index, step, columns=change.own, facts=given)
-        return True
-
-    def commit_restored(self, step: Mapping[str, Any]) -> bool:
-        """Commit the content of this version, unless the newest one has it."""
-        with logs.committing(self.path):
-            changing.restore(self, self.newest(), step)
-        return True
+        return snapshots.of_version(self.path, self.commit, self.head, self.layout, used)
 
     # -- digests
 

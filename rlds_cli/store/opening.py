@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -31,12 +31,9 @@ from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
+from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
-
-if TYPE_CHECKING:
-    from rlds_cli.store.snapshots import LocalFile
-    from rlds_cli.store.views import Change
 
 T = TypeVar("T")
 
@@ -675,15 +672,25 @@ class Store:
         """
         yield self, index
 
-    def commit_change(self, index: IntArray, change: Change, step: Mapping[str, Any]) -> bool:
+    def commit_change(
+        self,
+        index: IntArray,
+        step: Mapping[str, Any],
+        columns: Mapping[str, StoredColumn | None] = {},
+        *,
+        dropped: bool = False,
+    ) -> bool:
         """Commit a change of the episodes ``index`` to the log of the dataset; False if its versions are directories.
 
         Parameters
         ----------
         index : int array [n]
-        change : Change
         step : mapping
-            Of the provenance.
+            Of the provenance, with the facts that are set.
+        columns : mapping
+            Columns that are set, of all episodes; None takes all values away.
+        dropped : bool
+            Hide the episodes.
         """
         return False
 
@@ -699,7 +706,7 @@ class Store:
         DamagedDataset
             Something leads out of the directory.
         """
-        return snapshots.of_directory(self)
+        return snapshots.of_directory(self.path, self.places())
 
 
 @lru_cache(maxsize=1)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, references, tags
 from rlds_cli.store import files as store_files
-
-if TYPE_CHECKING:
-    from rlds_cli.store.opening import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,10 @@ class LocalFile:
         return opened
 
 
-def of_directory(store: Store) -> Iterator[LocalFile]:
+def of_directory(path: Path, arrays_of_rows: Iterable[Path]) -> Iterator[LocalFile]:
     """Yield the files of a version that is a directory of its own, and files that rows of it are in."""
-    path = store.path
     store_files.check_tree(path)
-    segments = (s for place in store.places() if arrays.is_segmented(place) for s in arrays.layout(place).segments)
+    segments = (s for place in arrays_of_rows if arrays.is_segmented(place) for s in arrays.layout(place).segments)
     rows = {s.file: arrays.row_bytes(s.shape, s.dtype) * s.rows for s in segments if s.chunk}  # of longer files
     for name, file in sorted(references.files(path).items()):
         if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
