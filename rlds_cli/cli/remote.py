@@ -18,8 +18,9 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     if not addresses.is_address(ref):
         return None
     from rlds_cli import dataset
+    from rlds_cli.dataset import opening
 
-    address = dataset.remote_address(refs.parse(ref), settings.read(cache_dir))
+    address = opening.remote_address(refs.parse(ref), settings.read(cache_dir))
     if address is None:
         return None
     found = dataset.open_dataset(ref, cache_dir=cache_dir)

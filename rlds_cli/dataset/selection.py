@@ -13,7 +13,6 @@ import numpy.typing as npt
 from rlds_cli import visible
 from rlds_cli.dataset.expressions import episodes_where
 from rlds_cli.errors import RldsError, UnknownField
-from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean, plural
@@ -105,31 +104,6 @@ class StoredStats(Mapping[str, Stats]):
         if name not in self._stats:
             raise _no_stats(name, self, self._fields, self._id)
         return Stats(**self._stats[name])
-
-
-class SelectedStats(Mapping[str, Stats]):
-    """Statistics over the steps of selected episodes, computed per field on first use."""
-
-    def __init__(self, store: Store, episodes: EpisodeColumns) -> None:
-        self._store, self._episodes = store, episodes
-        self._known: dict[str, Stats] = {}
-
-    def __len__(self) -> int:
-        return len(self._store.manifest.stats)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._store.manifest.stats)
-
-    def __getitem__(self, name: str) -> Stats:
-        if name not in self._known:
-            if name not in self._store.manifest.stats:
-                raise _no_stats(name, self, self._store.fields, self._store.manifest.id)
-            self._known[name] = self._compute(name)
-        return self._known[name]
-
-    def _compute(self, name: str) -> Stats:
-        e = self._episodes
-        return statistics.of_episodes(self._store.rows(name), e["start"], e["length"])
 
 
 def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:

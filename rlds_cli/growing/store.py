@@ -30,7 +30,7 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import LazyStats, RowFile, Run, Store, field_of
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
+from rlds_cli.ted import Array, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
@@ -245,12 +245,11 @@ class GrowingStore(ChangedByLog):
         if before is not None and before[0].departed == g.departed:
             known, chosen = before[1], slice(before[0].episodes - g.first_episode, None)
         self._before = None
-        start, size = e.columns["start"][chosen] + g.first_row, int(self.head.growing["segment_rows"])
-        found = {"": segments.touched(start, start + e.columns["length"][chosen] + 1, size)}
+        start = e.columns["start"][chosen] + g.first_row
+        found = {"": segments.episodes_in(start, start + e.columns["length"][chosen] + 1, self.segment_rows)}
         for i, (name, array) in enumerate(self.layout.bytes.items()):
-            first, stop = e.frames[chosen, i].T
-            found[name] = segments.touched(first, stop, array.segment_rows)
-        return {name: sorted(numbers.union(known.get(name, ()))) for name, numbers in found.items()}
+            found[name] = segments.episodes_in(*e.frames[chosen, i].T, array.segment_rows)
+        return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
@@ -311,29 +310,6 @@ class GrowingStore(ChangedByLog):
             raise DamagedDataset(f"{self.path / logs.SOURCES} names more than {_MOST_SOURCES:,} files.", hint=logs.HINT)
         lines = log.split(b"\n")
         return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
-
-    def table(self) -> EpisodeTable:
-        """Return the episode table of the episodes that are kept."""
-        whole = self.whole_table()
-        return whole if self.kept is None else whole.take(self.kept)
-
-    def whole_table(self) -> EpisodeTable:
-        """Return the table of all episodes since the first one that is kept."""
-        e, nobody = self._read.columns, np.zeros(len(self._read), bool)
-        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
-        return EpisodeTable(
-            e["length"],
-            e["end"],
-            e["num_observed"] > e["length"],
-            e["source"],
-            e["row"],
-            group=self.episode_strings("group"),
-            seed=[s if has else None for s, has in seeds],
-            options=[o or None for o in self.episode_strings("options")],
-            splits=dict(self._splits),
-            extra={name: self._values(name) for name in self.own_columns},
-            id=e["id"],
-        )
 
     def shared(self) -> Store:
         """Return this object: one that outlives a job would hold the version."""

@@ -29,7 +29,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Content, Description, Linked, complete, stored
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
@@ -114,12 +114,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
     sources = _sources(members)
     of = [sources[m.store.version_id] for m in members]
     result = _Result(directory, list(sources.values()), assign_paths([f.name for f in fields]))
-    finished = []
-    for f in fields:
-        result.write(f)
-        of_episodes = np.concatenate([m.store.digests(f.name)[m.index] for m in members])
-        arrays.write(directory / "digests" / result.paths[f.name], of_episodes)
-        finished.append(stored(f, result.paths[f.name], digests.of_field(f, of_episodes)))
+    finished = tuple(result.finish(f, f.name, members) for f in fields)
     columns = [m.store.episodes for m in members]
     computed = {
         name: np.concatenate([e[name][m.index] for e, m in zip(columns, members, strict=True)])
@@ -130,7 +125,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
         [_moved(e["start"][m.index], s.placed) for e, m, s in zip(columns, members, of, strict=True)]
     )
     table = EpisodeTable.concat([m.table for m in members])
-    content = Content(tuple(finished), table, start, result.rows, computed, known=result.known)
+    content = Content(finished, table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
 
 
@@ -162,17 +157,13 @@ def link(member: Member, fields: Mapping[str, Field], directory: Path) -> Linked
     store, sources = member.store, list(_sources([member]).values())
     new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
     paths = {f.name: new.get(f.name) or store.path_of(f.name) for f in fields.values()}
-    result, finished = _Result(directory, sources, paths), []
-    for old, f in fields.items():
-        result.write(f, old)
-        of_episodes = store.digests(old)[member.index]
-        arrays.write(directory / "digests" / paths[f.name], of_episodes)
-        finished.append(stored(f, paths[f.name], digests.of_field(f, of_episodes)))
+    result = _Result(directory, sources, paths)
+    finished = tuple(result.finish(f, old, [member]) for old, f in fields.items())
     e, index = store.episodes, member.index
     computed = {
         c: e[c][index] for c in _COMPUTED if c in e and _needs(c) <= {n for n, f in fields.items() if n == f.name}
     }
-    return Linked(tuple(finished), _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
+    return Linked(finished, _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
 
 
 def _needs(column: str) -> set[str]:
@@ -222,9 +213,16 @@ class _Result:
         self.rows = sources[-1].placed[-1].end
         self.known: dict[str, str] = {}
 
-    def write(self, f: Field, name: str | None = None) -> None:
-        """Link the files of a field, and write its tables; ``name`` is its name in the datasets if it is another."""
-        path, name = self.paths[f.name], name or f.name
+    def finish(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
+        """Write a field, which is called ``name`` in the datasets, and its digests of the members' episodes."""
+        self._write_field(f, name)
+        of_episodes = np.concatenate([m.store.digests(name)[m.index] for m in members])
+        arrays.write(self._directory / "digests" / self.paths[f.name], of_episodes)
+        return stored(f, self.paths[f.name], digests.of_field(f, of_episodes))
+
+    def _write_field(self, f: Field, name: str) -> None:
+        """Link the files of a field, and write its tables."""
+        path = self.paths[f.name]
         of = [s.store.path_of(name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:

@@ -603,7 +603,22 @@ class Store:
 
     @cached_property
     def _whole_table(self) -> EpisodeTable:
-        return self.table()
+        e, nobody = self.episodes, np.zeros(len(self.episodes["start"]), bool)
+        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
+        prefix = "split/"
+        return EpisodeTable(
+            e["length"],
+            e["end"],
+            e["num_observed"] > e["length"],
+            e["source"],
+            e["row"],
+            group=self.episode_strings("group"),
+            seed=[seed if has else None for seed, has in seeds],
+            options=[o or None for o in self.episode_strings("options")],
+            splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
+            extra={name: self.own_column(name).scalars() for name in self.own_columns},
+            id=np.asarray(e["id"]),
+        )
 
     def shared(self) -> Store:
         """Return this version as the parts of a job share it in a process: what one has read is read once."""
@@ -614,26 +629,8 @@ class Store:
         return ""
 
     def table(self) -> EpisodeTable:
-        """Return the episode table as it was written."""
-        e = self.episodes
-        n = len(e["start"])
-        has = e.get("has_seed", np.zeros(n, bool))
-        seeds = e.get("seed")
-        prefix, there = "split/", self.path / "episodes"
-        group, options = (self.episode_strings(c) if (there / c).exists() else () for c in ("group", "options"))
-        return EpisodeTable(
-            e["length"],
-            e["end"],
-            e["num_observed"] > e["length"],
-            e["source"],
-            e["row"],
-            group=group,
-            seed=() if seeds is None else [s if h else None for s, h in zip(seeds.tolist(), has.tolist(), strict=True)],
-            options=[o or None for o in options],
-            splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
-            extra={name: self.own_column(name).scalars() for name in self.own_columns},
-            id=np.asarray(e["id"]),
-        )
+        """Return the table of the episodes that count."""
+        return self.whole_table().take(self.counted)
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
@@ -745,17 +742,21 @@ def _version_removed(id: str, number: int, newest: Path, since: str) -> DatasetN
 
 
 class LazyStats(Mapping[str, Mapping[str, Any]]):
-    """Statistics over the steps of the episodes that count, computed when they are asked for.
+    """Statistics over the steps of episodes, computed when they are asked for.
 
     Parameters
     ----------
     store : Store
-    known : dict
+    known : dict, optional
         Those that were computed before, by field; others are added.
+    index : int array, optional
+        Numbers of the episodes; by default of those that count.
     """
 
-    def __init__(self, store: Store, known: dict[str, Mapping[str, Any]] | None = None) -> None:
-        self._store, self._known = store, {} if known is None else known
+    def __init__(
+        self, store: Store, known: dict[str, Mapping[str, Any]] | None = None, index: IntArray | None = None
+    ) -> None:
+        self._store, self._known, self._index = store, {} if known is None else known, index
 
     def __iter__(self) -> Iterator[str]:
         return iter(n for n, f in self._store.fields.items() if statistics.has(f))
@@ -767,8 +768,8 @@ class LazyStats(Mapping[str, Mapping[str, Any]]):
         if name not in set(self):
             raise KeyError(name)
         if name not in self._known:
-            e, counted = self._store.episodes, self._store.counted
-            start, length = (e[c][counted] for c in ("start", "length"))
+            e, index = self._store.episodes, self._store.counted if self._index is None else self._index
+            start, length = (e[c][index] for c in ("start", "length"))
             self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
         return self._known[name]
 
