@@ -37,7 +37,8 @@ from rlds_cli.growing.opening import open_store
 from rlds_cli.settings import StrPath
 from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
-from rlds_cli.store.opening import LazyStats, Store
+from rlds_cli.store.opening import Store
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
 from rlds_cli.text import is_below
 
@@ -256,8 +257,11 @@ class Dataset:
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        stats = LazyStats(self.store, index=self._index) if self._selected else self.manifest.stats
+        stats = LazyStats(self.schema, self._stats_of) if self._selected else self.manifest.stats
         return StoredStats(stats, self.schema, self.id)
+
+    def _stats_of(self, name: str) -> Stats:
+        return self.store.stats_of(name, self._index)
 
     @cached_property
     def observation_space(self) -> Any:

@@ -27,8 +27,9 @@ from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import LazyStats, RowFile, Run, Store, field_of
+from rlds_cli.store.opening import RowFile, Run, Store, field_of
 from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.videos import Videos
 from rlds_cli.ted import Array, IntArray, Scalar
 
@@ -100,7 +101,8 @@ class GrowingStore(ChangedByLog):
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
         of_commit = manifest.of_commit(self.head, self.commit)
         of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
-        return replace(of_commit, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
+        stats = LazyStats(self.fields, self.stats_of, self._stats)
+        return replace(of_commit, stats=stats, episode_columns=_LazyColumns(self))
 
     @property
     def version_id(self) -> str:  # type: ignore[override]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -27,11 +27,13 @@ from rlds_cli.store import (
 )
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.following import Followed, version_removed
 from rlds_cli.store.frames import check_frames, decode_frames
-from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
@@ -69,7 +71,7 @@ class RowFile:
     id: str
 
 
-class Store:
+class Store(Followed):
     """The files of one dataset. ``check=False`` opens a dataset that may be damaged, for inspection.
 
     The manifest, and that nothing leads out of the directory, are checked in any case; else the sizes of files, and
@@ -126,7 +128,7 @@ class Store:
         self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
         if any(statistics.has(f) and f.name not in self.manifest.stats for f in self.fields.values()):
-            self.manifest = replace(self.manifest, stats=LazyStats(self))
+            self.manifest = replace(self.manifest, stats=LazyStats(self.fields, self.stats_of))
         if check:
             self._check_sizes()
 
@@ -143,42 +145,12 @@ class Store:
         return index if self.kept is None else np.searchsorted(self.kept, index)
 
     @property
-    def identity(self) -> references.Source | None:
-        """What others say of this version that refer to its files; None if these cannot be referred to."""
-        m = self.manifest
-        return references.Source(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
-
-    @property
     def unproved(self) -> str:
         """The name of what was seen at an address, whose fingerprint is a claim; empty for files of this machine.
 
         It belongs to the key of everything that is derived from the rows and kept.
         """
         return ""
-
-    def expect(self, version_id: str, since: str) -> None:
-        """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
-
-        Raises
-        ------
-        DatasetNotFound
-        """
-        if self.version_id != version_id:
-            raise self._replaced(since)
-
-    def _replaced(self, since: str) -> DatasetNotFound:
-        text = f"{self.manifest.id} was replaced since it was {since}, in {self._path}."
-        return DatasetNotFound(text, hint="open it again")
-
-    def _removed(self) -> DatasetNotFound:
-        """Return the error for a version that is not on the disk any more."""
-        id, number, newest = self.manifest.id, self.manifest.version, versions.newest_of(self._path)
-        if not (newest / "zarr.json").exists():
-            return DatasetNotFound(
-                f"{id} was removed since it was opened: {self._path}.",
-                hint="download or import it, and open it again",
-            )
-        return _version_removed(id, number, newest, "opened")
 
     first_episode = 0
     """Number of the first episode, among all that were ever recorded."""
@@ -229,63 +201,6 @@ class Store:
     def directory(self, name: str) -> Path:
         """Return the directory of a field."""
         return self.path / self._stored[name].path
-
-    @property
-    def path(self) -> Path:
-        """The directory in which this version is now: another one since its dataset has a newer version."""
-        with suppress(DatasetNotFound, DamagedDataset):
-            self._follow()
-        return self._path
-
-    @path.setter
-    def path(self, path: Path) -> None:
-        self._path = path
-
-    def guarded(self, read: Callable[[], T]) -> T:
-        """Return what ``read`` reads of files below `path`, which are opened on first use: those of this version.
-
-        Raises
-        ------
-        DatasetNotFound
-            This version was removed since it was opened, by `rlds compact` or with its dataset; or the dataset was
-            replaced; or one that it refers to. Arrays that are mapped already stay valid.
-        """
-        while True:
-            places = self._places()
-            try:
-                found = read()
-            except Exception:
-                if self._places() == places:
-                    raise
-            else:
-                if self._places() == places:
-                    return found
-
-    def check_readable(self) -> None:
-        """Refuse a version that was removed or replaced since it was opened; raises as `guarded`."""
-        self._places()
-
-    def _places(self) -> list[Path]:
-        """Return where this version is now, and those that it refers to; raises as `guarded`."""
-        return [self._follow(), *(source.place(self.manifest.id) for source in self.refers_to)]
-
-    def _follow(self) -> Path:
-        """Return where this version is now; raises as `guarded`."""
-        try:
-            now = self._identify(self._path)
-            if now == self._identity:
-                return self._path
-            place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
-            if version_id != self.version_id and newest.version > self.manifest.version:
-                place = versions.at(self._path, self.manifest.version)
-                now, (_, version_id) = self._identify(place), manifest.read_with_version_id(place)
-        except (OSError, DamagedDataset, DatasetNotFound):
-            raise self._removed() from None
-        if version_id != self.version_id:
-            raise self._replaced("opened")
-        self._path, self._identity = place, now
-        self._check_sizes()
-        return place
 
     def _check_sizes(self) -> None:
         for source in self.refers_to:
@@ -404,11 +319,6 @@ class Store:
         if self.manifest.encoding == "memmap":
             return self.rows(name)[start:stop]
         return compression.read_range(self.directory(name), start, stop)
-
-    @staticmethod
-    def _identify(path: Path) -> tuple[int, int]:
-        status = (path / "zarr.json").stat()
-        return status.st_ino, status.st_mtime_ns
 
     def _open(self, name: str, part: str = "") -> Array:
         key = f"{name}\0{part}"
@@ -632,6 +542,11 @@ class Store:
         """Return the table of the episodes that count."""
         return self.whole_table().take(self.counted)
 
+    def stats_of(self, name: str, index: IntArray | None = None) -> Stats:
+        """Compute the statistics of a field over the steps of the episodes that count, or of the episodes ``index``."""
+        e, index = self.episodes, self.counted if index is None else index
+        return statistics.of_episodes(self.rows(name), e["start"][index], e["length"][index])
+
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
         found = self.guarded(lambda: arrays.read(self.beside("digests", *self.path_of(name).split("/"))))
@@ -727,51 +642,10 @@ def _reopened(path: Path, version_id: str, number: int) -> Store:
     store = Store(newest)
     if store.version_id != version_id and number < store.manifest.version:
         if number not in versions.earlier(newest):
-            raise _version_removed(store.manifest.id, number, newest, "pickled")
+            raise version_removed(store.manifest.id, number, newest, "pickled")
         store = Store(versions.at(newest, number))
     store.expect(version_id, "pickled")
     return store
-
-
-def _version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:
-    return DatasetNotFound(
-        f"{id}#v{number} was removed since it was {since}: rlds compact removes earlier versions without a tag.",
-        hint=f"open {id} again, at v{versions.newest(newest)}; rlds tag {id}#v{number} NAME keeps a version while it "
-        "is in use",
-    )
-
-
-class LazyStats(Mapping[str, Mapping[str, Any]]):
-    """Statistics over the steps of episodes, computed when they are asked for.
-
-    Parameters
-    ----------
-    store : Store
-    known : dict, optional
-        Those that were computed before, by field; others are added.
-    index : int array, optional
-        Numbers of the episodes; by default of those that count.
-    """
-
-    def __init__(
-        self, store: Store, known: dict[str, Mapping[str, Any]] | None = None, index: IntArray | None = None
-    ) -> None:
-        self._store, self._known, self._index = store, {} if known is None else known, index
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(n for n, f in self._store.fields.items() if statistics.has(f))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        if name not in set(self):
-            raise KeyError(name)
-        if name not in self._known:
-            e, index = self._store.episodes, self._store.counted if self._index is None else self._index
-            start, length = (e[c][index] for c in ("start", "length"))
-            self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
-        return self._known[name]
 
 
 def field_of(f: StoredField) -> Field:
