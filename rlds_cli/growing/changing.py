@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ChangedByLog(Store):
     edits: Edits
     stored: IntArray | None
 
-    def newest(self) -> Self:
+    def newest(self) -> ChangedByLog:
         """Return the newest version."""
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class ChangedByLog(Store):
                 new._commit(lines, hidden, shown)
         return True
 
-    def _same_episodes(self, new: Self) -> IntArray:
+    def _same_episodes(self, new: ChangedByLog) -> IntArray:
         """Return where the kept episodes of this version are in the newest one, as they were."""
         kept = self.counted
         there = np.arange(len(new.episodes["start"])) if new.stored is None else new.stored
@@ -156,7 +156,7 @@ class ChangedByLog(Store):
             )
         return found
 
-    def _other_values(self, new: Self, places: IntArray) -> dict[str, list[Any]]:
+    def _other_values(self, new: ChangedByLog, places: IntArray) -> dict[str, list[Any]]:
         """Return the columns, as this version has them, whose values differ in the newest."""
         found = {}
         for name in dict.fromkeys([*self.edits.names, *new.edits.names]):

@@ -250,7 +250,8 @@ class GrowingStore(ChangedByLog):
         start = e.columns["start"][chosen] + g.first_row
         found = {"": segments.episodes_in(start, start + e.columns["length"][chosen] + 1, self.segment_rows)}
         for i, (name, array) in enumerate(self.layout.bytes.items()):
-            found[name] = segments.episodes_in(*e.frames[chosen, i].T, array.segment_rows)
+            first, stop = e.frames[chosen, i].T
+            found[name] = segments.episodes_in(first, stop, array.segment_rows)
         return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
 
     @cached_property
