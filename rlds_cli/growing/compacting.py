@@ -13,6 +13,7 @@ from rlds_cli.files import disk
 from rlds_cli.growing import logs
 from rlds_cli.growing.appender import Appender
 from rlds_cli.growing.areas import frame_bytes
+from rlds_cli.growing.opening import is_growing
 from rlds_cli.growing.records import Records
 from rlds_cli.growing.segments import stored_row
 from rlds_cli.growing.store import GrowingStore
@@ -31,8 +32,10 @@ class Compaction:
     waiting: int
 
 
-def compact(path: Path) -> Compaction:
+def compact(path: Path) -> Compaction | None:
     """Write the kept episodes end to end behind the others, and free the rows that no reader holds.
+
+    None of a dataset that has no log: its versions are directories.
 
     Raises
     ------
@@ -41,6 +44,8 @@ def compact(path: Path) -> Compaction:
     NoSpace
         There is no room to write the episodes once more. The dataset is as it was.
     """
+    if not is_growing(path):
+        return None
     with _writing(path, shared=False) as opened:
         old = opened.newest
         if old.kept < old.episodes - old.first_episode:  # others left, or are dropped

@@ -49,7 +49,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     """
     path = locate.dataset(ref, cache_dir=cache_dir)
     before = usage.size_on_disk(path)
-    done = compacting.compact(path) if open_store(path).keeps is not None else _compact_files(path, cache_dir)
+    done = compacting.compact(path) or _compact_files(path, cache_dir)
     store, after = open_store(path), usage.size_on_disk(path)
     id, fingerprint = store.manifest.id, store.fingerprint()
     return Compacted(id, path, store.version, fingerprint, done.changed, done.waiting, before, after)
