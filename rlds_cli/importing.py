@@ -40,14 +40,13 @@ from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
 from rlds_cli.formats.tables import is_empty, no_rows
 from rlds_cli.growing import logs
-from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home, locate
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest
-from rlds_cli.store.opening import Store
+from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field
 
 _SKIPPED = ("skipped-file", "skipped-files")  # codes of notes about files that a reader left out with skip_bad
@@ -274,12 +273,10 @@ def _refuse_dataset(path: Path) -> None:
 def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
     there = home.find(id, where)
-    if there and is_growing(there):
-        raise NameTaken(f"{id} is here, and grows.", hint=f"rlds append {id} FILES appends to it; or another name")
-    if there and not _same(Store(there), options, sources):
+    if there and not _same(manifest.read(there), options, sources):
         raise NameTaken(
             f"{id} exists, made from other files or with other options.",
-            hint="another name, or --force to replace it",
+            hint=f"another name; --force to replace it; rlds append {id} FILES appends to it",
         )
     return there is not None
 
@@ -444,12 +441,12 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
     return tuple(described)
 
 
-def _same(store: Store, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+def _same(there: Manifest, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
     from rlds_cli.store.finish import summarise_sources
 
-    before, now = dict(store.manifest.archive), summarise_sources(sources)
+    before, now = dict(there.archive), summarise_sources(sources)
     same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
-    return same and dict(store.manifest.options) == dict(options)
+    return same and dict(there.options) == dict(options)
 
 
 @dataclass(frozen=True, slots=True)

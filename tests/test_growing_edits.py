@@ -158,6 +158,15 @@ def test_only_a_change_of_another_is_in_the_way() -> None:
 # -- beside a writer
 
 
+def test_a_selection_is_not_refreshed_once_there_is_a_newer_version() -> None:
+    with rlds_cli.writer(ID) as w:
+        some = add(w, 0, 1).select(episodes=[1])
+        assert some.refresh() is some
+        add(w, 2)
+        with pytest.raises(InvalidArgument, match="a selection is not refreshed"):
+            some.refresh()
+
+
 def test_an_open_episode_keeps_its_labels_and_stays_dropped() -> None:
     def step(w: Writer, env: int, last: bool = False) -> None:
         mask = np.arange(2) == env

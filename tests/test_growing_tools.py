@@ -170,7 +170,7 @@ def test_a_lock_pins_a_version_and_sync_finds_it_while_it_is_there(tmp_path):
     with pytest.raises(WrongFingerprint, match="pins version 2 of local/run"):
         pinning.sync(file, cache_dir=tmp_path / "other")
     rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path / "third")
-    with pytest.raises(WrongFingerprint, match="does not grow"):
+    with pytest.raises(WrongFingerprint, match="pins version 2 of local/run"):
         pinning.sync(file, cache_dir=tmp_path / "third")
 
 

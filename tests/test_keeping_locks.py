@@ -179,7 +179,7 @@ def test_a_sound_lock(tmp_path: Path) -> None:
     source, made, view = read(tmp_path, LOCK)
     assert [f["url"] for f in source.files] == ["https://host/a/b.hdf5", None]  # local files are somebody else's
     assert made.made_by == (STEP,) and made.reproducible
-    assert view.edits == EDITS and view.source == "local/x" and not view.grows
+    assert view.edits == EDITS and view.source == "local/x" and not view.recorded
 
 
 @pytest.mark.parametrize("place", WRONG)

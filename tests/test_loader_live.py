@@ -596,7 +596,7 @@ def test_what_cannot_be_live_is_refused(w: Writer, change: Any, message: str) ->
 def test_what_does_not_grow_is_refused(w: Writer) -> None:
     write(w, 0)
     for data, message in (
-        (_frozen(), "local/frozen does not grow"),
+        (_frozen(), "live=True on local/frozen: it does not grow"),
         (w.dataset().select(episodes=[0]), "live=True on a selection of local/grows"),
     ):
         with pytest.raises(InvalidArgument, match=message):

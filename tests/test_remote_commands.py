@@ -64,7 +64,7 @@ def test_the_same_is_shown_as_of_the_dataset_itself(tmp_path: Path, other: Path)
     store = tmp_path / "store"
     ds = pushed(store)
     there = rlds_cli.open_dataset(store, cache_dir=other)
-    assert there.store.remote
+    assert there.store.address
     apart = ("path", "bytes")
     mine, its = report.summarise(there), report.summarise(ds)
     for name in type(mine).__dataclass_fields__:

@@ -87,7 +87,7 @@ def test_merging_and_creating_from_an_address(kind: str, tmp_path: Path, far: Pa
     here = MAKERS[kind](tmp_path)
     push(here.id, tmp_path / "store", pages=False)
     there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
-    assert there.store.remote
+    assert there.store.address
     merged = [
         rlds_cli.merge([ds.select(episodes=[1, 0]), ds.select(episodes=slice(2, None))], "local/both", cache_dir=home)
         for ds, home in ((here, None), (there, far))

@@ -282,7 +282,7 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = rlds_cli.open_dataset(form.format(top=tmp_path, name=tmp_path.name), cache_dir=far)
-    assert there.store.remote and there.column("action")[:].tolist() == here.column("action")[:].tolist()
+    assert there.store.address and there.column("action")[:].tolist() == here.column("action")[:].tolist()
 
 
 @pytest.mark.parametrize(

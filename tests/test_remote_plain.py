@@ -81,7 +81,7 @@ def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> N
     wanted = MAKERS[kind](tmp_path)
     address = copy(wanted, tmp_path / "copy")
     made = rlds_cli.download(address, as_="local/mine", cache_dir=other)
-    assert made.path == other / "datasets/local/mine" and not made.store.remote
+    assert made.path == other / "datasets/local/mine" and not made.store.address
     assert (made.fingerprint, made.version) == (wanted.fingerprint, wanted.version)
     assert_same(made, wanted, between=kind != "grown")
     assert verify("local/mine", cache_dir=other).ok

@@ -87,7 +87,7 @@ def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: 
     for name, way in WAYS.items():
         for cache in (None, 0) if name == "episode" else (None,):
             there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=cache)
-            assert there.store.remote
+            assert there.store.address
             how = {"name": "made", "jobs": 0, "force": True, **way}
             one, other = preprocess.run(here, **how), preprocess.run(there, cache_dir=far, **how)
             assert one.fingerprint == other.fingerprint, name

@@ -191,7 +191,7 @@ def test_everything_is_read_as_it_was_pushed(
     wanted = MAKERS[kind](tmp_path)
     push(wanted.id, store)
     got = rlds_cli.open_dataset(store, cache_dir=other, cache=cache)
-    assert got.store.remote and got.id == wanted.id and got.version == wanted.version
+    assert got.store.address and got.id == wanted.id and got.version == wanted.version
     assert_same(got, wanted)
     assert_same(pickle.loads(pickle.dumps(got)), pickle.loads(pickle.dumps(wanted)))
     assert (other / "remote").exists() == (cache != 0)

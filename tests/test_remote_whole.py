@@ -35,7 +35,7 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
     got.column(name)[:100]
     inodes = {f.stat().st_ino for f in (other / "remote").rglob("rows/*")}
     made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
-    assert made.path == other / "datasets/local/mine" and not made.store.remote
+    assert made.path == other / "datasets/local/mine" and not made.store.address
     assert verify("local/mine", cache_dir=other).ok
     assert_same(made, wanted)
     assert_same(got, wanted)  # goes on reading

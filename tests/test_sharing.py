@@ -854,7 +854,7 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
     ds = large(300)
     push(ds.id, store)
     assert rlds_cli.open_dataset(str(store)).path == ds.path
-    assert rlds_cli.open_dataset(str(store), cache_dir=other).store.remote
+    assert rlds_cli.open_dataset(str(store), cache_dir=other).store.address
     bring(store, other, as_="local/mine")
     assert rlds_cli.open_dataset(str(store), cache_dir=other).id == "local/mine"
     assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", cache_dir=other).id == "local/mine"
@@ -862,7 +862,7 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
         rlds_cli.open_dataset(f"{store}#rlds1:0000-0000-0000", cache_dir=other)
     monkeypatch.setenv("RLDS_HOME", str(other))
     remove(["local/mine"])
-    assert rlds_cli.open_dataset(str(store)).store.remote
+    assert rlds_cli.open_dataset(str(store)).store.address
 
 
 # -- lock files

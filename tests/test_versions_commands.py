@@ -15,6 +15,7 @@ from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset, editing
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.maintenance import compacting
+from rlds_cli.maintenance.verification import verify
 from rlds_cli.sharing.pushing import push
 
 assert main
@@ -78,6 +79,15 @@ def test_a_file_of_labels_that_is_wrong(arm: Dataset, tmp_path: Path, text: str,
     with pytest.raises(RldsError, match=why):
         run("label", "local/arm", "--from", str(tmp_path / "labels.csv"))
     assert rlds_cli.open_dataset("local/arm").version == 1
+
+
+def test_any_version_is_verified(arm: Dataset) -> None:
+    labelled = arm.label(quality="bad")
+    one, newest = verify("local/arm#v1"), verify("local/arm")
+    assert (one.ok, one.fingerprint) == (True, arm.fingerprint)
+    assert (newest.ok, newest.fingerprint) == (True, labelled.fingerprint) and one.fingerprint != newest.fingerprint
+    with pytest.raises(DatasetNotFound, match="no version 9"):
+        verify("local/arm#v9")
 
 
 def test_a_column_keeps_its_type(arm: Dataset) -> None:

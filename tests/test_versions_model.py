@@ -65,7 +65,7 @@ class History:
         self.done.append(f"{change} {id} {len(episodes)}")
         ds = rlds_cli.open_dataset(id)
         self.opened.append((ds, episodes))
-        if ds.store.grows and self.rng.random() < 0.4:
+        if ds.store.segment_rows and self.rng.random() < 0.4:
             change = ("append", "drop_beside_a_writer")[self.rng.integers(2)]
         if change in ("merge", "restore", "append") or episodes:
             getattr(self, change)(ds, episodes)
@@ -222,7 +222,7 @@ class History:
             ds, episodes = rlds_cli.open_dataset(id), self.newest(id)
             before, address = ds.fingerprint, place / ds.path.name
             rlds_cli.push(id, address)
-            if ds.store.grows:  # images are not read from an address then
+            if ds.store.segment_rows:  # images are not read from an address then
                 far = rlds_cli.download(address, cache_dir=place / "far")
                 assert not verify(id, cache_dir=place / "far").problems
             else:

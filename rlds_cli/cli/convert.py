@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @app.command("convert")
 def convert(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    id: options.Here,
     to: Annotated[options.Encoding, typer.Option("--to", help="memmap: memory-mapped files; zarr: compressed.")],
     cache_dir: options.CacheDir = None,
     json: options.Json = False,

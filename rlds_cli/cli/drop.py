@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
@@ -16,9 +14,7 @@ if TYPE_CHECKING:
 
 @app.command("drop")
 def drop(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    id: options.Here,
     where: options.Where = None,
     split: options.Split = None,
     episodes: options.Episodes = None,

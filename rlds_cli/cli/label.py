@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @app.command("label")
 def label(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    id: options.Here,
     labels: Annotated[
         list[str] | None,
         typer.Argument(metavar="[COLUMN=VALUE]...", help="Values for all selected episodes; null takes one away."),

@@ -36,7 +36,8 @@ def log(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import refs, settings
-    from rlds_cli.dataset import history, remote_address
+    from rlds_cli.dataset import history
+    from rlds_cli.dataset.opening import remote_address
     from rlds_cli.home import locate
     from rlds_cli.remote import listing
 

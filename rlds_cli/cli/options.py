@@ -34,6 +34,7 @@ class Encoding(StrEnum):
     zarr = "zarr"
 
 
+Here = Annotated[str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=complete_here)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")]

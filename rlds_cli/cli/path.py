@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 
 
 @app.command("path")
 def path(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    id: options.Here,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

@@ -18,12 +18,13 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     if not addresses.is_address(ref):
         return None
     from rlds_cli import dataset
+    from rlds_cli.dataset import opening
 
-    address = dataset.remote_address(refs.parse(ref), settings.read(cache_dir))
+    address = opening.remote_address(refs.parse(ref), settings.read(cache_dir))
     if address is None:
         return None
     found = dataset.open_dataset(ref, cache_dir=cache_dir)
-    if not found.store.remote:
+    if not found.store.address:
         out.note(
             f"{address}: {found.id} in {found.path} is shown, which came from there or was pushed there; "
             "nothing was fetched"
@@ -34,7 +35,7 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
 def tell(*datasets: Dataset | None) -> None:
     """Say what was fetched of datasets at an address."""
     for ds in datasets:
-        if ds is not None and ds.store.remote:
+        if ds is not None and ds.store.address:
             from rlds_cli.remote.store import fetched
 
             address, stats = fetched(ds.store)

@@ -14,9 +14,7 @@ from rlds_cli.errors import InvalidArgument, PreprocessError
 
 @app.command("select")
 def select(
-    id: Annotated[
-        str, typer.Argument(metavar="ID", help="A dataset on this disk.", autocompletion=options.complete_here)
-    ],
+    id: options.Here,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new dataset is ID@NAME.")],
     where: options.Where = None,
     split: options.Split = None,

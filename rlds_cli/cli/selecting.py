@@ -24,7 +24,8 @@ def selected(
 ) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
     from rlds_cli import refs, settings
-    from rlds_cli.dataset import open_dataset, remote_address
+    from rlds_cli.dataset import open_dataset
+    from rlds_cli.dataset.opening import remote_address
 
     if remote_address(refs.parse(ref), settings.read(cache_dir)) is not None:
         raise InvalidArgument(f"{ref} is an address: what lies there stays as it is.", hint="the id of a dataset here")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,19 +19,20 @@ from rlds_cli.convert.merging import differences
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, UnknownLayout
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownLayout
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import logs, making
 from rlds_cli.growing.appender import Appender
+from rlds_cli.growing.opening import open_store
 from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.store import GrowingStore, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.importing import ImportPlan
 from rlds_cli.progress import Progress, shown
+from rlds_cli.refs import Ref
 from rlds_cli.settings import StrPath
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -235,23 +235,22 @@ def append(
         if planned.reader is None:
             return _nothing(planned, cache_dir)
         there = _there(id, cache_dir)
-        if there is not None and not there.grows and (protected or keep is not None):
+        if there is not None and there.keeps is None and (protected or keep is not None):
             raise InvalidArgument(f"{id} does not grow: no episode of it leaves.", hint="leave out keep and protected")
         frames = _frames(planned.reader.fields, there)
         how = {**planned.options, **(about if planned.new else {})}
         with _converted(place, id, planned.files, frames, how, jobs, tell) as made:
             if not planned.new:  # a plan may be wrong about fields, where a reader finds more in the rows
                 _check_fields(str(id), planned.fields, tuple(made.schema.values()))
-            if there is None:
-                store: Store = _committed(_new(place, id, made, keep, how), made, protected)
-            elif there.grows:
-                store = _committed(there.path, made, protected)
+            if there is not None and there.keeps is None:
+                store = open_store(extending.extend(Dataset(there), made, planned.files, place, tell))
             else:
-                store = Store(extending.extend(Dataset(there), made, planned.files, place, tell))
+                path = _new(place, id, made, keep, how) if there is None else there.path
+                store = _committed(path, made, protected)
             return _appended(planned, store, made)
 
 
-def _committed(path: Path, made: Dataset, protected: bool) -> GrowingStore:
+def _committed(path: Path, made: Dataset, protected: bool) -> Store:
     """Append the episodes of ``made`` to a dataset that grows; return it at the version that has them."""
     writer_of = Appender(path, shared=True)
     try:
@@ -265,7 +264,7 @@ def _committed(path: Path, made: Dataset, protected: bool) -> GrowingStore:
         )
     finally:
         writer_of.close()
-    return GrowingStore(path, commit.number)
+    return open_store(path, Ref(path, version=commit.number))
 
 
 def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Appended:
@@ -281,18 +280,12 @@ def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
     found = home.find(id, where)
     if found is None:
         return None
-    if not is_growing(found):
-        store = Store(found)
+    store = open_store(found)
+    if store.keeps is None:
         extending.check(store, Home(where.home))
-        return store
-    lock = logs.lock_writers(found, shared=True)
-    if lock is None:
-        raise NameTaken(
-            f"{id} is being written by a process that does not share it.",
-            hint="wait for it; or let it share: writer(..., shared=True)",
-        )
-    os.close(lock)
-    return GrowingStore(found)
+    else:
+        logs.check_shared(found)
+    return store
 
 
 def _known(there: Store, files: Sequence[Path]) -> tuple[Path, ...]:

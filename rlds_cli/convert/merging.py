@@ -372,8 +372,8 @@ class MergeJob:
     @cached_property
     def copied(self) -> tuple[int, ...]:
         """Numbers of the members whose rows are written; the files of the others are shared."""
-        can = [self._shares and not ds.store.remote and ds.encoding == "memmap" for ds in self._members]
-        whole = {k for k in self.apart if self._copy or self._members[k].store.grows}  # nothing refers to what grows
+        can = [self._shares and ds.encoding == "memmap" for ds in self._members]
+        whole = {k for k in self.apart if self._copy or self._members[k].store.identity is None}
         return tuple(k for k, yes in enumerate(can) if not yes or k in whole)
 
     @cached_property

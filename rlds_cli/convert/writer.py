@@ -20,13 +20,12 @@ from rlds_cli.convert.create import CODECS, EpisodeReader
 from rlds_cli.convert.open_episode import Committed, OpenEpisode, of_each
 from rlds_cli.convert.trajectories import Trajectory, TrajectoryStream, completed, trajectories
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, RldsError
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import making
 from rlds_cli.growing.appender import Appender, Cleared
 from rlds_cli.growing.retention import Keep
-from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import silent
@@ -554,11 +553,6 @@ class Writer:
             with exclusive(self._home, self._id, silent):
                 if not found.exists():
                     self._make(found)
-        if not is_growing(found):
-            raise NameTaken(
-                f"{self._id} is here, and does not grow.",
-                hint=f"another name; rlds_cli.writer({str(self._id)!r}, ...).add_episodes() copies it into a new one",
-            )
         opened = Appender(found, shared=self._shared, durable=self._durable)
         try:
             self._check(opened, found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli import refs, settings
+from rlds_cli import refs
 from rlds_cli.dataset import (
     counterparts,
     editing,
@@ -28,20 +28,17 @@ from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.editing import Target
 from rlds_cli.dataset.history import Version
 from rlds_cli.dataset.layouts import Layout
+from rlds_cli.dataset.opening import open_at
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
-from rlds_cli.dataset.selection import EpisodeColumns, SelectedStats, StoredStats, no_field
+from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
-from rlds_cli.growing.store import open_store
-from rlds_cli.home import locate
-from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, origins
-from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.versions import NAME as PUSHED
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.growing.opening import open_store
+from rlds_cli.settings import StrPath
 from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray, join_name
 from rlds_cli.text import is_below
 
@@ -96,43 +93,7 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(_open_at(refs.parse(ref), cache_dir, cache, timeout))
-
-
-def _open_at(
-    ref: Ref,
-    cache_dir: StrPath | None,
-    cache: int | str | None,
-    timeout: float | None,
-) -> Store:
-    where = settings.read(cache_dir)
-    here = origins.find(str(ref), where) if addresses.is_address(ref.place) else None
-    if here is not None:
-        return open_store(here, ref)
-    if remote_address(ref, where) is None:
-        return open_store(locate.locate(ref.place, cache_dir), ref)
-    from rlds_cli.remote.store import open_remote
-
-    return open_remote(str(ref), where, cache=cache, timeout=timeout)
-
-
-def remote_address(ref: Ref, where: Settings) -> Address | None:
-    """Return the address that a reference names; None for an id, and for the directory of a dataset.
-
-    A directory is an address if a dataset was pushed to it, or if it is written as ``file://``.
-
-    Raises
-    ------
-    InvalidId
-        It has a scheme, and is not an address.
-    """
-    if not addresses.is_address(ref.place):
-        return None
-    address = addresses.parse(ref.place)
-    written = str(ref).lower().startswith("file:")
-    if address.scheme == "file" and not written and not (address.directory / PUSHED).is_file():
-        return None
-    return addresses.parse(str(ref))
+    return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout))
 
 
 class Dataset:
@@ -228,8 +189,7 @@ class Dataset:
         """
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection cannot be tagged.", hint="tag the whole dataset")
-        if self.store.remote:
-            raise InvalidArgument(f"{self.id} is at an address, and addresses do not have tags yet.")
+        self.store.check_changeable()
         tags.add(versions.newest_of(self.path), name, self.version, force=force)
 
     def refresh(self) -> Dataset:
@@ -238,14 +198,14 @@ class Dataset:
         Raises
         ------
         InvalidArgument
-            This is a selection: refresh the whole dataset, and select again.
+            This is a selection, and there is a newer version: refresh the whole dataset, and select again.
         """
-        if not self.store.grows:
+        newest = self.store.newest()
+        if newest is self.store:
             return self
         if self._selected:
             raise InvalidArgument(f"{self.id}: a selection is not refreshed.", hint="ds.refresh().select(...)")
-        newest = self.store.newest()
-        return self if newest is self.store else Dataset(newest)
+        return Dataset(newest)
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -297,9 +257,11 @@ class Dataset:
 
         An unknown field, or one without statistics (text, images), raises UnknownField.
         """
-        if not self._selected and not self.store.grows:
-            return StoredStats({name: Stats(**s) for name, s in self.manifest.stats.items()}, self.schema, self.id)
-        return SelectedStats(self.store, self.episodes)
+        stats = LazyStats(self.schema, self._stats_of) if self._selected else self.manifest.stats
+        return StoredStats(stats, self.schema, self.id)
+
+    def _stats_of(self, name: str) -> Stats:
+        return self.store.stats_of(name, self._index)
 
     @cached_property
     def observation_space(self) -> Any:

@@ -17,13 +17,11 @@ import numpy as np
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.dataset import trimming
-from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed, numbers
+from rlds_cli.dataset.fixed import OpenDataset, Selected, fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing import changing
-from rlds_cli.growing.store import GrowingStore, is_growing
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import size_on_disk
@@ -79,9 +77,8 @@ def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
 
 def trim(ds: OpenDataset, ranges: Ranges, function: str, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of ranges of steps; see `Dataset.trim`."""
-    ranges = replace(ranges, number=numbers(ds.store, ranges.number))
+    ranges = replace(ranges, number=ds.store.places_of(ranges.number))
     with _source(ds, to) as ds:
-        _check_kind(ds)
         change = trimming.change(ds.store, ranges)
         step = step_of(ds, _TRIM, {**_selection(ds, how), "trim": function})
         return _derive(ds, change, {**step, "changed": sorted(change.rows)}, to)
@@ -138,6 +135,7 @@ def drop(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
 
 def _source(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset]:
     """Yield what is changed: for ``ID@NAME`` a dataset that does not grow, for a next version the newest one."""
+    ds.store.check_changeable()
     if to.name is None:
         return _at_newest(ds)
     return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir)
@@ -152,9 +150,7 @@ def restore(ds: OpenDataset) -> Path:
     id = ids.parse(ds.id)
     _check_own(id, ds.manifest)
     step = step_of(ds, RESTORE, {"version": ds.store.version})
-    if isinstance(ds.store, GrowingStore):
-        with changing.newest(ds.store) as there:
-            changing.restore(ds.store, there, step)
+    if ds.store.commit_restored(step):
         return ds.path
     place = _home_of(ds.path, id)
     target = place.dataset(id)
@@ -240,7 +236,6 @@ def again(
     verify : callable
         Called with the result before it is published; it raises what is wrong with it.
     """
-    _check_kind(ds)
     place = Home(settings.read(cache_dir).home)
     target = place.dataset(id)
     with exclusive(place, id, shown(None)):
@@ -253,10 +248,7 @@ def again(
         except RldsError:
             _discard(built)
             raise
-        if home.is_dataset(target) and not is_growing(target) and manifest.read(target).version < version:
-            versions.publish(built, target)
-        else:
-            versions.replace(built, target)
+        versions.supersede(built, target)
         _discard(built)
     return target
 
@@ -296,38 +288,24 @@ def _set(ds: OpenDataset, name: str, values: Any) -> episode_table.StoredColumn 
 # -- results
 
 
-def _check_kind(ds: OpenDataset) -> None:
-    if ds.store.remote:
-        raise InvalidArgument(
-            f"{ds.id} is at an address, where it is not changed.",
-            hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
-        )
-
-
 @contextmanager
 def _at_newest(ds: OpenDataset) -> Iterator[OpenDataset]:
-    """Let the caller change a dataset that grows, at its newest version, with the same episodes selected.
-
-    Others are changed as they are open.
+    """Yield a dataset as a change is made on it, with the same episodes selected; see `Store.changing`.
 
     Raises
     ------
     NotNewest
         It was changed meanwhile, or a selected episode left.
     """
-    if not isinstance(ds.store, GrowingStore) or ds.store.remote:
-        yield ds
-        return
-    with changing.newest(ds.store) as newest:
-        index = changing.follow(ds.store, newest, ds.episodes.index)
+    with ds.store.changing(ds.episodes.index) as (newest, index):
         if index is None:
             raise NotNewest(ids.parse(ds.id), ds.store.version, newest.version)
-        yield Selected(ds, newest, index)
+        yield ds if newest is ds.store else Selected(ds, newest, index)
 
 
 def step_of(ds: OpenDataset, what: str, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step of the provenance, but for the id of the result."""
-    _check_kind(ds)
+    """Return the step of the provenance, but for the id of the result; raises InvalidArgument as `_source`."""
+    ds.store.check_changeable()
     return {
         "from": ds.id,
         "version": ds.manifest.version,
@@ -351,7 +329,7 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     if not ds.is_selection:
         return {}
     named = {n: how[n] for n in ("where", "split") if n in how}
-    ranges = _ranges(numbers(ds.store, ds.episodes.index))
+    ranges = _ranges(ds.store.places_of(ds.episodes.index))
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges
     return {**named, "selected": len(np.unique(ds.episodes.index))}
@@ -371,23 +349,13 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
         of_source = {**change.columns, **trimming.whole(index).columns}
         return _derive(ds, replace(change, columns=of_source), step, to)
     _check_own(ids.parse(ds.id), ds.manifest)
-    if isinstance(ds.store, GrowingStore):
-        return _commit(ds.store, ds.episodes.index, change, step)
+    if ds.store.commit_change(ds.episodes.index, step, change.own, dropped=change.index is not None):
+        return ds.path
     try:
         return _publish(ds, change, step)
     except NoPermission as e:
         hint = f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
         raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
-
-
-def _commit(store: GrowingStore, index: IntArray, change: Change, step: Mapping[str, Any]) -> Path:
-    """Make the next version of a dataset that grows, unless nothing changes."""
-    facts = {name: step["args"][name] for name in step.get("facts", ())}
-    if change.index is not None:
-        changing.commit(store, index, step, dropped=True)
-    elif change.own or facts:
-        changing.commit(store, index, step, columns=change.own, facts=facts)
-    return store.path
 
 
 def _check_own(id: DatasetId, m: Manifest) -> None:
@@ -421,7 +389,6 @@ def _publish(ds: OpenDataset, change: Change, step: Mapping[str, Any]) -> Path:
 
 
 def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target) -> Path:
-    _check_kind(ds)
     id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from rlds_cli import settings
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
@@ -85,7 +83,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
     Parameters
     ----------
     ds : Dataset
-        A dataset that does not grow is yielded itself, and one at an address.
+        One whose files others may refer to is yielded itself.
     id : DatasetId
         Of what will be made of it, in the home of ``cache_dir``.
 
@@ -94,7 +92,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
     NoPermission
         The files cannot get second names in that home.
     """
-    if not ds.store.grows or ds.store.remote:
+    if ds.store.identity is not None:
         yield ds
         return
     place = Home(settings.read(cache_dir).home)
@@ -104,19 +102,13 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None) -> Iterator
             safe_files.work_directory(work, place.root)
             store = _written(ds, work)
         of_version = replace(store.manifest, version=ds.store.version)
-        yield Selected(ds, store, numbers(ds.store, ds.episodes.index), of_version)
+        yield Selected(ds, store, ds.store.places_of(ds.episodes.index), of_version)
     finally:
         trees.discard(work)
 
 
-def numbers(store: Store, index: IntArray) -> IntArray:
-    """Return the numbers of a store's episodes ``index`` among those that count."""
-    return index if store.kept is None else np.searchsorted(store.kept, index)
-
-
 def _written(ds: OpenDataset, work: Path) -> Store:
     store, m = ds.store, ds.manifest
-    kept = np.arange(len(store.episodes["start"])) if store.kept is None else store.kept
     about = Description(
         id=ds.id,
         reader=m.reader,
@@ -131,7 +123,7 @@ def _written(ds: OpenDataset, work: Path) -> Store:
     )
     fields = sorted(store.fields.values(), key=lambda f: f.name)
     try:
-        joining.join([joining.Member(store, kept, store.table())], fields, work, about)
+        joining.join([joining.Member(store, store.counted, store.table())], fields, work, about)
     except NoPermission as e:
         hint = f"rlds merge {ds.id} --as local/NAME copies its episodes"
         raise NoPermission(e.message, hint=hint) from e

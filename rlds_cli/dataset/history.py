@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlds_cli import text
 from rlds_cli.dataset import editing
-from rlds_cli.growing import edits
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.opening import made_at
 from rlds_cli.remote.versions import Versions
-from rlds_cli.store import commits, manifest, tags, versions
+from rlds_cli.store import tags
 from rlds_cli.store.facts import FACTS
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.versions import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 _TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
@@ -58,7 +54,7 @@ class Version:
 def versions_of(path: Path) -> Sequence[Version]:
     """Return the versions of the dataset in ``path`` that are here, oldest first."""
     named = tags.read(path)
-    return [replace(v, tags=tuple(t for t, n in named.items() if n == v.number)) for v in _untagged(path)]
+    return [_version(made, named) for made in made_at(path)]
 
 
 def pushed(there: Versions) -> Sequence[Version]:
@@ -69,23 +65,10 @@ def pushed(there: Versions) -> Sequence[Version]:
     ]
 
 
-def _untagged(path: Path) -> Sequence[Version]:
-    if is_growing(path):
-        return _of_commits(path)
-    newest = manifest.read(path)
-    before = [manifest.read(versions.at(path, n)) for n in versions.earlier(path)]
-    return [_of_manifest(m) for m in (*before, newest)]
-
-
-def _of_manifest(m: Manifest) -> Version:
-    return Version(m.version, m.created, change_of(m), m.counts.episodes, m.counts.steps, m.fingerprint)
-
-
-def change_of(m: Manifest) -> str:
-    """Say what made a dataset: the last step of its provenance, or its reader."""
-    if not m.provenance:
-        return m.reader
-    return described(m.provenance[-1])
+def _version(made: Made, named: Mapping[str, int]) -> Version:
+    change = made.by if made.step is None else described({"unit": editing.UNIT, **made.step})
+    held = tuple(tag for tag, number in named.items() if number == made.number)
+    return Version(made.number, made.created, change, made.episodes, made.steps, made.fingerprint, held)
 
 
 def described(step: Mapping[str, Any]) -> str:
@@ -121,22 +104,3 @@ def _value(value: Any) -> str:
         value = value[:_LONGEST] + "..."
     looks_typed = isinstance(value, str) and _TYPED.fullmatch(value)
     return shlex.quote(json.dumps(value)) if looks_typed else _typed(value)
-
-
-def _of_commits(path: Path) -> Sequence[Version]:
-    found = commits.all_until(path, commits.last(path).number)
-    lines = edits.read(path, 0, found[-1].edits, manifest.read(path))
-    made = {bisect_left(found, line.end, key=lambda c: c.edits): described(_step(line)) for line in lines if line.by}
-    made |= {c.number: editing.COMPACT for before, c in pairwise(found) if c.moved > before.moved}
-    made[0] = "created"
-    return [Version(c.number, _time(c.time), made.get(c.number, "commit"), c.kept, c.steps, "") for c in found]
-
-
-def _step(line: edits.Edit) -> dict[str, Any]:
-    """Return the step of an edit of a dataset that grows."""
-    columns = [name for name in line.args if name not in line.facts]
-    return {"unit": editing.UNIT, "function": line.by, "args": line.args, "columns": columns}
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,7 +136,7 @@ class EpisodeOrigin:
     number: int
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigin, _how(self.store), self.store.version_id, self.number)
+        return _reopened, (EpisodeOrigin, self.store.__reduce__(), self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +150,16 @@ class EpisodeOrigins:
         return EpisodeOrigin(self.store, int(self.numbers[row]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (EpisodeOrigins, _how(self.store), self.store.version_id, self.numbers)
+        return _reopened, (EpisodeOrigins, self.store.__reduce__(), self.numbers)
 
 
-def _how(store: Store) -> Path | tuple[Any, ...]:
-    """Return how a store is opened again: its path, or what opens it at its address."""
-    return store.__reduce__() if store.remote else store.path
-
-
-def _reopened(kind: Callable[[Store, Any], Any], path: Path | tuple[Any, ...], version: str, what: Any) -> Any:
-    """Unpickle. The result is None if the dataset is not there: a batch can do without its origin."""
-    from rlds_cli.growing.store import open_store
-
+def _reopened(kind: Callable[[Store, Any], Any], how: tuple[Any, ...], what: Any) -> Any:
+    """Unpickle. The result is None if the version is not there: a batch can do without its origin."""
+    open_again, arguments = how
     try:
-        store = path[0](*path[1]) if isinstance(path, tuple) else open_store(path)
+        return kind(open_again(*arguments), what)
     except (RldsError, OSError):
         return None
-    return kind(store, what) if store.version_id == version else None
 
 
 def is_of(origin: EpisodeOrigin, fields: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from rlds_cli import visible
 from rlds_cli.dataset.expressions import episodes_where
 from rlds_cli.errors import RldsError, UnknownField
-from rlds_cli.store import statistics
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean, plural
@@ -89,40 +88,22 @@ class EpisodeColumns(Mapping[str, Array]):
         return column if self._index is None else column[self._index]
 
 
-class StoredStats(dict[str, Stats]):
-    """Statistics over all steps, from the manifest."""
+class StoredStats(Mapping[str, Stats]):
+    """Statistics over all steps, from the manifest, or computed on first use where it has none."""
 
-    def __init__(self, stats: Mapping[str, Stats], fields: Iterable[str], id: str) -> None:
-        super().__init__(stats)
-        self._fields, self._id = tuple(fields), id
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise _no_stats(name, self, self._fields, self._id)
-
-
-class SelectedStats(Mapping[str, Stats]):
-    """Statistics over the steps of selected episodes, computed per field on first use."""
-
-    def __init__(self, store: Store, episodes: EpisodeColumns) -> None:
-        self._store, self._episodes = store, episodes
-        self._known: dict[str, Stats] = {}
+    def __init__(self, stats: Mapping[str, Mapping[str, Any]], fields: Iterable[str], id: str) -> None:
+        self._stats, self._fields, self._id = stats, tuple(fields), id
 
     def __len__(self) -> int:
-        return len(self._store.manifest.stats)
+        return len(self._stats)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._store.manifest.stats)
+        return iter(self._stats)
 
     def __getitem__(self, name: str) -> Stats:
-        if name not in self._known:
-            if name not in self._store.manifest.stats:
-                raise _no_stats(name, self, self._store.fields, self._store.manifest.id)
-            self._known[name] = self._compute(name)
-        return self._known[name]
-
-    def _compute(self, name: str) -> Stats:
-        e = self._episodes
-        return statistics.of_episodes(self._store.rows(name), e["start"], e["length"])
+        if name not in self._stats:
+            raise _no_stats(name, self, self._fields, self._id)
+        return Stats(**self._stats[name])
 
 
 def no_field(name: str, fields: Iterable[str], id: str) -> UnknownField:

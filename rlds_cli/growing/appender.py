@@ -25,6 +25,7 @@ from rlds_cli.growing import edits, films, logs, moving, retention
 from rlds_cli.growing.areas import frame_bytes, spans_of
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.films import Film, FilmWriter
+from rlds_cli.growing.opening import check_grows
 from rlds_cli.growing.records import Records, about, counted, digests_of, of_chunk
 from rlds_cli.growing.retention import Added
 from rlds_cli.growing.row_files import RowFiles
@@ -86,13 +87,14 @@ class Appender:
     Raises
     ------
     NameTaken
-        Another writer is at work, and one of the two does not share.
+        Another writer is at work, and one of the two does not share; or the dataset does not grow.
     NoPermission
         The directory may not be written.
     """
 
     def __init__(self, path: Path, *, shared: bool = False, durable: bool = True) -> None:
         self.path, self._durable = path, durable
+        check_grows(path)
         try:
             lock = logs.lock_writers(path, shared=shared)
         except OSError as e:

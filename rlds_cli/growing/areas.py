@@ -12,12 +12,12 @@ Episodes may share a video: then their spans overlap, see `growing.films`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.growing.segments import SegmentWriter
+from rlds_cli.growing.segments import SegmentWriter, episodes_in
 from rlds_cli.ted import IntArray
 
 Spans = IntArray  # [episodes, 2]: first row, and the one behind the last
@@ -51,24 +51,21 @@ class Area:
 
     def count(self, spans: Spans) -> None:
         """Count episodes for the segments that hold their rows."""
-        for number, count in self.segments_of(spans).items():
+        for number, count in self._segments_of(spans):
             self._live[number] = self._live.get(number, 0) + count
 
     def release(self, spans: Spans) -> None:
         """Count episodes no more, whose rows nobody needs."""
-        for number, count in self.segments_of(spans).items():
+        for number, count in self._segments_of(spans):
             self._live[number] = self._live.get(number, 0) - count
             if self._live[number] <= 0:
                 self._empty.add(number)
 
-    def segments_of(self, spans: Spans) -> dict[int, int]:
-        """Count, for each segment, the episodes with rows there."""
-        spans = spans[spans[:, 1] > spans[:, 0]]
-        first, last = spans[:, 0] // self.segment_rows, (spans[:, 1] - 1) // self.segment_rows
-        found = [first, last[last > first]]
-        found += [np.arange(first[k] + 1, last[k]) for k in np.flatnonzero(last - first > 1).tolist()]
-        numbers, counts = np.unique(np.concatenate(found), return_counts=True)
-        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    def _segments_of(self, spans: Spans) -> Iterator[tuple[int, int]]:
+        """Yield the segments with rows of episodes, and the number of episodes in each."""
+        counts = episodes_in(spans[:, 0], spans[:, 1], self.segment_rows)
+        numbers = np.flatnonzero(counts)
+        return zip(numbers.tolist(), counts[numbers].tolist(), strict=True)
 
     def begin(self, end: int) -> int:
         """Return where the next rows begin: at ``end``, or in a new segment where other datasets share the last one."""

@@ -1,4 +1,4 @@
-"""Change a dataset that grows in its place, also while others write and read it: labels, drops, facts, restore.
+"""Change a growing dataset in its place, also while others write and read it: labels, drops, facts, restore.
 
 A change is one commit of lines of the log of edits. It applies to the newest version: what was recorded since the
 episodes were selected stays as it is.
@@ -15,149 +15,158 @@ import numpy as np
 
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.growing import edits, logs
-from rlds_cli.growing.store import GrowingStore
+from rlds_cli.growing.edits import Edits
+from rlds_cli.growing.segments import Layout
+from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.facts import FACTS, facts_of
-from rlds_cli.ted import IntArray
+from rlds_cli.store.opening import Store
+from rlds_cli.ted import IntArray, Scalar
 from rlds_cli.text import plural
 
 _COVERED = ("length", "end", "num_observed")  # columns that an episode keeps where it is written once more
 
 
-@contextmanager
-def newest(store: GrowingStore) -> Iterator[GrowingStore]:
-    """Hold the lock of commits, and open the newest version."""
-    with logs.committing(store.path):
-        yield store.newest()
+class ChangedByLog(Store):
+    """The changes of a version of a growing dataset.
 
-
-def follow(old: GrowingStore, new: GrowingStore, index: IntArray) -> IntArray | None:
-    """Return where episodes ``index`` [n] of a version are in a newer one.
-
-    None if one of them left, or if the dataset was changed in between: episodes that were recorded are no change.
-    """
-    if any(line.by for line in new.edits.lines[len(old.edits.lines) :]):
-        return None
-    if old.version == new.version:
-        return index
-    places = _places(new, _all(new) if new.kept is None else new.kept)
-    found = [places.get(id.tobytes(), -1) for id in old.episodes["id"][index]]
-    return None if -1 in found else np.array(found, np.int64)
-
-
-def commit(
-    store: GrowingStore,
-    index: IntArray,
-    step: Mapping[str, Any],
-    *,
-    columns: Mapping[str, StoredColumn | None] | None = None,
-    dropped: bool | None = None,
-    facts: Mapping[str, Any] | None = None,
-) -> None:
-    """Commit a change of episodes ``index`` of the newest version, of which the caller holds the lock.
-
-    Parameters
+    Attributes
     ----------
-    step : mapping
-        Of the provenance: its ``function`` and ``args`` are in the log of versions.
-    columns : mapping
-        Columns that are set, of all episodes; None takes all values away.
-    dropped : bool, optional
-        True hides the episodes.
-    facts : mapping
-        Those that are set; None takes one away.
-
-    Raises
-    ------
-    InvalidArgument
-        So many columns are not labelled.
-    NoSpace
-        The disk is full. Nothing was changed.
+    commit : Commit
+    layout : Layout
+    edits : Edits
+        The labels, drops and facts of this version.
+    stored : int array or None
+        Numbers of the episodes that are kept or dropped; None for all of them.
     """
-    chosen = np.unique(index)
-    if len({*store.edits.names, *(columns or {})}) > edits.MOST_COLUMNS:
-        raise InvalidArgument(f"{store.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")
-    numbers, none = chosen + store.first_episode, np.zeros(0, np.int64)
-    values = {n: [None if c is None else c.scalar(k) for k in chosen.tolist()] for n, c in (columns or {}).items()}
-    found = edits.lines(numbers, by=step["function"], args=step["args"], columns=values, dropped=dropped, facts=facts)
-    _commit(store, found, numbers if dropped else none, none)
 
+    commit: Commit
+    layout: Layout
+    edits: Edits
+    stored: IntArray | None
 
-def _commit(store: GrowingStore, found: Sequence[Mapping[str, Any]], hidden: IntArray, shown: IntArray) -> None:
-    frames = len(store.layout.bytes)
-    edits.commit(store.path, store.commit, frames, found, hidden=hidden, shown=shown)
+    def newest(self) -> ChangedByLog:
+        """Return the newest version."""
+        raise NotImplementedError
 
+    def all_values(self, name: str) -> list[Scalar]:
+        """Return the values of a column of the user's own, also of episodes that left or are dropped."""
+        raise NotImplementedError
 
-def restore(old: GrowingStore, new: GrowingStore, step: Mapping[str, Any]) -> None:
-    """Commit the content of an earlier version ``old``; nothing if the newest, ``new``, has it already.
+    def _digests(self) -> Digests:
+        """Return the digests of all fields, by name [episodes, fields, 32]."""
+        raise NotImplementedError
 
-    Raises
-    ------
-    InvalidArgument
-        Episodes of the earlier version left since.
-    NoSpace
-        The disk is full. Nothing was changed.
-    """
-    places = _same_episodes(old, new)
-    kept = np.zeros(len(new.episodes["start"]), bool)
-    kept[slice(None) if new.kept is None else new.kept] = True
-    wanted = np.zeros(len(kept), bool)
-    wanted[places] = True
-    hidden, shown = (np.flatnonzero(x) + new.first_episode for x in (kept & ~wanted, wanted & ~kept))
-    before, after = facts_of(new.manifest), facts_of(old.manifest)
-    facts = {name: after[name] for name in FACTS if after[name] != before[name]}
-    columns = _other_values(old, new, places)
-    if not (len(hidden) or len(shown) or facts or columns):
-        return
-    found = edits.lines(
-        places + new.first_episode, by=step["function"], args=step["args"], columns=columns, facts=facts
-    )
-    found += [*edits.lines(hidden, dropped=True), *edits.lines(shown, dropped=False)]
-    _commit(new, found, hidden, shown)
+    @contextmanager
+    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
+        """Hold the lock of commits, and yield the newest version with the places of episodes in it.
 
+        There are none if an episode left, or if the dataset was changed: episodes that were recorded are no change.
+        """
+        with logs.committing(self.path):
+            new = self.newest()
+            changed = any(line.by for line in new.edits.lines[len(self.edits.lines) :])
+            found = None if changed else index
+            if found is not None and new.version != self.version:
+                there = new._places_by_id(self.episodes["id"][index], new.counted)
+                found = None if (there < 0).any() else there
+            yield new, found
 
-def _same_episodes(old: GrowingStore, new: GrowingStore) -> IntArray:
-    """Return where the kept episodes of an earlier version are in the newest one, as they were."""
-    kept = _all(old) if old.kept is None else old.kept
-    places = _places(new, _all(new) if new.stored is None else new.stored)
-    found = np.array([places.get(id.tobytes(), -1) for id in old.episodes["id"][kept]], np.int64)
-    there = np.flatnonzero(found >= 0)
-    one, other = kept[there], found[there]
-    same = np.ones(len(there), bool)
-    for name in _COVERED:
-        same &= old.episodes[name][one] == new.episodes[name][other]
-    same &= (_digests(old)[one] == _digests(new)[other]).all((1, 2))
-    gone = len(kept) - int(same.sum())
-    if gone or (np.diff(found) <= 0).any():
-        m = old.manifest
-        ref = f"{m.id}#v{old.version}"
-        raise InvalidArgument(
-            f"{ref} cannot be restored: {plural(gone or len(found), 'episode')} of it left since, or went on.",
-            hint=f"rlds select {ref} --name NAME makes a dataset of them, as long as that version can be opened",
+    def commit_change(
+        self,
+        index: IntArray,
+        step: Mapping[str, Any],
+        columns: Mapping[str, StoredColumn | None] = {},
+        *,
+        dropped: bool = False,
+    ) -> bool:
+        """Commit a change of episodes of the newest version, of which the caller holds the lock; nothing changes: none.
+
+        Raises
+        ------
+        InvalidArgument
+            So many columns are not labelled.
+        NoSpace
+            The disk is full. Nothing was changed.
+        """
+        facts = {name: step["args"][name] for name in step.get("facts", ())}
+        if not (dropped or columns or facts):
+            return True
+        chosen = np.unique(index)
+        if len({*self.edits.names, *columns}) > edits.MOST_COLUMNS:
+            raise InvalidArgument(f"{self.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")
+        numbers, none = chosen + self.first_episode, np.zeros(0, np.int64)
+        values = {n: [None if c is None else c.scalar(k) for k in chosen.tolist()] for n, c in columns.items()}
+        lines = edits.lines(
+            numbers,
+            by=step["function"],
+            args=step["args"],
+            columns=values,
+            dropped=dropped or None,
+            facts=facts or None,
         )
-    return found
+        self._commit(lines, numbers if dropped else none, none)
+        return True
 
+    def _commit(self, lines: Sequence[Mapping[str, Any]], hidden: IntArray, shown: IntArray) -> None:
+        edits.commit(self.path, self.commit, len(self.layout.bytes), lines, hidden=hidden, shown=shown)
 
-def _other_values(old: GrowingStore, new: GrowingStore, places: IntArray) -> dict[str, list[Any]]:
-    """Return the columns, as an earlier version has them, whose values differ in the newest."""
-    kept, found = (_all(old) if old.kept is None else old.kept), {}
-    for name in dict.fromkeys([*old.edits.names, *new.edits.names]):
-        before, after = old.all_values(name), new.all_values(name)
-        values = [before[k] for k in kept.tolist()]
-        if json.dumps(values) != json.dumps([after[k] for k in places.tolist()]):
-            found[name] = values
-    return found
+    def commit_restored(self, step: Mapping[str, Any]) -> bool:
+        """Commit the content of this version; nothing if the newest has it already.
 
+        Raises
+        ------
+        InvalidArgument
+            Episodes of this version left since.
+        NoSpace
+            The disk is full. Nothing was changed.
+        """
+        with logs.committing(self.path):
+            new = self.newest()
+            places = self._same_episodes(new)
+            kept, wanted = np.zeros((2, len(new.episodes["start"])), bool)
+            kept[new.counted], wanted[places] = True, True
+            hidden, shown = (np.flatnonzero(x) + new.first_episode for x in (kept & ~wanted, wanted & ~kept))
+            before, after = facts_of(new.manifest), facts_of(self.manifest)
+            facts = {name: after[name] for name in FACTS if after[name] != before[name]}
+            columns = self._other_values(new, places)
+            if len(hidden) or len(shown) or facts or columns:
+                numbers = places + new.first_episode
+                lines = edits.lines(numbers, by=step["function"], args=step["args"], columns=columns, facts=facts)
+                lines += [*edits.lines(hidden, dropped=True), *edits.lines(shown, dropped=False)]
+                new._commit(lines, hidden, shown)
+        return True
 
-def _digests(store: GrowingStore) -> Digests:
-    return logs.read_digests(store.path, store.first_episode, store.commit.episodes, len(store.fields))
+    def _same_episodes(self, new: ChangedByLog) -> IntArray:
+        """Return where the kept episodes of this version are in the newest one, as they were."""
+        kept = self.counted
+        there = np.arange(len(new.episodes["start"])) if new.stored is None else new.stored
+        found = new._places_by_id(self.episodes["id"][kept], there)
+        one, other = kept[found >= 0], found[found >= 0]
+        same = (self._digests()[one] == new._digests()[other]).all((1, 2))
+        for name in _COVERED:
+            same &= self.episodes[name][one] == new.episodes[name][other]
+        gone = len(kept) - int(same.sum())
+        if gone or (np.diff(found) <= 0).any():
+            ref = f"{self.manifest.id}#v{self.version}"
+            raise InvalidArgument(
+                f"{ref} cannot be restored: {plural(gone or len(found), 'episode')} of it left since, or went on.",
+                hint=f"rlds select {ref} --name NAME makes a dataset of them, as long as that version can be opened",
+            )
+        return found
 
+    def _other_values(self, new: ChangedByLog, places: IntArray) -> dict[str, list[Any]]:
+        """Return the columns, as this version has them, whose values differ in the newest."""
+        found = {}
+        for name in dict.fromkeys([*self.edits.names, *new.edits.names]):
+            before, after = self.all_values(name), new.all_values(name)
+            values = [before[k] for k in self.counted.tolist()]
+            if json.dumps(values) != json.dumps([after[k] for k in places.tolist()]):
+                found[name] = values
+        return found
 
-def _all(store: GrowingStore) -> IntArray:
-    return np.arange(len(store.episodes["start"]))
-
-
-def _places(store: GrowingStore, index: IntArray) -> dict[bytes, int]:
-    """Return the number of each of the episodes ``index``, by id."""
-    return {id.tobytes(): k for id, k in zip(store.episodes["id"][index], index.tolist(), strict=True)}
+    def _places_by_id(self, ids: Digests, index: IntArray) -> IntArray:
+        """Return the number of the episode of each id [n, 16] among the episodes ``index``; -1 for none."""
+        known = {id.tobytes(): k for id, k in zip(self.episodes["id"][index], index.tolist(), strict=True)}
+        return np.array([known.get(id.tobytes(), -1) for id in ids], np.int64)

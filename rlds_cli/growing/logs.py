@@ -386,6 +386,22 @@ def lock_writers(dataset: Path, *, shared: bool) -> int | None:
     return descriptor
 
 
+def check_shared(dataset: Path) -> None:
+    """Refuse a growing dataset while a writer is at work that does not share it.
+
+    Raises
+    ------
+    NameTaken
+    """
+    lock = lock_writers(dataset, shared=True)
+    if lock is None:
+        raise NameTaken(
+            f"{dataset} is being written by a process that does not share it.",
+            hint="wait for it; or let it share: writer(..., shared=True)",
+        )
+    os.close(lock)
+
+
 def check_not_written(dataset: Path) -> None:
     """Refuse to remove or replace a dataset that grows while a writer is at work; others pass.
 

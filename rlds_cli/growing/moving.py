@@ -102,7 +102,7 @@ def _copy_rows(writer: SegmentWriter, spans: Spans, to: int, change: _Change | N
 def _mapped(array: SegmentedArray, spans: Spans) -> tuple[Array, int]:
     """Return the rows of an array from the first of some episodes [episodes, 2] on, and the number of that row."""
     first, stop = (int(spans[0, 0]), int(spans[-1, 1])) if len(spans) else (0, 0)
-    needed = segments.touched(spans[:, 0], spans[:, 1], array.segment_rows)
+    needed = np.flatnonzero(segments.episodes_in(spans[:, 0], spans[:, 1], array.segment_rows)).tolist()
     return SegmentMap(array, first, stop).rows(first, stop, sorted(needed)), first
 
 

@@ -181,21 +181,29 @@ def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return (np.dtype(np.int64), (2,)) if f.kind == "frames" and f.codec != VIDEO else stored_rows.stored_row(f)
 
 
-def touched(first: IntArray, stop: IntArray, segment_rows: int) -> set[int]:
-    """Return the numbers of the segments that hold rows ``first`` to ``stop`` of episodes [episodes]."""
+def episodes_in(first: IntArray, stop: IntArray, segment_rows: int) -> IntArray:
+    """Count the episodes with rows in each segment, by its number [segments].
+
+    Parameters
+    ----------
+    first, stop : int array [episodes]
+        Rows of the episodes.
+    segment_rows : int
+
+    Raises
+    ------
+    DamagedDataset
+        An episode lies where no dataset has rows.
+    """
     some = stop > first
     start, first, last = first[some], first[some] // segment_rows, (stop[some] - 1) // segment_rows
-    if not len(first):
-        return set()
     wrong = (first < 0) | (last < first) | (last >= _MOST_SEGMENTS)
     if wrong.any():
         row = int(start[np.argmax(wrong)])
         raise DamagedDataset(f"An episode begins at row {row:,} or ends where no dataset has rows.", hint=HINT)
-    marked = np.zeros(int(last.max()) + 1, bool)
-    marked[first] = marked[last] = True
-    for k in np.flatnonzero(last - first > 1).tolist():
-        marked[int(first[k]) : int(last[k])] = True
-    return set(np.flatnonzero(marked).tolist())
+    count = int(last.max(initial=-1)) + 1
+    begin, end = (np.bincount(numbers, minlength=count + 1) for numbers in (first, last + 1))
+    return np.cumsum(begin - end)[:count]
 
 
 # -- reading

@@ -15,27 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidEpisode
-from rlds_cli.growing import logs, segments
+from rlds_cli.growing import logs, segments, snapshots
+from rlds_cli.growing.changing import ChangedByLog
 from rlds_cli.growing.edits import EditLog, Edits
 from rlds_cli.growing.episode_log import EpisodeLog, Episodes
 from rlds_cli.growing.films import GrowingVideos
 from rlds_cli.growing.logs import freed
 from rlds_cli.growing.segments import Layout, SegmentedArray, SegmentMap
-from rlds_cli.refs import Ref
-from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing, versions
+from rlds_cli.store import arrays, commits, digests, episode_table, facts, files, manifest, sealing
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.opening import LazyStats, Run, Store, field_of
+from rlds_cli.store.opening import RowFile, Run, Store, field_of
+from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.videos import Videos
-from rlds_cli.ted import Array, EpisodeTable, IntArray, Scalar
+from rlds_cli.ted import Array, IntArray, Scalar
 
 _MOST_SOURCES = 1 << 20  # files that episodes come from
 _LONGEST_FREEING = 1.0  # seconds that a writer may take to ask which versions are held
 
 
-class GrowingStore(Store):
+class GrowingStore(ChangedByLog):
     """The files of a dataset that grows, at one version.
 
     The version is held: while this object exists, its rows stay. Rows are counted from the first episode that was
@@ -58,7 +60,8 @@ class GrowingStore(Store):
         The manifest with what does not change.
     """
 
-    grows = True
+    identity = None
+    why_fixed = ""
 
     def __init__(
         self, path: Path, version: int | None = None, *, check: bool = True, before: GrowingStore | None = None
@@ -98,12 +101,34 @@ class GrowingStore(Store):
         """The manifest at this version; made anew each time, since it refers to this object, which ends at once."""
         of_commit = manifest.of_commit(self.head, self.commit)
         of_commit = replace(of_commit, **facts.described_facts(self.head, self.edits.facts))
-        return replace(of_commit, stats=LazyStats(self, self._stats), episode_columns=_LazyColumns(self))
+        stats = LazyStats(self.fields, self.stats_of, self._stats)
+        return replace(of_commit, stats=stats, episode_columns=_LazyColumns(self))
 
     @property
     def version_id(self) -> str:  # type: ignore[override]
         """The sha256 of the version's record, see `Store.version_id`."""
         return self.commit.version_id
+
+    @property
+    def state_id(self) -> str:
+        """The version id, which stands for a version that was freed, too."""
+        return self.version_id
+
+    @property
+    def pinned_version(self) -> int:  # type: ignore[override]
+        """Number of this version."""
+        return self.commit.number
+
+    @property
+    def dropped(self) -> int:  # type: ignore[override]
+        """Number of dropped episodes."""
+        return self.commit.dropped
+
+    @property
+    def keeps(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The rule by which episodes leave; empty if all stay."""
+        found: Mapping[str, Any] = self.head.growing.get("keep", {})
+        return found
 
     @property
     def version(self) -> int:
@@ -148,7 +173,7 @@ class GrowingStore(Store):
         return self._log.read(self.commit, len(self.sources))
 
     @cached_property
-    def edits(self) -> Edits:
+    def edits(self) -> Edits:  # type: ignore[override]
         """The labels, drops and facts of this version."""
         return self._edit_log.read(self.commit)
 
@@ -166,7 +191,7 @@ class GrowingStore(Store):
         return kept
 
     @cached_property
-    def stored(self) -> IntArray | None:
+    def stored(self) -> IntArray | None:  # type: ignore[override]
         """Numbers of the episodes that are kept or dropped; None for all of them."""
         g = self.commit
         left = logs.read_departed(self.path, g.departed, episodes=g.episodes) - g.first_episode
@@ -178,7 +203,7 @@ class GrowingStore(Store):
         return np.flatnonzero(stays)
 
     @property
-    def segment_rows(self) -> int:
+    def segment_rows(self) -> int:  # type: ignore[override]
         """Rows of a segment of arrays of rows."""
         return int(self.head.growing["segment_rows"])
 
@@ -222,12 +247,12 @@ class GrowingStore(Store):
         if before is not None and before[0].departed == g.departed:
             known, chosen = before[1], slice(before[0].episodes - g.first_episode, None)
         self._before = None
-        start, size = e.columns["start"][chosen] + g.first_row, int(self.head.growing["segment_rows"])
-        found = {"": segments.touched(start, start + e.columns["length"][chosen] + 1, size)}
+        start = e.columns["start"][chosen] + g.first_row
+        found = {"": segments.episodes_in(start, start + e.columns["length"][chosen] + 1, self.segment_rows)}
         for i, (name, array) in enumerate(self.layout.bytes.items()):
             first, stop = e.frames[chosen, i].T
-            found[name] = segments.touched(first, stop, array.segment_rows)
-        return {name: sorted(numbers.union(known.get(name, ()))) for name, numbers in found.items()}
+            found[name] = segments.episodes_in(first, stop, array.segment_rows)
+        return {name: sorted({*np.flatnonzero(n).tolist(), *known.get(name, ())}) for name, n in found.items()}
 
     @cached_property
     def episodes(self) -> dict[str, Array]:
@@ -253,8 +278,7 @@ class GrowingStore(Store):
         return tuple(name for name in names if name not in labels or self._has_values(name))
 
     def _has_values(self, name: str) -> bool:
-        kept = np.arange(len(self._read)) if self.kept is None else self.kept
-        known = self.edits.has_values(name, kept + self.commit.first_episode)
+        known = self.edits.has_values(name, self.counted + self.commit.first_episode)
         return known or any(v is not None for v in self._values(name))
 
     def _values(self, name: str) -> list[Scalar]:
@@ -290,28 +314,9 @@ class GrowingStore(Store):
         lines = log.split(b"\n")
         return tuple(episode_table.source_of(self.path / logs.SOURCES, line) for line in lines if line)
 
-    def table(self) -> EpisodeTable:
-        """Return the episode table of the episodes that are kept."""
-        whole = self.whole_table()
-        return whole if self.kept is None else whole.take(self.kept)
-
-    def whole_table(self) -> EpisodeTable:
-        """Return the table of all episodes since the first one that is kept."""
-        e, nobody = self._read.columns, np.zeros(len(self._read), bool)
-        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
-        return EpisodeTable(
-            e["length"],
-            e["end"],
-            e["num_observed"] > e["length"],
-            e["source"],
-            e["row"],
-            group=self.episode_strings("group"),
-            seed=[s if has else None for s, has in seeds],
-            options=[o or None for o in self.episode_strings("options")],
-            splits=dict(self._splits),
-            extra={name: self._values(name) for name in self.own_columns},
-            id=e["id"],
-        )
+    def shared(self) -> Store:
+        """Return this object: one that outlives a job would hold the version."""
+        return self
 
     # -- rows
 
@@ -405,6 +410,10 @@ class GrowingStore(Store):
             self._strings[name] = np.array([*(text for field, text in lines if field == name), None], object)
         return self._strings[name]
 
+    def num_texts(self, name: str) -> int:
+        """Return how many strings of a text field there are."""
+        return len(self.strings(name)) - 1
+
     # -- files, for datasets that share them
 
     def check_recorded(self) -> None:
@@ -439,6 +448,24 @@ class GrowingStore(Store):
             found.append(Run(first - begin, behind - begin, first - at, segments))
         return tuple(found) or (Run(0, 0),)
 
+    is_packable = True
+
+    def file_of(self, name: str) -> Path | None:
+        """Return None: rows are in segments."""
+        return None
+
+    def row_files(self, name: str) -> tuple[RowFile, ...]:
+        """Return no files: a writer adds to them."""
+        return ()
+
+    def snapshot(self) -> Iterator[LocalFile]:
+        """Yield the files of this version, see `snapshots.of_version`."""
+
+        def used(array: SegmentedArray) -> tuple[IntArray, int]:
+            return self.spans_of(array), self.end_of(array)
+
+        return snapshots.of_version(self.path, self.commit, self.head, self.layout, used)
+
     # -- digests
 
     def row_digests(self, name: str) -> Digests:
@@ -461,8 +488,7 @@ class GrowingStore(Store):
         It is computed from the digests of episodes, without reading a row, and kept in memory.
         """
         if index is None and self._fingerprint is None:
-            kept = np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
-            self._fingerprint = self._fingerprint_of(kept)
+            self._fingerprint = self._fingerprint_of(self.counted)
         return self._fingerprint_of(index) if index is not None else str(self._fingerprint)
 
     def _fingerprint_of(self, index: IntArray) -> str:
@@ -470,6 +496,14 @@ class GrowingStore(Store):
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
         return digests.fingerprint(of_fields, digests.of_table(self.whole_table().take(index)))
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over the kept episodes, which is computed from theirs."""
+        return digests.of_field(self._stored[name], self.digests(name)[self.counted])
+
+    def name_of(self, k: int) -> str:
+        """Return the hash of episode ``k``, 64 digits, whose number is another one in later versions."""
+        return self.digest_of(k).hex()
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""
@@ -487,41 +521,6 @@ def _reopened(path: Path, number: int, version_id: str) -> GrowingStore:
     store = GrowingStore(path, number)
     store.expect(version_id, "pickled")
     return store
-
-
-def open_store(path: Path, ref: Ref | None = None, *, check: bool = True) -> Store:
-    """Open a dataset, of either kind, at the version that ``ref`` names, or the newest.
-
-    Raises
-    ------
-    DatasetNotFound
-        There is no such version or tag, or the version's rows were freed.
-    """
-    number = None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
-    if is_growing(path):
-        return GrowingStore(path, number, check=check)
-    return Store(path if number is None else versions.at(path, number), check=check)
-
-
-def _fingerprint_of_version(path: Path, number: int) -> str:
-    if is_growing(path):
-        return GrowingStore(path, number, check=False).fingerprint()
-    return manifest.read(versions.at(path, number)).fingerprint
-
-
-def version_id_of(path: Path) -> str:
-    """Return the newest version id of a dataset, of either kind, without opening it; see `Store.version_id`."""
-    return commits.last(path).version_id if is_growing(path) else manifest.read_with_version_id(path)[1]
-
-
-def fingerprint_of(path: Path) -> str:
-    """Return the fingerprint of the dataset in a directory, of either kind: computed of one that grows."""
-    return GrowingStore(path, check=False).fingerprint() if is_growing(path) else manifest.read(path).fingerprint
-
-
-def is_growing(path: Path) -> bool:
-    """Return whether the dataset in a directory grows."""
-    return (path / commits.FILE).exists()
 
 
 def _held(path: Path, wanted: int | None) -> tuple[Commit, logs.Hold]:

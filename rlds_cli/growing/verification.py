@@ -152,7 +152,7 @@ def _arrays(store: GrowingStore) -> Iterator[Problem]:
 def _episodes(store: GrowingStore, tell: Progress) -> tuple[str, int, list[Problem]]:
     """Compare the kept episodes with their digests; return the fingerprint of what is stored, and its bytes."""
     table, columns, fields = store.whole_table(), store.episodes, sorted(store.fields.values(), key=lambda f: f.name)
-    kept = np.arange(len(table)) if store.kept is None else store.kept
+    kept = store.counted
     recorded = {f.name: store.digests(f.name) for f in fields}
     found = {f.name: np.zeros((len(kept), logs.DIGEST), np.uint8) for f in fields}
     problems, size, hashes = list[Problem](), 0, dict[tuple[str, int], bytes]()

@@ -161,8 +161,8 @@ def read(
     both = Transforms([*transforms.elementwise, *later], like=transforms.like)
     per_step, packing = _per_step(both, floats), ""
     fields.centre(name for name in chosen if transforms.first(name) is not None)
-    whole = not (dataset.store.grows and dataset.store.remote) and dataset.encoding == "memmap"  # others are not packed
-    if isinstance(window, Transition) and whole and not request.resident and stays(dataset, fields.packable(chosen)):
+    packs = isinstance(window, Transition) and dataset.store.is_packable and not request.resident
+    if packs and stays(dataset, fields.packable(chosen)):
         packing = fields.pack(chosen)
     columns = {name: fields.column(name, per_step) for name in chosen}
     transforms.fuse(columns)

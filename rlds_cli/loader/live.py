@@ -29,7 +29,6 @@ from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transf
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
-from rlds_cli.loader.storage.remote import blocks_of
 from rlds_cli.loader.tensors import host, portable
 from rlds_cli.store import commits
 from rlds_cli.ted import IntArray
@@ -267,14 +266,10 @@ def check(dataset: Dataset, request: Request) -> None:
     InvalidArgument
     """
     sampler = type(request.sampler).__name__
-    if not dataset.store.grows:
+    if dataset.store.why_fixed:
         raise InvalidArgument(
-            f"live=True: {dataset.id} does not grow.", hint="live=False; rlds_cli.writer(...) makes datasets that grow"
-        )
-    if blocks_of(dataset) is not None:
-        raise InvalidArgument(
-            f"live=True on {dataset.id}, a dataset at an address: nobody looks there for new versions.",
-            hint="live=False; open it again for what was pushed since",
+            f"live=True on {dataset.id}: {dataset.store.why_fixed}.",
+            hint="live=False; rlds_cli.writer(...) makes datasets that grow; others are opened again",
         )
     if dataset.is_selection:
         raise InvalidArgument(

@@ -11,7 +11,6 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import EmptyWindow, InvalidArgument
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer
-from rlds_cli.store import commits
 
 _LOOK = 0.01  # seconds between looks for a new version
 T = TypeVar("T")
@@ -77,7 +76,7 @@ class Wait:
                     there = " and ".join(f"{d.id} has {d.num_steps:,} steps" for d in found)
                     late = f" after {self.seconds:g} s" if self.seconds else ""
                     raise EmptyWindow(f"{why} Now{late} {there}.", hint="wait=SECONDS, while a writer adds episodes")
-                if any(commits.last(d.path).number != d.version for d in found):
+                if any(d.store.newest_version != d.version for d in found):
                     break
                 time.sleep(_LOOK)
             dataset = _newest(dataset)
@@ -86,7 +85,7 @@ class Wait:
 def _growing(dataset: Dataset | Mixture) -> list[Dataset]:
     """Return the datasets that grow."""
     members = [m.dataset for m in dataset.parts.values()] if isinstance(dataset, Mixture) else [dataset]
-    return [d for d in members if isinstance(d, Dataset) and d.store.grows]
+    return [d for d in members if isinstance(d, Dataset) and not d.store.why_fixed]
 
 
 def _newest(dataset: Dataset | Mixture) -> Dataset | Mixture:
@@ -95,6 +94,6 @@ def _newest(dataset: Dataset | Mixture) -> Dataset | Mixture:
     grown = {
         name: replace(m, dataset=m.dataset.refresh())
         for name, m in dataset.parts.items()
-        if isinstance(m.dataset, Dataset) and m.dataset.store.grows
+        if isinstance(m.dataset, Dataset)
     }
     return replace(dataset, members={**dataset.members, **grown})

@@ -32,7 +32,7 @@ from rlds_cli.dataset import Dataset, editing, trimming
 from rlds_cli.dataset.fixed import fixed
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import DatasetNotFound, InvalidEpisode, RldsError
-from rlds_cli.growing.store import open_store
+from rlds_cli.growing.opening import open_store
 from rlds_cli.maintenance.lock_values import Value
 from rlds_cli.settings import StrPath
 from rlds_cli.store import episode_table
@@ -117,7 +117,7 @@ def of_source(store: Store, source: Store | None) -> list[list[int]] | None:
     of, first, stop = e["source_episode"], e["source_step"], e["source_step"] + e["length"]
     if source is None:
         return _entries(of, first, stop, np.ones(len(of), bool))
-    length = source.episodes["length"] if source.kept is None else source.episodes["length"][source.kept]
+    length = source.episodes["length"][source.counted]
     whole = (first == 0) & (stop == length[of])
     return _entries(of, first, stop, whole)
 

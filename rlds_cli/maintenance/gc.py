@@ -187,17 +187,23 @@ def _aside(home: Home) -> Iterator[Garbage]:
 def _versions(home: Home) -> Iterator[Garbage]:
     """Yield rows of episodes that left datasets that grow."""
     for id, directory in home.datasets():
-        if not (directory / commits.FILE).exists() or _led_away(home, directory):
+        if _led_away(home, directory):
             continue
-        from rlds_cli.maintenance import compacting  # slow to import
-
         why = _foreign(directory, stat.S_ISDIR)
         try:
-            free, held = compacting.unfreed(directory) if not why else (0, 0)
+            free, held = _unfreed(directory) if not why else (0, 0)
         except RldsError:
             continue  # rlds verify names the damage
         if free or held:
             yield Garbage("versions", directory, free or held, str(id), "" if free else _HELD)
+
+
+def _unfreed(directory: Path) -> tuple[int, int]:
+    if not commits.departed(directory):
+        return 0, 0
+    from rlds_cli.growing import compacting  # slow to import
+
+    return compacting.unfreed(directory)
 
 
 def _archives(home: Home) -> Iterator[Garbage]:
@@ -322,7 +328,7 @@ def _remove(home: Home, g: Garbage, progress: Progress) -> str:
 
 
 def _free_rows(dataset: Path) -> str:
-    from rlds_cli.maintenance import compacting
+    from rlds_cli.growing import compacting
 
     try:
         return "" if compacting.free(dataset) else _HELD

@@ -13,7 +13,7 @@ from rlds_cli.convert import merging
 from rlds_cli.dataset import editing
 from rlds_cli.downloads.sources import local_path
 from rlds_cli.errors import DatasetNotFound, RldsError
-from rlds_cli.growing.store import GrowingStore, is_growing, open_store
+from rlds_cli.growing.opening import find_version, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import edits
 from rlds_cli.maintenance.lock_file import Locked
@@ -21,7 +21,6 @@ from rlds_cli.refs import Ref
 from rlds_cli.remote import origins
 from rlds_cli.remote.origins import Origin
 from rlds_cli.settings import StrPath
-from rlds_cli.store import manifest, versions
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
 
@@ -74,10 +73,10 @@ class Entries:
 
     def _entry(self, path: Path, store: Store, within: tuple[str, ...]) -> Locked:
         m, fingerprint = store.manifest, store.fingerprint()
-        if isinstance(store, GrowingStore):
-            place = _place(m.id, origins.of_dataset(path, store.commit))
+        if store.pinned_version is not None:
+            place = _place(m.id, origins.of_dataset(path, store.version_id))
             why = "" if place else "it grows: its episodes were recorded or appended where it is"
-            entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.commit.number)
+            entry = Locked(m.id, fingerprint, {}, (), {}, (), not why, why, None, store.pinned_version)
             return replace(entry, **place)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)
@@ -126,16 +125,8 @@ class Entries:
 
 def _version_made_of(path: Path, step: Mapping[str, Any]) -> int | None:
     """Return the number of the version of the dataset in ``path`` that a step was made of; None for none."""
-    number, wanted = step.get("version"), step.get("of", step["source"])
-    if is_growing(path):
-        return number if open_store(path, Ref(path, version=number), check=False).fingerprint() == wanted else None
-    there = [m.version for m in map(manifest.read, versions_of(path)) if m.fingerprint == wanted]
-    return number if number in there else next(iter(there), None)
-
-
-def versions_of(path: Path) -> list[Path]:
-    """Return the directories of all versions of a dataset that are here, the newest first."""
-    return [path, *(versions.at(path, n) for n in reversed(versions.earlier(path)))]
+    found = find_version(path, str(step.get("of", step["source"])), step.get("version"))
+    return None if found is None else found.version
 
 
 def _since_pushed(path: Path, store: Store, edited: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -54,8 +54,8 @@ class Locked:
     index: str | None = None  # sha256 of the index of this version there
 
     @property
-    def grows(self) -> bool:
-        """Whether this is a version of a dataset that grows."""
+    def recorded(self) -> bool:
+        """Whether nothing makes these episodes again: the number of a version says which they are."""
         return self.version is not None and self.edits is None
 
     @property

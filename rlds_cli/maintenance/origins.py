@@ -15,7 +15,7 @@ from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.files.names import is_unfinished
-from rlds_cli.growing.store import fingerprint_of, is_growing, open_store
+from rlds_cli.growing.opening import fingerprint_of, open_store
 from rlds_cli.home import Home, is_dataset
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import Entry, facts
@@ -80,7 +80,7 @@ def mendable(id: str, path: Path) -> bool:
     """Return whether ``rlds verify --fix`` may repair it: from its source, its archive, or the user's own files."""
     try:
         found = ids.parse(id)
-        if is_growing(path) or manifest.read(path).reader == merging.READER:
+        if manifest.read(path).reader in (merging.READER, ""):  # made of no files of its own
             return False
         if contradicted(path) or (found.variant and manifest.read(path).provenance):
             return False

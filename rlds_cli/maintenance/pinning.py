@@ -32,10 +32,10 @@ from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.sources import local_path, request_url, source_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
-from rlds_cli.growing.store import is_growing, open_store
+from rlds_cli.growing.opening import find_version, open_store
 from rlds_cli.home import locate
 from rlds_cli.maintenance import edits, lock_file
-from rlds_cli.maintenance.lock_entries import Entries, may_be_pulled, own_steps, versions_of
+from rlds_cli.maintenance.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.refs import Ref
@@ -267,17 +267,13 @@ def _unedited(d: Locked) -> Locked:
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
     path = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if path is None or is_growing(path) != d.grows:
-        return None
-    if d.version is not None and d.grows:
-        return path if _fingerprint_at(path, d.version) == d.fingerprint else None
-    return next((p for p in versions_of(path) if _is_content(manifest.read(p), d)), None)
+    found = None if path is None else find_version(path, d.fingerprint, d.version, lambda m: _has_facts(m, d))
+    return None if found is None else found.path
 
 
-def _is_content(m: Manifest, d: Locked) -> bool:
-    """Return whether a dataset has the content of the lock, and the facts that were set."""
-    facts = d.edits["facts"] if d.edits else {}
-    return m.fingerprint == d.fingerprint and all(facts_of(m)[name] == v for name, v in facts.items())
+def _has_facts(m: Manifest, d: Locked) -> bool:
+    """Return whether a dataset has the facts that were set."""
+    return not d.edits or all(facts_of(m)[name] == v for name, v in d.edits["facts"].items())
 
 
 def _fingerprint_at(path: Path, version: int) -> str | None:
@@ -294,9 +290,9 @@ def _sync(
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
-    if d.grows and other is not None and d.address is None:
+    if d.recorded and other is not None and d.address is None:
         raise _other_version(d, other)
-    if not d.grows and other is not None and not force and not _precedes(other, d):
+    if not d.recorded and other is not None and not force and not _precedes(other, d):
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if d.edits is not None:
         source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
@@ -326,10 +322,8 @@ def _sync(
 
 def _precedes(path: Path, d: Locked) -> bool:
     """Return whether the dataset in ``path`` is the one that the edits of the lock make a later version of."""
-    if not d.in_place or is_growing(path):
-        return False
     m = manifest.read(path)
-    return m.version < (d.version or 0) and _is_content(m, _unedited(d))
+    return d.in_place and m.version < (d.version or 0) and m.fingerprint == _unedited(d).fingerprint
 
 
 def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:
@@ -337,10 +331,8 @@ def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPa
 
 
 def _other_version(d: Locked, path: Path) -> WrongFingerprint:
-    """Return the error for a dataset that grows and is here, but not with the version of the lock."""
+    """Return the error for a dataset that is here, but not with the version of the lock."""
     copy = f"copy the directory of {d.id} from where the lock was written, under another name"
-    if not is_growing(path):
-        return WrongFingerprint(f"{d.id} in {path} does not grow; that of the lock does.", hint=copy)
     number, found = d.version or 0, _fingerprint_at(path, d.version or 0)
     now = f"has the fingerprint {found}" if found else "is not there, or episodes of it were freed"
     return WrongFingerprint(

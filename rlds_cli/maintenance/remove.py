@@ -12,7 +12,7 @@ from rlds_cli.dataset import editing
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.growing import logs
-from rlds_cli.growing.store import fingerprint_of
+from rlds_cli.growing.opening import fingerprint_of
 from rlds_cli.home import Home, locate, referring
 from rlds_cli.home.locks import exclusive
 from rlds_cli.home.usage import freed_by, size_on_disk
@@ -125,7 +125,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         m = manifest.read(path)
         if pushed.of_dataset(path) is not None:
             return ""
-        if m.growing:
+        if not m.reader and not m.provenance:
             return "it grows, and its episodes are stored nowhere else"
         if m.reader == merging.READER:
             return _of_merged(m, gone, cache_dir)

@@ -152,7 +152,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         m = manifest.read(path)
     except RldsError:
         return "its manifest, which says how it was made, cannot be read" if id.variant else _unknown(id)
-    if m.growing:
+    if not m.reader and not m.provenance:
         return "it grows: its episodes are nowhere else; those that are not damaged stay readable"
     if m.reader == merging.READER:
         return "it was merged: rlds merge makes it again, with --force"

@@ -19,14 +19,14 @@ from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import RldsError
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.growing import verification
-from rlds_cli.growing.store import GrowingStore, is_growing, open_store
+from rlds_cli.growing import opening
+from rlds_cli.growing.opening import open_store
 from rlds_cli.home import Home, locate
 from rlds_cli.maintenance import origins
 from rlds_cli.progress import Progress
 from rlds_cli.settings import StrPath
 from rlds_cli.store.digests import PREFIX
-from rlds_cli.store.integrity import Verification, verify_directory
+from rlds_cli.store.integrity import Verification
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, IntArray
 
@@ -56,26 +56,19 @@ def verify(
     Raises
     ------
     DatasetNotFound, UnknownDataset
-        It is not here. Damage raises no error: it is listed in ``problems``.
+        It is not here, or has no such version. Damage raises no error: it is listed in ``problems``.
     RldsError
         ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
     named = locate.version(ref, cache_dir=cache_dir)
     path = Path(named.place)
-    store = open_store(path, named, check=False) if named.selector else None
-    if is_growing(path):
-        number = store.commit.number if isinstance(store, GrowingStore) else None
-        grown = verification.verify_directory(path, version=number, progress=progress)
-        problems = [*grown.problems, *_expected(grown, wanted)]
-        hint = (origins.fetch_again(path) or _REST) if grown.problems else None
-        return replace(grown, ok=not problems, problems=tuple(problems), hint=hint)
-    found = verify_directory(path, jobs=jobs, progress=progress)
+    found = opening.verify(path, named, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
     of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
     problems = [*found.problems, *of_origin, *_expected(found, wanted)]
     fix = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
-    hint = fix or (origins.fetch_again(path) if problems else None)
+    hint = fix or (origins.fetch_again(path) or (_REST if found.problems else None) if problems else None)
     if of_packed and not problems:
         hint = f"rlds verify {found.id} --fix deletes packed files; loaders pack them again"
     return replace(

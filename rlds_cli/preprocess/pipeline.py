@@ -94,7 +94,7 @@ class Pipeline:
         before = dict(made.get("pipeline", {}))
         mine = {k: v for k, v in self.parts_of_key.items() if k not in task.SOURCES}
         return (
-            self.dataset.store.grows
+            self.dataset.store.pinned_version is not None
             and str(made.get("id")).lower() == str(self.id).lower()
             and bool(before)
             and {k: v for k, v in before.items() if k not in (*task.SOURCES, "key")} == mine

@@ -238,8 +238,8 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     schema = {f.name: f for f in first.schema}
     kept = assumptions.kept and all(p.kept for p in (first, *probes)) and (task.whole or task.unit != "episode")
     rows, store = Rows(task.dataset), task.dataset.store
-    linked = kept and task.whole and not store.remote  # at an address, rows are in no file
-    joined = linked and (store.grows or not rows.is_dense)
+    linked = kept and task.whole and not store.address  # at an address, rows are in no file
+    joined = linked and (store.segment_rows > 0 or not rows.is_dense)
     linked = linked and (not joined or (rows.is_apart and joining.can_link(store, settings.read(None).home)))
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}

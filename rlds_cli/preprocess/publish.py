@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_cli import home, text
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import DamagedDataset, PreprocessError
+from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.growing.store import version_id_of
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
@@ -210,8 +209,7 @@ def publish(
     checks: Iterable[Callable[[Dataset], None]] = (),
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
-    if not t.dataset.store.grows and version_id_of(t.dataset.path) != t.dataset.store.version_id:
-        raise DamagedDataset(f"{t.dataset.path} was replaced while it was read.", hint="run the same command again")
+    t.dataset.store.check_readable()
     found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
     task.write_failures(built.directory, found)
     built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.notes_for_manifest(built.notes)))
@@ -279,7 +277,7 @@ def _metadata(t: Task) -> Iterable[tuple[str, Array | str]]:
         yield name, arrays.read(path) if arrays.is_array(path) else arrays.read_string(path)
     if t.state is not None:
         yield _state_name(t), t.state
-    if t.dataset.store.grows:
+    if t.pinned:
         yield reuse.METADATA, reuse.digests_of(t)
 
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.errors import DamagedDataset
-from rlds_cli.growing.store import GrowingStore
-from rlds_cli.store.opening import Store
 from rlds_cli.ted import VIDEO, Array, BoolArray, Column, EpisodeTable, IntArray, VideoFrames
 
 RowRun = tuple[int, int]  # rows of the selection, end to end: first, and one past the last
@@ -264,26 +260,13 @@ def runs(lengths: IntArray, steps: int) -> list[int]:
     return firsts
 
 
-@lru_cache(maxsize=1)
-def _opened(path: Path, version_id: str) -> tuple[Store, EpisodeTable]:
-    """Open the store of a dataset; cached, since a worker reads many parts of the same one."""
-    store = Store(path)
-    if store.version_id != version_id:
-        raise DamagedDataset(f"{path} was replaced while it was read.", hint="run the same command again")
-    return store, store.table()
-
-
 class SourceReader:
     """Reads the selected episodes of a dataset."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._index = dataset.episodes.index
-        if isinstance(dataset.store, GrowingStore) or dataset.store.remote:  # it holds the version, or blocks
-            self.store: Store = dataset.store
-            self._table, self._rows = dataset.store.whole_table(), Rows(dataset)
-        else:
-            self.store, self._table = _opened(dataset.path, dataset.store.version_id)
-            self._rows = Rows(Dataset(self.store, self._index))
+        self.store = dataset.store.shared()
+        self._table, self._rows = self.store.whole_table(), Rows(Dataset(self.store, self._index))
 
     def table(self, first: int, last: int) -> EpisodeTable:
         """Return the table of episodes ``first`` to ``last`` of the selection."""
@@ -291,8 +274,7 @@ class SourceReader:
 
     def number(self, k: int) -> int:
         """Return the number in the whole dataset of episode ``k`` of the selection."""
-        kept, number = self.store.kept, self._index[k]
-        return int(number if kept is None else np.searchsorted(kept, number))
+        return int(self.store.places_of(self._index[k]))
 
     def start(self, k: int) -> int:
         """Return the first row of episode ``k`` of the selection, whose rows lie end to end."""
@@ -308,9 +290,9 @@ class SourceReader:
 
     def seed_of(self, number: int, step: int | None = None) -> int | str:
         """Return the seed of a call that begins with an episode of the dataset, or with a step of it."""
-        if isinstance(self.store, GrowingStore):
-            kept = self.store.kept
-            return f"{self.store.digest_of(number if kept is None else int(kept[number])).hex()} {step or 0}"
+        kept = self.store.kept
+        if name := self.store.name_of(number if kept is None else int(kept[number])):
+            return f"{name} {step or 0}"
         return number if step is None else int(self._table.start[number]) + step
 
     def episode(self, k: int, names: Sequence[str], later: Collection[str] = ()) -> SourceEpisode:

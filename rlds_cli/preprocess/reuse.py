@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.plan import WritePlan
 from rlds_cli.preprocess.reading import runs
@@ -41,12 +40,11 @@ Digests = npt.NDArray[np.uint8]  # [episodes, 32]
 def digests_of(task: Task) -> Digests:
     """Return the digests of the episodes of a task, whose dataset grows: of their rows and their own columns."""
     store = task.dataset.store
-    assert isinstance(store, GrowingStore)
     own = {name: store.own_column(name).scalars() for name in sorted(store.own_columns)}
 
     def digest(k: int) -> bytes:
         columns = {name: values[k] for name, values in own.items() if values[k] is not None}
-        rows = store.digest_of(k)
+        rows = bytes.fromhex(store.name_of(k))
         return hashlib.sha256(rows + json.dumps(columns).encode()).digest() if columns else rows
 
     found = b"".join(map(digest, task.dataset.episodes.index.tolist()))
@@ -119,7 +117,7 @@ def find(task: Task, plan: WritePlan, steps: int, target: Path) -> tuple[Reuse |
     steps : int
         Steps of a call, which a function of steps, batches or windows gets.
     """
-    if not task.dataset.store.grows or not target.exists():
+    if not target.exists():
         return None, ""
     m = manifest.read(target)
     if not task.continues(m.provenance[-1] if m.provenance else {}):

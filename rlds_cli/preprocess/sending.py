@@ -24,10 +24,10 @@ from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import ahead, pushing
 from rlds_cli.sharing.ahead import Sender
 from rlds_cli.sharing.packing import Cuts, Span
-from rlds_cli.sharing.snapshot import LocalFile
 from rlds_cli.store import build, manifest
 from rlds_cli.store.build import Finished, Placed
 from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.ted import Field
 
 
@@ -58,7 +58,8 @@ class Destination:
     def _fields(self, job: PreprocessJob) -> list[Field]:
         """Return the fields to send: not those that the store copies from the source."""
         there = address_of(job.task.dataset.store)
-        copied = not job.task.dataset.store.grows and there is not None and self._is_beside(there)
+        store = job.task.dataset.store
+        copied = not store.segment_rows and there is not None and self._is_beside(there)
         return [f for f in job.schema if f.kind == "array" and not (copied and f.name in job.plan.repeated)]
 
     def _is_beside(self, other: Address) -> bool:

@@ -139,12 +139,18 @@ class Task:
         """Hash that identifies the result."""
         return hashlib.sha256(json.dumps({"format": 1, **self.parts_of_key}, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def pinned(self) -> dict[str, int]:
+        """Return the number of the source's version as a member of a record; empty where a fingerprint says it."""
+        number = self.dataset.store.pinned_version
+        return {} if number is None else {"version": number}
+
     def provenance(self) -> dict[str, Any]:
         """Return the step that this task adds to the provenance in the manifest."""
         return {
             "id": str(self.id),
             "from": self.dataset.id,
-            **({} if not self.dataset.store.grows else {"version": self.dataset.version}),
+            **self.pinned,
             **({} if self.whole else {"of": self.dataset.store.fingerprint()}),  # a selection of its episodes
             "reference": self.function.reference,
             "files": [list(f) for f in self.function.files],
@@ -159,8 +165,8 @@ class Task:
         """Return whether ``made``, a step of a provenance, is this task at another version of its dataset."""
         mine = {k: v for k, v in self.parts_of_key.items() if k not in SOURCES}
         return (
-            self.dataset.store.grows
-            and self.whole
+            self.whole
+            and bool(self.pinned)
             and "version" in made
             and "pipeline" not in made
             and (str(made.get("id")).lower(), made.get("from")) == (str(self.id).lower(), self.dataset.id)
@@ -309,9 +315,7 @@ def seen_of(dataset: Dataset) -> dict[str, str]:
 
 def is_whole(dataset: Dataset) -> bool:
     """Return whether a dataset contains all episodes of its store, in order."""
-    kept = dataset.store.kept
-    everything = np.arange(dataset.manifest.counts.episodes) if kept is None else kept
-    return bool(np.array_equal(dataset.episodes.index, everything))
+    return bool(np.array_equal(dataset.episodes.index, dataset.store.counted))
 
 
 def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:

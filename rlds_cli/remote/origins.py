@@ -21,13 +21,12 @@ from rlds_cli import home, ids
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
-from rlds_cli.growing.store import is_growing
+from rlds_cli.growing.opening import is_growing, open_store, version_id_of
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import commits, manifest
-from rlds_cli.store.commits import Commit
+from rlds_cli.store import manifest
 
 _DIRECTORY = "origins"
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -72,16 +71,16 @@ def of(place: Home, id: DatasetId) -> Origin | None:
     return Origin(address, fingerprint, version, version_id, index, pulled)
 
 
-def of_dataset(path: Path, commit: Commit | None = None) -> Origin | None:
+def of_dataset(path: Path, version_id: str | None = None) -> Origin | None:
     """Return the record of the dataset in a directory of a home, if it is about its content.
 
     Parameters
     ----------
-    commit : Commit, optional
-        Of a growing dataset: the one that it must be about; by default the newest.
+    version_id : str, optional
+        Of the version of a growing dataset that it must be about; by default the newest.
     """
     found = _recorded(path)
-    return found if found is not None and _is_about(found, path, commit) else None
+    return found if found is not None and _is_about(found, path, version_id) else None
 
 
 def of_content(path: Path, fingerprint: str) -> Origin | None:
@@ -97,9 +96,9 @@ def _recorded(path: Path) -> Origin | None:
         return None
 
 
-def _is_about(origin: Origin, path: Path, commit: Commit | None = None) -> bool:
+def _is_about(origin: Origin, path: Path, version_id: str | None = None) -> bool:
     if is_growing(path):
-        return (commit or commits.last(path)).version_id == origin.version_id
+        return (version_id or version_id_of(path)) == origin.version_id
     return manifest.read(path).fingerprint == origin.fingerprint
 
 
@@ -127,8 +126,7 @@ def find(ref: StrPath, where: Settings) -> Path | None:
                 continue
             with suppress(RldsError):
                 if address.tag is None and _is_about(origin, path) and address.matches(origin.fingerprint):
-                    number = commits.last(path).number if is_growing(path) else manifest.read(path).version
-                    if address.version in (None, number):
+                    if address.version in (None, open_store(path, check=False).version):
                         return path
     return None
 

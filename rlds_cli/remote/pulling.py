@@ -27,8 +27,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.journal import Journal
 from rlds_cli.growing import logs
-from rlds_cli.growing.store import fingerprint_of, is_growing
-from rlds_cli.growing.verification import verify_directory as verify_growing
+from rlds_cli.growing.opening import fingerprint_of, is_growing, verify
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.http.client import RetryPolicy
@@ -50,7 +49,6 @@ from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_byte
 from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
-from rlds_cli.store.integrity import verify_directory
 
 _AT_ONCE = 8  # requests
 _RANGE = 8  # groups of blocks in a request
@@ -319,7 +317,7 @@ def _check(dataset: Path, index: Index | Plain, objects: Objects, expect: str | 
     """
     if is_growing(dataset) != index.grows:
         raise DamagedDataset(f"{objects.address} says of a dataset whether it grows, and is wrong.")
-    report = verify_growing(dataset, progress=tell) if is_growing(dataset) else verify_directory(dataset, progress=tell)
+    report = verify(dataset, progress=tell)
     problem = next(map(str, report.problems), None)
     if problem is not None and isinstance(index, Plain):
         plain.forget(dataset, index, report.problems)

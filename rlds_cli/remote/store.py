@@ -28,7 +28,7 @@ from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.store import arrays, commits, manifest
+from rlds_cli.store import arrays, commits, manifest, opening
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
@@ -213,12 +213,13 @@ class _Remote(Store):
         The files of rows.
     """
 
-    remote = True
     blocks: BlockFiles
     access: Access
+    identity = None
+    why_fixed = "it is at an address, where nobody looks for new versions"
 
     @property
-    def address(self) -> str:
+    def address(self) -> str:  # type: ignore[override]
         """The address, without credentials."""
         return str(self.access.address)
 
@@ -292,6 +293,21 @@ class _Remote(Store):
     def place(self, key: str) -> Place | None:
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         raise NotImplementedError
+
+    def row_files(self, name: str) -> tuple[opening.RowFile, ...]:
+        """Return no files: they are at the address."""
+        return ()
+
+    def shared(self) -> Store:
+        """Return this object: it has fetched what was read."""
+        return self
+
+    def check_changeable(self) -> None:
+        """Raise InvalidArgument: datasets at an address are not changed."""
+        raise InvalidArgument(
+            f"{self.manifest.id} is at an address, where it is not changed.",
+            hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+        )
 
     def _gather_frames(self, f: Field, rows: IntArray) -> Array:
         """Decode frames, whose bytes are fetched together."""
@@ -548,6 +564,8 @@ class RemoteVideos(Videos):
 
 class RemoteGrowingStore(_Remote, GrowingStore):
     """The files of a dataset that grows at an address, at the version that was pushed."""
+
+    is_packable = False
 
     def __init__(self, access: Access, version: int | None = None) -> None:
         self.access = access

@@ -19,7 +19,7 @@ def watched(progress: Progress, store: Store) -> Progress:
 
     All processes of this machine that read it count, and seconds of readers that wait at the same time are added up.
     """
-    if not store.remote:
+    if not store.address:
         return progress
     there = cast("RemoteStore", store)
     return beside(progress, there.access.row_blocks.map, there.blocks.map)

@@ -204,7 +204,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     found = card(os.fspath(named.place), cache_dir)
     path = found.here.path if found.here else locate.locate(found.id, cache_dir)
     if named.selector:
-        from rlds_cli.growing.store import open_store  # and with it NumPy
+        from rlds_cli.growing.opening import open_store  # and with it NumPy
 
         return open_store(path, named).fingerprint()
     return _whole(path, manifest.read(path)).fingerprint
@@ -295,11 +295,11 @@ def _copy(id: str | None, path: Path) -> Copy:
 
 def _whole(path: Path, m: Manifest) -> Manifest:
     """Return the manifest of the dataset in a directory; of a growing one with fingerprint and facts, with NumPy."""
-    if not m.growing:
+    if m.fingerprint:
         return m
-    from rlds_cli.growing.store import GrowingStore
+    from rlds_cli.growing.opening import open_store
 
-    store = GrowingStore(path, check=False)
+    store = open_store(path, check=False)
     now = store.manifest
     return replace(m, fingerprint=store.fingerprint(), facts=now.facts, env=now.env)
 

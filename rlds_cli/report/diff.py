@@ -290,9 +290,7 @@ def _num_rows(ds: Dataset) -> int:
 
 def _with_digest(ds: Dataset, f: StoredField) -> StoredField:
     """Return a field with the digest of the episodes of the dataset; the manifest of a growing one has none."""
-    if not ds.store.grows:
-        return f
-    return replace(f, digest=digests.of_field(f, ds.store.digests(f.name)[ds.episodes.index]))
+    return replace(f, digest=ds.store.field_digest(f.name))
 
 
 def _ranges(a: Dataset, b: Dataset, one: StoredField, other: StoredField) -> list[Range]:

@@ -41,7 +41,7 @@ from rlds_cli.report.columns import (
     summarise_own_columns,
 )
 from rlds_cli.settings import StrPath
-from rlds_cli.store import arrays, references
+from rlds_cli.store import references
 from rlds_cli.store.build import FAILURES
 from rlds_cli.store.manifest import Counts, Stats
 from rlds_cli.store.opening import Store
@@ -218,10 +218,7 @@ def _size(store: Store, *parts: str) -> int:
 def _distinct(ds: Dataset, f: Field) -> int | None:
     if f.kind != "text":
         return None
-    if ds.store.grows:
-        return len(ds.store.strings(f.name)) - 1
-    path = ds.store.path_of(f.name).split("/")
-    return arrays.open_document(ds.store.beside("text", *path, "offsets"))[0][0] - 1
+    return ds.store.num_texts(f.name)
 
 
 def summarise(
@@ -274,7 +271,7 @@ def summarise(
         version=ds.version,
         tags=tuple(name for name, number in ds.tags.items() if number == ds.version),
         refers_to=tuple(map(str, ds.store.refers_to)),
-        keeps=None if not ds.store.grows else retention.described(m.growing.get("keep", {})),
+        keeps=None if ds.store.keeps is None else retention.described(ds.store.keeps),
     )
 
 

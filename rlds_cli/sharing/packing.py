@@ -35,8 +35,9 @@ from rlds_cli.remote.blocks import (
 from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
 from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_groups
-from rlds_cli.sharing.snapshot import LocalFile, Snapshot
+from rlds_cli.sharing.snapshot import Snapshot
 from rlds_cli.store import commits
+from rlds_cli.store.snapshots import LocalFile
 
 LEAST = 32 << 20  # bytes of an object
 MOST_OBJECTS = 100

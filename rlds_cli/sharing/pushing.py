@@ -242,7 +242,7 @@ def _pushed(
         sent=sent,
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
-        dropped=taken.dropped,
+        dropped=taken.store.dropped,
         tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
         missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
         dry_run=dry_run,
@@ -442,5 +442,6 @@ def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
         known = origins.of(place, id)
         if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
-            version, version_id = (taken.version, taken.store.version_id) if taken.grows else (None, None)
+            version = taken.store.pinned_version
+            version_id = None if version is None else taken.store.version_id
             origins.record(place, id, Origin(str(address), taken.fingerprint, version, version_id, index, pulled=False))

@@ -34,7 +34,7 @@ from rlds_cli.store import (
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
-from rlds_cli.store.opening import LazyStats, Store
+from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, Array, EpisodeTable, IntArray
@@ -576,7 +576,7 @@ def _content(store: Store, table: EpisodeTable) -> Iterator[tuple[str, str]]:
 
 def check_statistics(store: Store, table: EpisodeTable, name: str) -> list[Problem]:
     """Return whether the statistics of a field in the manifest are those of its rows."""
-    if isinstance(store.manifest.stats, LazyStats):
+    if isinstance(store.manifest.stats, statistics.LazyStats):
         return []
     f, stored = store.fields[name], store.manifest.stats.get(name)
     if f.kind != "array" or np.dtype(f.dtype).kind not in "biuf":

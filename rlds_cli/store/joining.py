@@ -29,7 +29,7 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.store import arrays, digests, publishing, sealing, videos
 from rlds_cli.store.finish import Content, Description, Linked, complete, stored
-from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Run, Store
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import NO_TEXT, stored_row
@@ -90,7 +90,7 @@ class _Source:
         Up to ``gap`` rows of no episode are among them between two episodes.
         """
         e = self.store.episodes
-        start, count = (c if self.store.kept is None else c[self.store.kept] for c in (e["start"], e["length"] + 1))
+        start, count = (c[self.store.counted] for c in (e["start"], e["length"] + 1))
         order = np.argsort(start, kind="stable")
         start, behind = start[order], np.maximum.accumulate((start + count)[order])
         apart = np.flatnonzero(start[1:] > behind[:-1] + gap) + 1
@@ -114,12 +114,7 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
     sources = _sources(members)
     of = [sources[m.store.version_id] for m in members]
     result = _Result(directory, list(sources.values()), assign_paths([f.name for f in fields]))
-    finished = []
-    for f in fields:
-        result.write(f)
-        of_episodes = np.concatenate([m.store.digests(f.name)[m.index] for m in members])
-        arrays.write(directory / "digests" / result.paths[f.name], of_episodes)
-        finished.append(stored(f, result.paths[f.name], digests.of_field(f, of_episodes)))
+    finished = tuple(result.finish(f, f.name, members) for f in fields)
     columns = [m.store.episodes for m in members]
     computed = {
         name: np.concatenate([e[name][m.index] for e, m in zip(columns, members, strict=True)])
@@ -130,13 +125,13 @@ def join(members: Sequence[Member], fields: Sequence[Field], directory: Path, ab
         [_moved(e["start"][m.index], s.placed) for e, m, s in zip(columns, members, of, strict=True)]
     )
     table = EpisodeTable.concat([m.table for m in members])
-    content = Content(tuple(finished), table, start, result.rows, computed, known=result.known)
+    content = Content(finished, table, start, result.rows, computed, known=result.known)
     return complete(directory, about, content)
 
 
 def can_link(store: Store, home: Path) -> bool:
     """Return whether the rows of a dataset can get second names in a home: plain files, of this disk and this user."""
-    if store.remote or store.refers_to or store.manifest.encoding != "memmap":
+    if store.address or store.refers_to or store.manifest.encoding != "memmap":
         return False
     status = store.path.stat()
     return status.st_dev == disk.existing(home).stat().st_dev and status.st_uid == os.geteuid()
@@ -162,17 +157,13 @@ def link(member: Member, fields: Mapping[str, Field], directory: Path) -> Linked
     store, sources = member.store, list(_sources([member]).values())
     new = {name: assign_paths([name])[name] for name in {f.name for f in fields.values()} - fields.keys()}
     paths = {f.name: new.get(f.name) or store.path_of(f.name) for f in fields.values()}
-    result, finished = _Result(directory, sources, paths), []
-    for old, f in fields.items():
-        result.write(f, old)
-        of_episodes = store.digests(old)[member.index]
-        arrays.write(directory / "digests" / paths[f.name], of_episodes)
-        finished.append(stored(f, paths[f.name], digests.of_field(f, of_episodes)))
+    result = _Result(directory, sources, paths)
+    finished = tuple(result.finish(f, old, [member]) for old, f in fields.items())
     e, index = store.episodes, member.index
     computed = {
         c: e[c][index] for c in _COMPUTED if c in e and _needs(c) <= {n for n, f in fields.items() if n == f.name}
     }
-    return Linked(tuple(finished), _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
+    return Linked(finished, _moved(e["start"][index], sources[0].placed), result.rows, result.known, computed)
 
 
 def _needs(column: str) -> set[str]:
@@ -222,9 +213,16 @@ class _Result:
         self.rows = sources[-1].placed[-1].end
         self.known: dict[str, str] = {}
 
-    def write(self, f: Field, name: str | None = None) -> None:
-        """Link the files of a field, and write its tables; ``name`` is its name in the datasets if it is another."""
-        path, name = self.paths[f.name], name or f.name
+    def finish(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
+        """Write a field, which is called ``name`` in the datasets, and its digests of the members' episodes."""
+        self._write_field(f, name)
+        of_episodes = np.concatenate([m.store.digests(name)[m.index] for m in members])
+        arrays.write(self._directory / "digests" / self.paths[f.name], of_episodes)
+        return stored(f, self.paths[f.name], digests.of_field(f, of_episodes))
+
+    def _write_field(self, f: Field, name: str) -> None:
+        """Link the files of a field, and write its tables."""
+        path = self.paths[f.name]
         of = [s.store.path_of(name) for s in self._sources]
         dtype, shape = stored_row(f)
         if f.codec == VIDEO:
@@ -236,7 +234,7 @@ class _Result:
             self._write_texts(name, path)
         else:
             self._link(path, of, dtype, shape)
-        if digests.has_row_digests(f) and any(s.store.grows for s in self._sources):  # a writer adds to these files
+        if digests.has_row_digests(f) and any(s.store.segment_rows for s in self._sources):  # they grow
             self._write_row_digests(name, f"{digests.ROWS}/{path}")
         elif digests.has_row_digests(f):
             self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
@@ -275,15 +273,15 @@ class _Result:
         target = self._directory / to
 
         def share() -> None:
-            if source.store.grows:
+            if source.store.segment_rows:
                 trees.discard(target)
                 target.mkdir(parents=True)
                 document = arrays.chunk_document(segment.shape, segment.dtype, segment.chunk)
                 safe_files.write_bytes(target / "zarr.json", json.dumps(document).encode())
                 if segment.size:
                     publishing.link_file(segment.file, replace(segment, directory=target, number=0).file)
-            elif source.refer:
-                publishing.link_or_refer(source.store.identity, name, target)
+            elif source.refer and (identity := source.store.identity):
+                publishing.link_or_refer(identity, name, target)
             else:
                 publishing.share_tree(source.store.path / name, target, within=self._directory)
 
@@ -359,9 +357,9 @@ class _Result:
 
 
 def _videos_used(s: _Source, name: str) -> IntArray:
-    """Return the numbers of the videos that rows refer to, in order; of a dataset that does not grow, of all."""
+    """Return the numbers of the videos that rows refer to, in order; of a dataset without writers, of all."""
     count = len(s.store.videos(name))
-    if not s.store.grows:
+    if not s.store.segment_rows:
         return np.arange(count)
     found, rows = np.zeros(count + 1, bool), s.store.rows(name)
     for first, stop, _ in s.blocks(gap=0):

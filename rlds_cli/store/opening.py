@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,15 +21,19 @@ from rlds_cli.store import (
     manifest,
     references,
     sealing,
+    snapshots,
     statistics,
     versions,
 )
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.following import Followed, version_removed
 from rlds_cli.store.frames import check_frames, decode_frames
-from rlds_cli.store.manifest import Manifest, StoredField
+from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
+from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, Array, EncodedFrames, EpisodeTable, Field, IntArray, Kind, Placement
 
@@ -67,7 +71,7 @@ class RowFile:
     id: str
 
 
-class Store:
+class Store(Followed):
     """The files of one dataset. ``check=False`` opens a dataset that may be damaged, for inspection.
 
     The manifest, and that nothing leads out of the directory, are checked in any case; else the sizes of files, and
@@ -78,10 +82,18 @@ class Store:
     ----------
     kept : int array or None
         Numbers of the episodes that count, among those of `episodes`; None for all. Others are of datasets that grow.
-    remote : bool
-        True if the rows are at an address: then no file of rows is in ``path``.
-    grows : bool
-        True if episodes can be added, and leave: each commit makes a version.
+    address : str
+        Where the rows are fetched from, without credentials; empty if they are in files of this disk.
+    segment_rows : int
+        Rows of the segments that a writer adds to, one behind the other; 0 if no writer adds rows to these files.
+    pinned_version : int or None
+        The number of this version where a record has to name it, since no fingerprint of it is stored.
+    dropped : int
+        Episodes that are hidden, and in the files all the same.
+    keeps : mapping or None
+        The rule by which episodes leave, as the manifest says it; None if none does.
+    why_fixed : str
+        Why loaders take up no later versions while they read this one; empty if they can.
     version_id : str
         The sha256 of the manifest's file: one content in one layout. It is the key of what is derived from rows and
         where they are, such as packed rows, and of what refers to an open dataset. The fingerprint is not: one content
@@ -91,8 +103,12 @@ class Store:
     """
 
     kept: IntArray | None = None
-    remote = False
-    grows = False
+    address = ""
+    segment_rows = 0
+    pinned_version: int | None = None
+    dropped = 0
+    keeps: Mapping[str, Any] | None = None
+    why_fixed = "it does not grow"
     refers_to: tuple[references.Source, ...] = ()
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
@@ -112,7 +128,7 @@ class Store:
         self._own_columns: dict[str, StoredColumn] = {}
         self._episode_strings: dict[str, list[str]] = {}
         if any(statistics.has(f) and f.name not in self.manifest.stats for f in self.fields.values()):
-            self.manifest = replace(self.manifest, stats=LazyStats(self))
+            self.manifest = replace(self.manifest, stats=LazyStats(self.fields, self.stats_of))
         if check:
             self._check_sizes()
 
@@ -120,10 +136,13 @@ class Store:
         return _reopened, (self.path, self.version_id, self.manifest.version)
 
     @property
-    def identity(self) -> references.Source:
-        """What others say of this version that refer to it."""
-        m = self.manifest
-        return references.Source(str(versions.newest_of(self.path)), m.id, m.version, self.version_id)
+    def counted(self) -> IntArray:
+        """Numbers of the episodes that count, see `kept`."""
+        return np.arange(len(self.episodes["start"])) if self.kept is None else self.kept
+
+    def places_of(self, index: IntArray) -> IntArray:
+        """Return where the episodes ``index`` [n] are among those that count."""
+        return index if self.kept is None else np.searchsorted(self.kept, index)
 
     @property
     def unproved(self) -> str:
@@ -132,30 +151,6 @@ class Store:
         It belongs to the key of everything that is derived from the rows and kept.
         """
         return ""
-
-    def expect(self, version_id: str, since: str) -> None:
-        """Refuse another version than the one at the time ``since``: ``opened`` or ``pickled``.
-
-        Raises
-        ------
-        DatasetNotFound
-        """
-        if self.version_id != version_id:
-            raise self._replaced(since)
-
-    def _replaced(self, since: str) -> DatasetNotFound:
-        text = f"{self.manifest.id} was replaced since it was {since}, in {self._path}."
-        return DatasetNotFound(text, hint="open it again")
-
-    def _removed(self) -> DatasetNotFound:
-        """Return the error for a version that is not on the disk any more."""
-        id, number, newest = self.manifest.id, self.manifest.version, versions.newest_of(self._path)
-        if not (newest / "zarr.json").exists():
-            return DatasetNotFound(
-                f"{id} was removed since it was opened: {self._path}.",
-                hint="download or import it, and open it again",
-            )
-        return _version_removed(id, number, newest, "opened")
 
     first_episode = 0
     """Number of the first episode, among all that were ever recorded."""
@@ -169,6 +164,11 @@ class Store:
     def newest_version(self) -> int:
         """Number of the newest version that can be taken up: this one, unless the dataset grows."""
         return self.version
+
+    @property
+    def state_id(self) -> str:
+        """What the state of a loader knows the content of all episodes by: something that takes no time."""
+        return self.manifest.fingerprint
 
     def at(self, version: int) -> Store:
         """Return another version that can be taken up: of a dataset that grows.
@@ -201,59 +201,6 @@ class Store:
     def directory(self, name: str) -> Path:
         """Return the directory of a field."""
         return self.path / self._stored[name].path
-
-    @property
-    def path(self) -> Path:
-        """The directory in which this version is now: another one since its dataset has a newer version."""
-        with suppress(DatasetNotFound, DamagedDataset):
-            self._follow()
-        return self._path
-
-    @path.setter
-    def path(self, path: Path) -> None:
-        self._path = path
-
-    def guarded(self, read: Callable[[], T]) -> T:
-        """Return what ``read`` reads of files below `path`, which are opened on first use: those of this version.
-
-        Raises
-        ------
-        DatasetNotFound
-            This version was removed since it was opened, by `rlds compact` or with its dataset; or the dataset was
-            replaced; or one that it refers to. Arrays that are mapped already stay valid.
-        """
-        while True:
-            places = self._places()
-            try:
-                found = read()
-            except Exception:
-                if self._places() == places:
-                    raise
-            else:
-                if self._places() == places:
-                    return found
-
-    def _places(self) -> list[Path]:
-        """Return where this version is now, and those that it refers to; raises as `guarded`."""
-        return [self._follow(), *(source.place(self.manifest.id) for source in self.refers_to)]
-
-    def _follow(self) -> Path:
-        """Return where this version is now; raises as `guarded`."""
-        try:
-            now = self._identify(self._path)
-            if now == self._identity:
-                return self._path
-            place, (newest, version_id) = self._path, manifest.read_with_version_id(self._path)
-            if version_id != self.version_id and newest.version > self.manifest.version:
-                place = versions.at(self._path, self.manifest.version)
-                now, (_, version_id) = self._identify(place), manifest.read_with_version_id(place)
-        except (OSError, DamagedDataset, DatasetNotFound):
-            raise self._removed() from None
-        if version_id != self.version_id:
-            raise self._replaced("opened")
-        self._path, self._identity = place, now
-        self._check_sizes()
-        return place
 
     def _check_sizes(self) -> None:
         for source in self.refers_to:
@@ -296,10 +243,19 @@ class Store:
         """
         return self._open(name)
 
+    @property
+    def is_packable(self) -> bool:
+        """True if loaders may read its rows from packed ones."""
+        return self.manifest.encoding == "memmap"
+
+    def file_of(self, name: str) -> Path | None:
+        """Return the one file that has all plain rows of a field; None if they are in several, or compressed."""
+        found = arrays.layout(self.directory(name))
+        return None if found.compressed or arrays.is_segmented(self.directory(name)) else found.segments[0].file
+
     def row_files(self, name: str) -> tuple[RowFile, ...]:
-        """Return the files of a field's plain rows, in order; none for other fields."""
-        f = self.fields[name]
-        if self.grows or self.remote or self.manifest.encoding != "memmap" or f.kind != "array":
+        """Return the files of a field's plain rows that never change, in order; none for other fields."""
+        if self.manifest.encoding != "memmap" or self.fields[name].kind != "array":
             return ()
         try:
             segments = [s for s in arrays.layout(self.directory(name)).segments if s.size]
@@ -364,11 +320,6 @@ class Store:
             return self.rows(name)[start:stop]
         return compression.read_range(self.directory(name), start, stop)
 
-    @staticmethod
-    def _identify(path: Path) -> tuple[int, int]:
-        status = (path / "zarr.json").stat()
-        return status.st_ino, status.st_mtime_ns
-
     def _open(self, name: str, part: str = "") -> Array:
         key = f"{name}\0{part}"
         if key not in self._columns:
@@ -388,6 +339,10 @@ class Store:
             texts = self.guarded(lambda: arrays.read_strings(self.path / "text" / self._stored[name].path))
             self._strings[name] = np.array([*texts, None], object)
         return self._strings[name]
+
+    def num_texts(self, name: str) -> int:
+        """Return how many strings the table of a text field has, without reading them."""
+        return arrays.open_document(self.beside("text", *self.path_of(name).split("/"), "offsets"))[0][0] - 1
 
     def texts(self, name: str, codes: Array) -> Array:
         """Return the strings for codes of a text field, None for -1.
@@ -554,29 +509,43 @@ class Store:
 
     def whole_table(self) -> EpisodeTable:
         """Return the table of all episodes that `episodes` has, with those that left a dataset that grows."""
-        return self.table()
+        return self._whole_table
 
-    def table(self) -> EpisodeTable:
-        """Return the episode table as it was written."""
-        e = self.episodes
-        n = len(e["start"])
-        has = e.get("has_seed", np.zeros(n, bool))
-        seeds = e.get("seed")
-        prefix, there = "split/", self.path / "episodes"
-        group, options = (self.episode_strings(c) if (there / c).exists() else () for c in ("group", "options"))
+    @cached_property
+    def _whole_table(self) -> EpisodeTable:
+        e, nobody = self.episodes, np.zeros(len(self.episodes["start"]), bool)
+        seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
+        prefix = "split/"
         return EpisodeTable(
             e["length"],
             e["end"],
             e["num_observed"] > e["length"],
             e["source"],
             e["row"],
-            group=group,
-            seed=() if seeds is None else [s if h else None for s, h in zip(seeds.tolist(), has.tolist(), strict=True)],
-            options=[o or None for o in options],
+            group=self.episode_strings("group"),
+            seed=[seed if has else None for seed, has in seeds],
+            options=[o or None for o in self.episode_strings("options")],
             splits={k.removeprefix(prefix): np.asarray(v) for k, v in e.items() if k.startswith(prefix)},
             extra={name: self.own_column(name).scalars() for name in self.own_columns},
             id=np.asarray(e["id"]),
         )
+
+    def shared(self) -> Store:
+        """Return this version as the parts of a job share it in a process: what one has read is read once."""
+        return _shared(self.path, self.version_id)
+
+    def name_of(self, k: int) -> str:
+        """Return what names episode ``k`` in every version of the dataset; empty if its number does."""
+        return ""
+
+    def table(self) -> EpisodeTable:
+        """Return the table of the episodes that count."""
+        return self.whole_table().take(self.counted)
+
+    def stats_of(self, name: str, index: IntArray | None = None) -> Stats:
+        """Compute the statistics of a field over the steps of the episodes that count, or of the episodes ``index``."""
+        e, index = self.episodes, self.counted if index is None else index
+        return statistics.of_episodes(self.rows(name), e["start"][index], e["length"][index])
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
@@ -591,6 +560,72 @@ class Store:
             return self.manifest.fingerprint
         of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
         return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
+
+    def field_digest(self, name: str) -> str:
+        """Return the digest of a field over the episodes that count."""
+        return self._stored[name].digest
+
+    # -- what may be done with it
+
+    def check_changeable(self) -> None:
+        """Refuse a dataset of which no other versions or datasets are made without a copy of its rows.
+
+        Raises
+        ------
+        InvalidArgument
+        """
+
+    @contextmanager
+    def changing(self, index: IntArray) -> Iterator[tuple[Store, IntArray | None]]:
+        """Yield what a change of episodes ``index`` [n] is made on, and their numbers there.
+
+        Who publishes a directory notices that it is not the newest version. A log of changes yields the newest version
+        for as long as nobody else commits, and no numbers if one of the episodes left or was changed meanwhile.
+        """
+        yield self, index
+
+    def commit_change(
+        self,
+        index: IntArray,
+        step: Mapping[str, Any],
+        columns: Mapping[str, StoredColumn | None] = {},
+        *,
+        dropped: bool = False,
+    ) -> bool:
+        """Commit a change of the episodes ``index`` to the log of the dataset; False if its versions are directories.
+
+        Parameters
+        ----------
+        index : int array [n]
+        step : mapping
+            Of the provenance, with the facts that are set.
+        columns : mapping
+            Columns that are set, of all episodes; None takes all values away.
+        dropped : bool
+            Hide the episodes.
+        """
+        return False
+
+    def commit_restored(self, step: Mapping[str, Any]) -> bool:
+        """Commit the content of this version to the log of the dataset; False if its versions are directories."""
+        return False
+
+    def snapshot(self) -> Iterator[LocalFile]:
+        """Yield the files of this version.
+
+        Raises
+        ------
+        DamagedDataset
+            Something leads out of the directory.
+        """
+        return snapshots.of_directory(self.path, self.places())
+
+
+@lru_cache(maxsize=1)
+def _shared(path: Path, version_id: str) -> Store:
+    store = Store(path)
+    store.expect(version_id, "opened")
+    return store
 
 
 def _reopened(path: Path, version_id: str, number: int) -> Store:
@@ -607,47 +642,10 @@ def _reopened(path: Path, version_id: str, number: int) -> Store:
     store = Store(newest)
     if store.version_id != version_id and number < store.manifest.version:
         if number not in versions.earlier(newest):
-            raise _version_removed(store.manifest.id, number, newest, "pickled")
+            raise version_removed(store.manifest.id, number, newest, "pickled")
         store = Store(versions.at(newest, number))
     store.expect(version_id, "pickled")
     return store
-
-
-def _version_removed(id: str, number: int, newest: Path, since: str) -> DatasetNotFound:
-    return DatasetNotFound(
-        f"{id}#v{number} was removed since it was {since}: rlds compact removes earlier versions without a tag.",
-        hint=f"open {id} again, at v{versions.newest(newest)}; rlds tag {id}#v{number} NAME keeps a version while it "
-        "is in use",
-    )
-
-
-class LazyStats(Mapping[str, Mapping[str, Any]]):
-    """Statistics over the steps of the episodes that count, computed when they are asked for.
-
-    Parameters
-    ----------
-    store : Store
-    known : dict
-        Those that were computed before, by field; others are added.
-    """
-
-    def __init__(self, store: Store, known: dict[str, Mapping[str, Any]] | None = None) -> None:
-        self._store, self._known = store, {} if known is None else known
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(n for n, f in self._store.fields.items() if statistics.has(f))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        if name not in set(self):
-            raise KeyError(name)
-        if name not in self._known:
-            e, kept = self._store.episodes, self._store.kept
-            start, length = (e[c] if kept is None else e[c][kept] for c in ("start", "length"))
-            self._known[name] = asdict(statistics.of_episodes(self._store.rows(name), start, length))
-        return self._known[name]
 
 
 def field_of(f: StoredField) -> Field:

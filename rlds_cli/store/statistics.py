@@ -11,9 +11,9 @@ computing sample variances" (1979); ``std`` is the population's (divided by n), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -424,3 +424,38 @@ def _sampled(rows: int, last_rows: IntArray, width: int) -> IntArray:
     np.subtract(last_rows, ends, out=ends)
     found: IntArray = index + np.searchsorted(ends, index, "right")
     return found
+
+
+class LazyStats(Mapping[str, Mapping[str, Any]]):
+    """Statistics of fields, computed when they are asked for.
+
+    Parameters
+    ----------
+    fields : mapping of str to Field
+    compute : callable
+        Returns the statistics of a field, by its name.
+    known : dict, optional
+        Those that were computed before; others are added.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        compute: Callable[[str], Stats],
+        known: dict[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._names = tuple(name for name, f in fields.items() if has(f))
+        self._compute, self._known = compute, {} if known is None else known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._known:
+            self._known[name] = asdict(self._compute(name))
+        return self._known[name]

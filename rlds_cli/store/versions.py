@@ -13,9 +13,11 @@ A growing dataset keeps all versions in its own directory: one for each record o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NameTaken, RldsError
 from rlds_cli.files import trees
@@ -46,6 +48,44 @@ def earlier(path: Path) -> list[int]:
 def newest(path: Path) -> int:
     """Return the number of the newest version."""
     return commits.last(path).number if (path / commits.FILE).exists() else manifest.read(path).version
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A version as records say that it was made.
+
+    ``step`` is that of its provenance that made it; without one ``by`` says what did: a reader, a writer's commit.
+    The fingerprint is empty where it is computed when it is asked for.
+    """
+
+    number: int
+    created: str
+    step: Mapping[str, Any] | None
+    by: str
+    episodes: int
+    steps: int
+    fingerprint: str
+
+
+def made(path: Path) -> list[Made]:
+    """Return how each version that is here was made, the oldest first, of a dataset whose versions are directories."""
+    return [
+        Made(
+            m.version,
+            m.created,
+            m.provenance[-1] if m.provenance else None,
+            m.reader,
+            m.counts.episodes,
+            m.counts.steps,
+            m.fingerprint,
+        )
+        for m in (manifest.read(p) for p in reversed(directories(path)))
+    ]
+
+
+def directories(path: Path) -> list[Path]:
+    """Return the directories of the versions of a dataset that are here, the newest first."""
+    return [path, *(paths.earlier_versions(path) / str(n) for n in reversed(earlier(path)))]
 
 
 def at(path: Path, number: int) -> Path:
@@ -146,6 +186,21 @@ def replace(built: Path, path: Path, *, growing: bool = False) -> None:
     check_replaceable(path)
     publishing.publish(built, path)
     remove(path)
+
+
+def supersede(built: Path, path: Path) -> None:
+    """Put the dataset in ``built`` in the place of the one in ``path``: as a later version of it if its number is one.
+
+    Raises
+    ------
+    NameTaken
+        As `replace`.
+    """
+    there = (path / "zarr.json").exists() and not (path / commits.FILE).exists()
+    if there and manifest.read(path).version < manifest.read(built).version:
+        publish(built, path)
+    else:
+        replace(built, path)
 
 
 def check_replaceable(path: Path) -> None:

@@ -122,10 +122,11 @@ def _share(source: Store, target: Path, name: str, listed: Mapping[str, str], ch
     def share() -> None:
         if not (source.path / name).is_dir():
             return
-        if change.copies or name.split("/")[0] in _SMALL:
+        identity = source.identity
+        if change.copies or identity is None or name.split("/")[0] in _SMALL:
             publishing.share_tree(source.path / name, target / name, within=target)
         else:
-            publishing.link_or_refer(source.identity, name, target / name)
+            publishing.link_or_refer(identity, name, target / name)
 
     source.guarded(share)
     return sealing.below(listed, name, name)

@@ -21,7 +21,7 @@ from rlds_cli.store.opening import Store
 def growing(mixture: Mixture) -> dict[str, int]:
     """Return the versions of the members that grow, of an opened mixture."""
     found = {name: _dataset(member) for name, member in mixture.parts.items()}
-    return {name: dataset.version for name, dataset in found.items() if dataset.store.grows}
+    return {name: dataset.version for name, dataset in found.items() if not dataset.store.why_fixed}
 
 
 class LiveMixture:

@@ -70,7 +70,7 @@ class Member:
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
         sampler = f", {self.sampler}" if self.sampler else ""
-        content = f" ({short(self.dataset.fingerprint)})" if not self.dataset.store.grows else ""
+        content = f" ({short(self.dataset.fingerprint)})" if self.dataset.store.why_fixed else ""
         return f"{self.dataset.id}{content}{renamed}{sampler}"
 
     @property
@@ -301,8 +301,7 @@ def content_of(dataset: Dataset) -> str:
 
     Growing datasets: the version id, which takes no time, and stands for one that was freed.
     """
-    whole = dataset.store.grows and not dataset.is_selection
-    return dataset.store.version_id if whole else dataset.fingerprint
+    return dataset.fingerprint if dataset.is_selection else dataset.store.state_id
 
 
 def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:

@@ -78,7 +78,7 @@ class MemberPlan:
         assert isinstance(member.dataset, Dataset)
         with _naming(name):
             self.dataset = renamed(member.dataset, member.rename)
-            self.grows = request.live and self.dataset.store.grows
+            self.follows = request.live and not self.dataset.store.why_fixed
             self.request = replace(request.in_steps(self.dataset), sampler=member.sampler or request.sampler)
             window = self.request.window
             self.pool = build.pool(
@@ -86,8 +86,8 @@ class MemberPlan:
                 window,
                 request.anchors,
                 in_mixture=member.sampler is None,
-                live=self.grows,
-                needed=not self.grows,
+                live=self.follows,
+                needed=not self.follows,
             )
             self.draw: Draw | None = None
             self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
@@ -108,7 +108,7 @@ class MemberPlan:
                 try:
                     self.draw = sampler.over(self.pool)
                 except EmptyWindow:  # no window weighs anything
-                    if not self.grows:
+                    if not self.follows:
                         raise
                     self.pool = self.pool.without_any()
             if isinstance(self.draw, StatefulDraw) and self.draw.ahead:
@@ -150,7 +150,7 @@ class MemberSource:
         centred: Sequence[Elementwise],
         arrays: ArrayBackend,
     ) -> None:
-        self.name, self.dataset, self.pool, self.grows = drawing.name, drawing.dataset, drawing.pool, drawing.grows
+        self.name, self.dataset, self.pool, self.follows = drawing.name, drawing.dataset, drawing.pool, drawing.follows
         self._endless, self._arrays = drawing.request.sampler.endless, arrays
         fields, member = drawing.fields, drawing.member
         self.transforms = _own(member)
@@ -374,7 +374,7 @@ class MixtureSource:
         changed: dict[int, MemberPlan] = {}
         for i, (name, member) in enumerate(mixture.parts.items()):
             same = member.dataset is self.mixture.parts[name].dataset and i not in self.learners
-            if self.members[i].grows and not same:
+            if self.members[i].follows and not same:
                 changed[i] = self._plan(name, member)
         learners = self.learners
         for plan in (plan for i, plan in changed.items() if i not in learners):

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from rlds_cli import text
 from rlds_cli.errors import RldsError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.mapping import Addresses
-from rlds_cli.growing.store import GrowingStore
 from rlds_cli.loader.storage import blocks, memory, packed
 from rlds_cli.loader.storage.blocks import RowLayout, stored_block
 from rlds_cli.loader.storage.memory import ColumnRows
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlds_cli.dataset import Dataset
+    from rlds_cli.growing.store import GrowingStore
 
 _UNIT = 1 << 16  # rows of a file, at most: with their padding a multiple of a huge page
 _ROOM = 1 << 24  # rows to come, for which addresses are reserved
@@ -191,8 +191,7 @@ class GrownRows:
 
 
 def _store(dataset: Dataset) -> GrowingStore:
-    assert isinstance(dataset.store, GrowingStore)
-    return dataset.store
+    return cast("GrowingStore", dataset.store)
 
 
 _ALL: weakref.WeakValueDictionary[str, GrownRows] = weakref.WeakValueDictionary()

@@ -161,13 +161,14 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     stored = dataset.store.rows(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
-    if dataset.store.grows or arrays.is_segmented(dataset.store.directory(name)):
+    if dataset.store.file_of(name) is None:
         mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not dataset.store.refers_to)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
 
     def opened() -> RandomMap:
-        path = arrays.layout(dataset.store.directory(name)).segments[0].file
+        path = dataset.store.file_of(name)
+        assert path is not None
         try:
             return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
         except (OSError, ValueError) as e:  # it was opened a moment ago

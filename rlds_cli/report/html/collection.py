@@ -24,8 +24,8 @@ class Listed:
     """A dataset of a store; ``name`` is its directory below the store.
 
     ``bytes`` are those at the store. ``version`` is None for the first one of a dataset that does not grow. ``report``
-    is True if there is a ``report.html`` beside it. ``problem`` says why its index cannot be read; nothing else is known
-    then.
+    is True if there is a ``report.html`` beside it. ``problem`` says why its index cannot be read; then nothing else is
+    known.
     """
 
     name: str

@@ -1,0 +1,87 @@
+"""The files of a growing dataset as they are sent: those of one version, of which it is a reader like any other.
+
+A writer may be at work. Of logs a snapshot has the bytes that belong to the version, of segments the rows of episodes
+that are kept or dropped. What changes in place is made anew: the numbers of freed departures, and the ``zarr.json`` of
+fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.files import trees
+from rlds_cli.growing import logs
+from rlds_cli.growing.segments import Layout, SegmentedArray
+from rlds_cli.store import commits, manifest
+from rlds_cli.store import files as store_files
+from rlds_cli.store.commits import Commit
+from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.ted import IntArray
+
+_GAP = 1 << 20  # bytes of rows that nobody needs, from which on they are left out
+
+
+def of_version(
+    path: Path, g: Commit, head: Manifest, layout: Layout, used: Callable[[SegmentedArray], tuple[IntArray, int]]
+) -> Iterator[LocalFile]:
+    """Yield the files of a version, each with the parts that belong to it.
+
+    Parameters
+    ----------
+    path : Path
+        Of the dataset.
+    g, head, layout
+        The version, what does not change, and the arrays.
+    used : callable
+        Returns the rows of an array [episodes, 2] that belong to the version, and how many the array has in all.
+    """
+    found = [array for f in head.fields for array in layout.of_field(f.name)]
+    fields = {array.directory for array in found}
+    for file in sorted(trees.files(path)):
+        if file.name == "zarr.json" and file.parent not in fields:
+            yield _made(file.relative_to(path).as_posix(), store_files.content(file, manifest.LONGEST))
+    width = max(array.width for array in layout.by_row)
+    for array in found:
+        described, (spans, end) = array.directory / "zarr.json", used(array)
+        yield _made(described.relative_to(path).as_posix(), json.dumps(array.document(end)).encode())
+        runs = _runs(spans, 1 if array in layout.bytes.values() else width)
+        yield from _segments(array, path, runs, end)
+    ends = {**logs.sizes(g, head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
+    for log, stop in ends.items():
+        yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
+    yield _made(logs.FREED, 2 * g.departed.to_bytes(8, "little"))
+    for lock in (logs.READERS, logs.WRITERS, logs.COMMIT):
+        yield _made(lock, b"")
+
+
+def _made(path: str, data: bytes) -> LocalFile:
+    return LocalFile(path, len(data), ((0, len(data)),) if data else (), data=data)
+
+
+def _runs(spans: IntArray, width: int) -> list[tuple[int, int]]:
+    """Join the rows [first, stop) of episodes [episodes, 2], of ``width`` bytes, where little lies between them."""
+    start, stop = spans[spans[:, 1] > spans[:, 0]].T
+    if not len(start):
+        return []
+    apart = np.flatnonzero(start[1:] - stop[:-1] > _GAP // max(1, width)) + 1
+    firsts, lasts = np.concatenate([[0], apart]), np.concatenate([apart, [len(start)]]) - 1
+    return list(zip(start[firsts].tolist(), stop[lasts].tolist(), strict=True))
+
+
+def _segments(array: SegmentedArray, path: Path, runs: list[tuple[int, int]], rows: int) -> Iterator[LocalFile]:
+    width, segment_rows = array.width, array.segment_rows
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for first, stop in runs if width else ():
+        for number in range(first // segment_rows, (stop - 1) // segment_rows + 1):
+            base = number * segment_rows
+            within = max(first, base) - base, min(stop, base + segment_rows) - base
+            parts.setdefault(number, []).append((within[0] * width, within[1] * width))
+    for number, extents in parts.items():
+        file = array.file(number)
+        name = file.relative_to(path).as_posix()
+        yield LocalFile(name, array.size, tuple(extents), file, growing=(number + 1) * segment_rows > rows)
