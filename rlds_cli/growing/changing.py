@@ -75,11 +75,12 @@ def commit(
     NoSpace
         The disk is full. Nothing was changed.
     """
-    chosen = np.unique(index)
+    chosen = index if (np.diff(index) > 0).all() else np.unique(index)
     if len({*store.edits.names, *(columns or {})}) > edits.MOST_COLUMNS:
         raise InvalidArgument(f"{store.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")
     numbers, none = chosen + store.first_episode, np.zeros(0, np.int64)
-    values = {n: [None if c is None else c.scalar(k) for k in chosen.tolist()] for n, c in (columns or {}).items()}
+    none_set = [None] * len(chosen)
+    values = {n: none_set if c is None else c.take(chosen).scalars() for n, c in (columns or {}).items()}
     found = edits.lines(numbers, by=step["function"], args=step["args"], columns=values, dropped=dropped, facts=facts)
     _commit(store, found, numbers if dropped else none, none)
 

@@ -175,7 +175,7 @@ class StoredColumn:
 
     def take(self, index: IntArray) -> StoredColumn:
         """Return the column of some episodes."""
-        values = [self.values[k] for k in index] if isinstance(self.values, list) else self.values[index]
+        values = [self.values[k] for k in index.tolist()] if isinstance(self.values, list) else self.values[index]
         return StoredColumn(self.dtype, values, self.missing[index])
 
     def comparable(self) -> Array:
@@ -297,7 +297,7 @@ def scalar(value: Any, name: str, where: str) -> Scalar:
 
 def scalars(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
     """Convert values to Python scalars; see `scalar`."""
-    if {type(v) for v in values} <= {bool, int, float, str, type(None)}:
+    if set(map(type, values)) <= {bool, int, float, str, type(None)}:
         return list(values)
     return [scalar(v, name, where) for v in values]
 
@@ -322,7 +322,7 @@ def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
 
 def _kind(values: Sequence[Scalar], name: str) -> str:
     """Return the type that holds all values; ``float`` without any."""
-    kinds = {type(v) for v in values} - {type(None)}
+    kinds = set(map(type, values)) - {type(None)}
     if len(kinds) == 1:
         return kinds.pop().__name__
     found: str | None = None

@@ -335,8 +335,10 @@ class Store:
         return (Run(0, found.shape[0], 0, found.segments),)
 
     def places(self) -> list[Path]:
-        """Return the directories of the arrays of rows, frames and videos."""
+        """Return the directories of the arrays of rows, digests of rows, frames and videos."""
         found = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
+        large = (n for n, f in self.fields.items() if digests.has_row_digests(f))
+        found += [self.path / digests.ROWS / self.path_of(n) for n in large]
         films = (n for n, f in self.fields.items() if f.codec == VIDEO)
         return [*found, *(self.path / DIRECTORY / self.path_of(n) / "bytes" for n in films)]
 
