@@ -10,9 +10,7 @@ import numpy as np
 EPISODE = 1000
 
 
-def d4rl_v2(
-    path: Path, steps: int = 1_000_000, observation: int = 17, action: int = 6, episode: int = EPISODE
-) -> Path:
+def d4rl_v2(path: Path, steps: int = 1_000_000, observation: int = 17, action: int = 6, episode: int = EPISODE) -> Path:
     """A MuJoCo v2 file: gzip, next_observations, infos, metadata; every episode ends by its timeout."""
     if path.exists():
         return path

@@ -97,9 +97,9 @@ def table(home: Path, scale: float) -> None:
     from rlds_cli.loader import Loader
 
     count, rng = round(1_000_000 * scale), np.random.default_rng(0)
-    values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
 
-    def short() -> Iterator[dict[str, Any]]:
+    def short(count: int = count) -> Iterator[dict[str, Any]]:
+        values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
         flags = {"terminated": np.array([False, True]), "reward": np.ones(2, np.float32)}
         for e in range(count):
             yield {
@@ -116,9 +116,15 @@ def table(home: Path, scale: float) -> None:
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
     starts = dict.fromkeys(range(0, count, 2), (1, 2))
     measure("trim every second episode", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
-    rlds_cli.create("local/other", moving(1, 10))
-    measure("merge with another", home, whole, lambda: XX)
-    kinds = {"label": "local/short", "selection": "local/short@part", "trim": "local/short@trimmed"}
+    rlds_cli.create("local/other", short(1000))
+    two = ["local/short", "local/other"]
+    measure("merge with another", home, whole, lambda: rlds_cli.merge(two, "local/merged", force=True), at_most=1)
+    kinds = {
+        "label": "local/short",
+        "selection": "local/short@part",
+        "trim": "local/short@trimmed",
+        "merge": "local/merged",
+    }
     for kind, id in kinds.items():
         opened = rlds_cli.open_dataset(id)
         index = np.arange(opened.num_episodes)

@@ -469,7 +469,7 @@ class GrowingStore(Store):
         known = self._digests()
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
-        return digests.fingerprint(of_fields, digests.of_table(self.whole_table().take(index)))
+        return digests.fingerprint(of_fields, self.column_digests(index))
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``: of its length, end, seed, options, splits and fields' digests."""

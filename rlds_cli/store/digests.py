@@ -36,6 +36,7 @@ from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray,
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
 ROWS = "rows"  # the directory of the digests of rows
 PREFIX = "rlds1:"
+CONTENT = ("length", "end", "num_observed", "seed", "has_seed")  # columns of numbers that count, with splits
 Digests = npt.NDArray[np.uint8]  # [n, 32]
 
 
@@ -78,9 +79,11 @@ def of_episodes(values: Array, start: IntArray, count: IntArray) -> Digests:
 
 def of_texts(values: Sequence[str | None]) -> bytes:
     """Return the digest of the texts of one episode: of their lengths in bytes (-1 for none), and of their bytes."""
-    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
-    lengths = np.array([-1 if e is None else len(e) for e in encoded], "<i8")
-    return hashlib.sha256(lengths.tobytes() + b"".join(e for e in encoded if e)).digest()
+    encoded = [b"" if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.fromiter(map(len, encoded), "<i8", len(encoded))
+    if None in values:
+        lengths[[v is None for v in values]] = -1
+    return hashlib.sha256(lengths.tobytes() + b"".join(encoded)).digest()
 
 
 def of_text_episodes(codes: Array, texts: Sequence[str | None], start: IntArray, count: IntArray) -> Digests:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -592,7 +592,15 @@ class Store:
         if index is None:
             return self.manifest.fingerprint
         of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
-        return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
+        return digests.fingerprint(of_fields, self.column_digests(index))
+
+    def column_digests(self, index: IntArray) -> dict[str, str]:
+        """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
+        options = self.episode_strings("options")
+        counted = {n: v for n, v in self.episodes.items() if n in digests.CONTENT or n.startswith("split/")}
+        columns: dict[str, Array | Sequence[str | None]] = {n: values[index] for n, values in counted.items()}
+        columns["options"] = [options[k] for k in index.tolist()] if any(options) else []
+        return digests.of_columns(columns, {n: self.own_column(n).take(index) for n in self.own_columns})
 
 
 def _reopened(path: Path, version_id: str, number: int) -> Store:
