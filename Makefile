@@ -13,7 +13,7 @@ help:
 	@echo "make test-all  the tests, with those that take long: the demonstration, memory, kills in the middle"
 	@echo "make test-ray  preprocess on a Ray cluster of two nodes on this machine; installs Ray, 80 MB"
 	@echo "make test-native  the loader's tests with a kernel that checks its memory accesses and arithmetic (gcc or clang, Linux)"
-	@echo "make kernel    compile the loader's kernel again, after kernel.c was edited"
+	@echo "make kernel    compile the C code again: the loader's kernel and sha256"
 	@echo "make wheels    wheels for Linux and macOS, and the source distribution, in dist/"
 	@echo "make check     ruff, mypy --strict, registry"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
@@ -39,7 +39,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	touch $@
 
 # The installation above compiles the kernel, too.
-$(KERNEL): rlds_cli/loader/kernel.c | $(VENV)/.ready
+$(KERNEL): rlds_cli/loader/kernel.c rlds_cli/files/sha256.c | $(VENV)/.ready
 	$(BIN)/python hatch_build.py
 
 kernel: $(READY)
@@ -157,4 +157,4 @@ registry: $(READY)
 	$(BIN)/python scripts/check_registry.py
 
 clean:
-	rm -rf $(VENV) rlds_cli/loader/_kernel.* .demo dist build bench-results screenshots .bench-data
+	rm -rf $(VENV) rlds_cli/loader/_kernel.* rlds_cli/files/_sha256.so .demo dist build bench-results screenshots .bench-data

@@ -1,9 +1,9 @@
-"""Compile the loader's kernel when a wheel or an editable install is made.
+"""Compile the C files when a wheel or an editable install is made: the loader's kernel, and sha256.
 
 The compiler is the first of $CC, cc, gcc and clang that works. If there is none, the build asks for ziglang, a package
 on PyPI with zig's C compiler. RLDS_WHEEL=TAG (a key of ``PLATFORMS``) makes a wheel for another platform with zig.
 
-Usage: python hatch_build.py [--platforms]        compiles the kernel of this checkout; --platforms: prints the tags
+Usage: python hatch_build.py [--platforms]        compiles those of this checkout; --platforms: prints the tags
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
 HERE = Path(__file__).parent
-PLACE = "rlds_cli/loader"  # of kernel.c in the sources, and of both files below in the sources and in a wheel
-LIBRARY, RECORD = "_kernel.so", "_kernel.json"
+LIBRARIES = {  # in the sources and in a wheel: what each is made of
+    "rlds_cli/loader/_kernel.so": "rlds_cli/loader/kernel.c",
+    "rlds_cli/files/_sha256.so": "rlds_cli/files/sha256.c",
+}
+RECORD = "rlds_cli/loader/_kernel.json"  # of the compiler and its flags
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off")
 ZIG = "ziglang==0.17.1"  # as in constraints.txt; it makes what users run
 PLATFORMS = {  # a wheel's tag: zig's name of the target
@@ -45,13 +48,13 @@ PROBE = """
 unsigned __int128 probe(double x) { return (unsigned __int128)floor(x); }
 """
 NO_COMPILER = (
-    "The kernel of rlds' loader is written in C, and no C compiler works here: install one (Debian, Ubuntu: apt-get"
+    "Parts of rlds are written in C, and no C compiler works here: install one (Debian, Ubuntu: apt-get"
     " install gcc libc6-dev; macOS: xcode-select --install), or the Python package ziglang."
 )
 
 
 class CannotCompile(Exception):
-    """No compiler works, or it refuses kernel.c."""
+    """No compiler works, or it refuses a source."""
 
 
 class Compiler(NamedTuple):  # no dataclass: hatchling loads this file without a module in sys.modules
@@ -120,26 +123,29 @@ def compiler(tag: str = "") -> Compiler:
     return found
 
 
-def build(directory: Path, tag: str = "", flags: tuple[str, ...] = FLAGS) -> None:
-    """Compile the kernel into a directory, with a record of how; existing files are replaced.
+def build(root: Path, tag: str = "", flags: tuple[str, ...] = FLAGS) -> None:
+    """Compile the libraries into a directory, with a record of how; existing files are replaced.
 
     Raises
     ------
     CannotCompile
-        There is no compiler, or it refuses kernel.c.
+        There is no compiler, or it refuses a source.
     """
     found = compiler(tag)
-    with tempfile.TemporaryDirectory(dir=directory) as work:  # a process that has mapped the old library keeps it
-        library, record = Path(work, LIBRARY), Path(work, RECORD)
+    given = () if "ziglang" in found.command else found.command[1:]  # CC="gcc -m64"
+    about = {"compiler": found.name, "flags": " ".join([*given, *flags, *found.platform])}
+    for name in LIBRARIES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as work:  # a process that has mapped the old library keeps it
+        made = {name: Path(work, Path(name).name) for name in (*LIBRARIES, RECORD)}
         try:
-            found.compile(HERE / PLACE / "kernel.c", library, flags)
+            for name, source in LIBRARIES.items():
+                found.compile(HERE / source, made[name], flags)
         except CannotCompile as e:
             raise e if _works(found) else CannotCompile(NO_COMPILER) from e
-        given = () if "ziglang" in found.command else found.command[1:]  # CC="gcc -m64"
-        about = {"compiler": found.name, "flags": " ".join([*given, *flags, *found.platform])}
-        record.write_text(json.dumps(about) + "\n")
-        for file in (library, record):
-            file.replace(directory / file.name)
+        made[RECORD].write_text(json.dumps(about) + "\n")
+        for name, file in made.items():
+            file.replace(root / name)
 
 
 def _works(found: Compiler) -> bool:
@@ -147,7 +153,7 @@ def _works(found: Compiler) -> bool:
         source = Path(work, "probe.c")
         source.write_text(PROBE)
         try:
-            found.compile(source, Path(work, LIBRARY), FLAGS)
+            found.compile(source, Path(work, "probe.so"), FLAGS)
         except CannotCompile:
             return False
     return True
@@ -172,36 +178,36 @@ class CustomBuildHook(BuildHookInterface[Any]):
         tag = os.environ.get("RLDS_WHEEL", "")
         try:
             if version == "editable":
-                build(HERE / PLACE)
+                build(HERE)
                 return
             self._made = tempfile.TemporaryDirectory()
             build(Path(self._made.name), tag)
         except CannotCompile as e:
             self.app.abort(str(e))
-        for name in (LIBRARY, RECORD):
-            build_data["force_include"][str(Path(self._made.name, name))] = f"{PLACE}/{name}"
+        for name in (*LIBRARIES, RECORD):
+            build_data["force_include"][str(Path(self._made.name, name))] = name
         # ctypes loads the library, so that one wheel fits every version of Python 3.
         local = next(t for t in platform_tags() if not t.startswith(("manylinux", "musllinux")))
         build_data["tag"] = f"py3-none-{tag or local}"
         build_data["pure_python"] = False
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the temporary directory of the wheel's kernel."""
+        """Remove the temporary directory of the wheel's libraries."""
         if version != "editable":
             self._made.cleanup()
 
 
 def main() -> int:
-    """Compile the kernel of this checkout, and say with what; return 1 if that fails."""
+    """Compile the libraries of this checkout, and say with what; return 1 if that fails."""
     if "--platforms" in sys.argv:
         print(*PLATFORMS)
         return 0
     try:
-        build(HERE / PLACE)
+        build(HERE)
     except CannotCompile as e:
         print(e, file=sys.stderr)
         return 1
-    record = json.loads((HERE / PLACE / RECORD).read_text())
+    record = json.loads((HERE / RECORD).read_text())
     print(f"kernel: {record['compiler']} {record['flags']}")
     return 0
 

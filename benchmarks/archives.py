@@ -10,15 +10,15 @@ import numpy as np
 EPISODE = 1000
 
 
-def d4rl_v2(path: Path, steps: int = 1_000_000, observation: int = 17, action: int = 6) -> Path:
+def d4rl_v2(path: Path, steps: int = 1_000_000, observation: int = 17, action: int = 6, episode: int = EPISODE) -> Path:
     """A MuJoCo v2 file: gzip, next_observations, infos, metadata; every episode ends by its timeout."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    episodes = steps // EPISODE
-    walk = rng.standard_normal((episodes, EPISODE + 1, observation), np.float32)
-    for t in range(1, EPISODE + 1):  # an AR(1) process: neighbouring steps are alike, as in a trajectory
+    episodes = steps // episode
+    walk = rng.standard_normal((episodes, episode + 1, observation), np.float32)
+    for t in range(1, episode + 1):  # an AR(1) process: neighbouring steps are alike, as in a trajectory
         walk[:, t] += 0.95 * walk[:, t - 1]
     columns = {
         "observations": walk[:, :-1].reshape(-1, observation),
@@ -26,7 +26,7 @@ def d4rl_v2(path: Path, steps: int = 1_000_000, observation: int = 17, action: i
         "actions": np.tanh(rng.standard_normal((steps, action), np.float32)),
         "rewards": rng.standard_normal(steps).astype(np.float32),
         "terminals": np.zeros(steps, bool),
-        "timeouts": np.arange(1, steps + 1) % EPISODE == 0,
+        "timeouts": np.arange(1, steps + 1) % episode == 0,
         "infos/qpos": np.repeat(walk[:, :-1, :1].reshape(-1, 1), 9, 1).astype(np.float64) + rng.random(9),
         "infos/qvel": np.repeat(walk[:, :-1, 1:2].reshape(-1, 1), 9, 1).astype(np.float64) + rng.random(9),
         "infos/action_log_probs": rng.standard_normal(steps).astype(np.float32),

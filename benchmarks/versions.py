@@ -1,13 +1,16 @@
 """Time and bytes of changes without a copy: ``make bench-versions``.
 
-Cameras: episodes of JPEG images, of which a selection, a trim and a merge share the files. Table: a million episodes of
-two steps and eight fields, for what is done by the episode table alone. Each figure is the median of three runs in a
-process that has the dataset open; bytes are those that the home grows by.
+    python benchmarks/versions.py [PART...] [--scale 0.1]
 
-Recorded: the same episodes in a dataset that grows.
+cameras     episodes of JPEG images, of which a selection and a trim share the files; also in a dataset that grows
+table       a million episodes of two steps and eight fields, for what is done by the episode table alone; also in a
+            dataset that grows
+loading     a million rows in one dataset, in a merge of ten, and in one that grows; their loaders take turns
+conversion  D4RL files of a million steps, and of 200,000 episodes of two steps, beside h5py, tofile, fsync, one sha256
+            and statistics of each column: the times of the processor are compared, as the median of the rounds
 
-Loading: a million rows in one dataset, in a merge of ten, and in one that grows. Their loaders take turns; the ratio is
-the median over the turns.
+Each figure of the first three is the median of three runs in a process that has the dataset open, beside its aim; bytes
+are those that the home grows by. Aims hold at scale 1.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import io
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,57 +34,56 @@ from PIL import Image
 RUNS = 3
 TURNS, SECONDS = 15, 0.3  # of loading; of each turn of each loader
 LEAST = 0.95  # of the rate of an ordinary dataset
+MOST_LABEL = 64  # bytes of an episode and column
 
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=5_000, help="of the dataset with cameras")
-    parser.add_argument("--table", type=int, default=1_000_000, help="episodes of the other one")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the datasets that are loaded")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"cameras": cameras, "table": table, "loading": loading, "conversion": conversion}
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of episodes and rows")
     given = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="rlds-versions-"))
-    os.environ["RLDS_HOME"] = str(home)
-    try:
-        cameras(home, given.episodes)
-        recorded(home, given.episodes)
-        table(home, given.table)
-        loading(given.rows)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    if unknown := set(given.parts) - set(parts):
+        sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    print(f"load average before the run: {os.getloadavg()[0]:.1f}")
+    for name in given.parts or parts:
+        home = Path(tempfile.mkdtemp(prefix="rlds-versions-"))
+        os.environ["RLDS_HOME"] = str(home)
+        try:
+            parts[name](home, given.scale)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
 
 
-def cameras(home: Path, count: int) -> None:
+def cameras(home: Path, scale: float) -> None:
     """Print the figures of episodes with JPEG images."""
-    import rlds_cli
-
-    ds = rlds_cli.create("local/cameras", filmed(count))
-    whole = used(home)
-    print(f"cameras: {count:,} episodes, {ds.num_steps:,} steps, {whole / 2**20:,.0f} MiB")
-    keep = np.flatnonzero(np.random.default_rng(1).random(count) < 0.95)
-    measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
-    starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
-    measure("trim the starts", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
-
-
-def recorded(home: Path, count: int) -> None:
-    """Print the figures of a dataset that grows."""
     import rlds_cli
     from rlds_cli import preprocess
 
+    count = round(5_000 * scale)
+    ds = rlds_cli.create("local/cameras", filmed(count))
+    whole = used(home)
+    print(f"cameras: {count:,} episodes, {ds.num_steps:,} steps, {whole / 2**20:,.0f} MiB")
+    views(ds, home, whole)
+
     before = used(home)
-    with rlds_cli.writer("local/recorded", like=rlds_cli.open_dataset("local/cameras"), durable=False) as writer:
+    with rlds_cli.writer("local/recorded", like=ds, durable=False) as writer:
         writer.add_episodes(filmed(count))
     ds = writer.dataset()
     whole = used(home) - before
-    print(f"recorded: {count:,} episodes in a dataset that grows, {whole / 2**20:,.0f} MiB")
-    keep = np.flatnonzero(np.random.default_rng(1).random(count) < 0.95)
-    measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
-    starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
-    measure("trim the starts", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
-    quality = np.random.default_rng(2).integers(0, 5, count).tolist()
-    measure("label one column", home, whole, lambda: rlds_cli.open_dataset("local/recorded").label(quality=quality))
+    print(f"cameras: {count:,} episodes in a dataset that grows, {whole / 2**20:,.0f} MiB")
+    views(ds, home, whole)
     measure("twice the reward", home, whole, lambda: preprocess.run(ds, _twice, "twice", jobs=0, force=True))
+
+
+def views(ds: Any, home: Path, whole: int) -> None:
+    """Print the figures of a selection and of a trim."""
+    keep = np.flatnonzero(np.random.default_rng(1).random(ds.num_episodes) < 0.95)
+    select = partial(ds.select(episodes=keep).save, "part", force=True)
+    measure("select 95 %", home, whole, select, at_most=1, percent=0.5)
+    starts = {k: (5, int(n)) for k, n in enumerate(ds.episodes["length"])}
+    measure("trim the starts", home, whole, lambda: ds.trim(starts, "trimmed", force=True), at_most=3, percent=1)
 
 
 def _twice(episode: Any) -> Any:
@@ -87,15 +91,15 @@ def _twice(episode: Any) -> Any:
     return episode
 
 
-def table(home: Path, count: int) -> None:
+def table(home: Path, scale: float) -> None:
     """Print the figures of many short episodes."""
     import rlds_cli
     from rlds_cli.loader import Loader
 
-    rng = np.random.default_rng(0)
-    values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
+    count, rng = round(1_000_000 * scale), np.random.default_rng(0)
 
-    def short() -> Iterator[dict[str, Any]]:
+    def short(count: int = count) -> Iterator[dict[str, Any]]:
+        values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
         flags = {"terminated": np.array([False, True]), "reward": np.ones(2, np.float32)}
         for e in range(count):
             yield {
@@ -105,25 +109,52 @@ def table(home: Path, count: int) -> None:
             }
 
     ds = rlds_cli.create("local/short", short())
-    whole = used(home)
+    whole, quality = used(home), rng.integers(0, 5, count).tolist()
     print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
-    some = ds.select(episodes=np.flatnonzero(rng.random(count) < 0.95))
-    seconds("fingerprint of 95 %", lambda: some.store.fingerprint(some.episodes.index))
-    quality = rng.integers(0, 5, count).tolist()
-    measure("label one column", home, whole, lambda: rlds_cli.open_dataset("local/short").label(quality=quality))
-    measure("select 95 %", home, whole, lambda: some.save("part", force=True))
-    seconds("open, first batch", lambda: next(iter(Loader("local/short", 256, seed=0))))
-    seconds("open the selection, first batch", lambda: next(iter(Loader("local/short@part", 256, seed=0))))
+    measure("label one column", home, whole, lambda: ds.refresh().label(quality=quality), at_most=2, each=count)
+    keep = np.flatnonzero(rng.random(count) < 0.95)
+    measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
+    starts = dict.fromkeys(range(0, count, 2), (1, 2))
+    measure("trim every second episode", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
+    rlds_cli.create("local/other", short(1000))
+    two = ["local/short", "local/other"]
+    measure("merge with another", home, whole, lambda: rlds_cli.merge(two, "local/merged", force=True), at_most=1)
+    kinds = {
+        "label": "local/short",
+        "selection": "local/short@part",
+        "trim": "local/short@trimmed",
+        "merge": "local/merged",
+    }
+    for kind, id in kinds.items():
+        opened = rlds_cli.open_dataset(id)
+        index = np.arange(opened.num_episodes)
+        seconds(f"fingerprint after a {kind}", lambda o=opened, i=index: o.store.fingerprint(i), at_most=1)
+    for what, ref in (("the first version", "local/short#v1"), *(("a " + kind, id) for kind, id in kinds.items())):
+        seconds(f"open {what}", lambda r=ref: rlds_cli.open_dataset(r))
+        seconds(f"open {what}, first batch", lambda r=ref: next(iter(Loader(r, 256, seed=0))))
+
+    with rlds_cli.writer("local/grown", like=ds, durable=False) as writer:
+        writer.add_episodes(short())
+    ds = writer.dataset()
+    print(f"table: {ds.num_episodes:,} episodes in a dataset that grows")
+    measure("label one column", home, whole, lambda: ds.refresh().label(quality=quality), at_most=2, each=count)
+    opened = ds.refresh()
+    seconds("fingerprint", lambda: opened.store.fingerprint(opened.episodes.index), at_most=1)
+    seconds("open", lambda: rlds_cli.open_dataset("local/grown"))
+    seconds("open, first batch", lambda: next(iter(Loader("local/grown", 256, seed=0))))
 
 
-def loading(rows: int) -> None:
+def loading(home: Path, scale: float) -> None:
     """Print the rates of loaders of a merge and of a growing dataset, beside an ordinary one of equal content."""
     import rlds_cli
     from rlds_cli.loader import Loader, Slice, Transition
 
-    members, each = [f"local/member{k}" for k in range(10)], rows // 10 // (STEPS + 1)
+    members, each = [f"local/member{k}" for k in range(10)], round(1e6 * scale) // 10 // (STEPS + 1)
     for k, name in enumerate(members):
         rlds_cli.create(name, moving(k, each))
+    whole = used(home)
+    print(f"merge: members of {10 * each:,} episodes, {whole / 2**20:,.0f} MiB")
+    measure("merge two", home, whole, lambda: rlds_cli.merge(members[:2], "local/two", force=True), at_most=1)
     rlds_cli.merge(members, "local/merged")
     ds = rlds_cli.create("local/ordinary", (e for k in range(10) for e in moving(k, each)))
     with rlds_cli.writer("local/growing", like=ds) as writer:
@@ -195,25 +226,68 @@ def used(home: Path) -> int:
     return sum(files.values())
 
 
-def measure(what: str, home: Path, whole: int, call: Callable[[], object]) -> None:
-    """Print the time of a call, and the bytes that the home grew by."""
-    times, before = [], used(home)
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+def conversion(home: Path, scale: float) -> None:
+    """Print the processor's time of conversions, beside that of what none can do without."""
+    import archives
+    from conversion import baseline, ours
+
+    sizes = {"D4RL, episodes of 1,000 steps": (1_000_000, 1000, 1.6), "D4RL, episodes of 2 steps": (400_000, 2, 2.5)}
+    print("conversion: seconds of the processor")
+    for what, (steps, episode, most) in sizes.items():
+        file = archives.d4rl_v2(home / f"archive{episode}" / "file.hdf5", round(steps * scale), episode=episode)
+        taken: dict[Any, list[float]] = {baseline: [], ours: []}
+        for _ in range(RUNS):
+            for way, times in taken.items():
+                shutil.rmtree(home / "out", ignore_errors=True)
+                os.sync()
+                start = time.process_time()
+                way(file, home / "out")
+                times.append(time.process_time() - start)
+        ratio = statistics.median(a / b for a, b in zip(taken[ours], taken[baseline], strict=True))
+        each = f"{statistics.median(taken[ours]):8.2f} s  {statistics.median(taken[baseline]):8.2f} s plain"
+        print(f"  {what:32} {each}  {ratio:6.2f} times{reached(ratio, most)}")
+
+
+def measure(
+    what: str,
+    home: Path,
+    whole: int,
+    call: Callable[[], object],
+    *,
+    at_most: float | None = None,
+    percent: float | None = None,
+    each: int | None = None,
+) -> None:
+    """Print the time of a call, and the bytes that the home grew by: beside ``whole``, or for ``each`` episode."""
+    before = used(home)
+    taken = median(call)
     grown = (used(home) - before) // (RUNS if "label" in what else 1)  # a label leaves the earlier versions
-    print(f"  {what:32} {statistics.median(times):8.2f} s  {grown:>12,} bytes  {100 * grown / whole:6.2f} %")
+    share = 100 * grown / whole
+    size = f"{share:6.2f} %{reached(share, percent)}"
+    if each is not None:
+        size = f"{grown / each:6.1f} an episode{reached(grown / each, MOST_LABEL)}"
+    print(f"  {what:32} {taken:8.2f} s{reached(taken, at_most)}  {grown:>12,} bytes  {size}", flush=True)
 
 
-def seconds(what: str, call: Callable[[], object]) -> None:
+def seconds(what: str, call: Callable[[], object], *, at_most: float | None = None) -> None:
     """Print the time of a call."""
+    taken = median(call)
+    print(f"  {what:32} {taken:8.2f} s{reached(taken, at_most)}", flush=True)
+
+
+def median(call: Callable[[], object]) -> float:
+    """Return the median of the seconds that a call takes."""
     times = []
     for _ in range(RUNS):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    print(f"  {what:32} {statistics.median(times):8.2f} s")
+    return statistics.median(times)
+
+
+def reached(value: float, most: float | None) -> str:
+    """Say whether a figure is at most what is aimed at."""
+    return "" if most is None else f" (at most {most:g}: {'reached' if value <= most else 'missed'})"
 
 
 if __name__ == "__main__":

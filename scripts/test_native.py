@@ -1,8 +1,8 @@
-"""Run the loader's tests with a kernel that AddressSanitizer and UndefinedBehaviorSanitizer watch.
+"""Run the tests of C code, compiled so that AddressSanitizer and UndefinedBehaviorSanitizer watch it.
 
-The package is copied with such a kernel, since a process can load it only with the sanitizer's library.
+The package is copied with such libraries, since a process can load them only with the sanitizer's library.
 
-Usage: python scripts/test_native.py [TEST...]        default: tests/test_loader_*.py; needs gcc or clang on Linux
+Usage: python scripts/test_native.py [TEST...]        default: of the loader, of sha256; needs gcc or clang on Linux
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def main(tests: list[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
         shutil.copytree(ROOT / "rlds_cli", Path(work, "rlds_cli"), ignore=shutil.ignore_patterns("__pycache__"))
         Path(work, "registry").symlink_to(ROOT / "registry")
-        hatch_build.build(Path(work, hatch_build.PLACE), flags=(*hatch_build.FLAGS[1:], *SANITIZE, *shared))
+        hatch_build.build(Path(work), flags=(*hatch_build.FLAGS[1:], *SANITIZE, *shared))
         print(f"{compiler.name}, {library}", file=sys.stderr)
-        chosen = tests or sorted(str(p) for p in (ROOT / "tests").glob("test_loader_*.py"))
+        chosen = tests or sorted(
+            str(p) for name in ("test_loader_*.py", "test_sha256.py") for p in (ROOT / "tests").glob(name)
+        )
         command = [
             str(Path(sys.executable).with_name("pytest")),
             "-p",

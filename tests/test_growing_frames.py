@@ -19,6 +19,7 @@ from rlds_cli.growing import logs, segments
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.loader import Loader
+from rlds_cli.maintenance import verification
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.ted import Field
 
@@ -342,3 +343,22 @@ def test_damaged_places_of_images_are_refused(small: None) -> None:
         (path / logs.EPISODES).write_bytes(e.tobytes())
         with pytest.raises(DamagedDataset):
             rlds_cli.open_dataset(path).gather("observation", np.array([0]))
+
+
+def test_a_selection_shares_the_digests_of_images(small: None) -> None:
+    """The writer goes on in files of its own, so that those which are shared stay as they are."""
+    with rlds_cli.writer("local/run") as w:
+        w.add_episodes(episode(k) for k in range(4))
+        some = w.dataset().select(episodes=[0, 2]).save("some")
+        inodes = {f.stat().st_ino for f in w.dataset().path.rglob("c/**/*") if f.is_file()}
+        w.add_episodes(episode(k) for k in range(4, 6))
+    check(w.dataset(), list(range(6)))
+    shared = [f for f in (some.path / "rows" / "observation").rglob("c/**/*") if f.is_file()]
+    assert shared and {f.stat().st_ino for f in shared} <= inodes
+    assert verification.verify(some.path).ok
+
+    with shared[0].open("r+b") as file:
+        file.seek(32 * 10)  # of the first row of episode 2, which is number 1 of the selection
+        file.write(b"damage")
+    found = verification.verify(some.path)
+    assert [(p.where, p.episodes) for p in found.problems] == [("rows/observation", (1, 2))]

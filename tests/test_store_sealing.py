@@ -103,7 +103,8 @@ def test_every_file_is_named_in_which_a_bit_is_flipped(kind: str, tmp_path: Path
         for name in some:
             array = name.removeprefix("video/").partition("/c/")[0]
             field = fields.get(array) or fields.get(array.rpartition("/")[0])
-            assert name in found or any(where == field or where.startswith(f"{field} ") for where in found), name
+            named = {name, array, field} & found
+            assert named or any(where.startswith(f"{field} ") for where in found), name
         for name, content in good.items():
             names[name].write_bytes(content)
     assert verify_directory(directory).ok

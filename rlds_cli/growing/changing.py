@@ -93,11 +93,12 @@ class ChangedByLog(Store):
         facts = {name: step["args"][name] for name in step.get("facts", ())}
         if not (dropped or columns or facts):
             return True
-        chosen = np.unique(index)
+        chosen = index if (np.diff(index) > 0).all() else np.unique(index)
         if len({*self.edits.names, *columns}) > edits.MOST_COLUMNS:
             raise InvalidArgument(f"{self.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")
         numbers, none = chosen + self.first_episode, np.zeros(0, np.int64)
-        values = {n: [None if c is None else c.scalar(k) for k in chosen.tolist()] for n, c in columns.items()}
+        none_set = [None] * len(chosen)
+        values = {n: none_set if c is None else c.take(chosen).scalars() for n, c in columns.items()}
         lines = edits.lines(
             numbers,
             by=step["function"],

@@ -237,7 +237,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_column(values: list[Any], count: int) -> bool:
-    return len(values) == count and {type(v) for v in values} <= _SCALARS
+    return len(values) == count and set(map(type, values)) <= _SCALARS
 
 
 def _check_spans(spans: Any) -> int:
@@ -306,7 +306,9 @@ def _spans(numbers: IntArray) -> list[list[int]]:
 
 def _alike(values: Sequence[Scalar]) -> Any:
     """Return the value that all are, or the list of them."""
-    kinds = {(type(v), repr(v) if isinstance(v, float) else v) for v in values}
+    if values.count(values[0]) < len(values):
+        return list(values)
+    kinds = {(type(v), repr(v) if isinstance(v, float) else v) for v in values}  # True is equal to 1, and 0.0 to -0.0
     return values[0] if len(kinds) == 1 else list(values)
 
 

@@ -495,7 +495,7 @@ class GrowingStore(ChangedByLog):
         known = self._digests()
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
-        return digests.fingerprint(of_fields, digests.of_table(self.whole_table().take(index)))
+        return digests.fingerprint(of_fields, self.column_digests(index))
 
     def field_digest(self, name: str) -> str:
         """Return the digest of a field over the kept episodes, which is computed from theirs."""

@@ -125,9 +125,9 @@ def find(ref: StrPath, where: Settings) -> Path | None:
             if origin.address != str(address) or not home.is_dataset(path):
                 continue
             with suppress(RldsError):
-                if address.tag is None and _is_about(origin, path) and address.matches(origin.fingerprint):
-                    if address.version in (None, open_store(path, check=False).version):
-                        return path
+                right = address.tag is None and address.matches(origin.fingerprint) and _is_about(origin, path)
+                if right and address.version in (None, open_store(path, check=False).version):
+                    return path
     return None
 
 

@@ -30,7 +30,7 @@ from rlds_cli.progress import Event, Progress
 from rlds_cli.remote.index import is_path
 from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.reading import check_version
-from rlds_cli.store import arrays, commits, manifest, publishing, sealing, videos
+from rlds_cli.store import arrays, commits, digests, manifest, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import Manifest
@@ -178,7 +178,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
     dataset.mkdir(exist_ok=True)
     publishing.unseal(dataset)  # a download that was killed while it was published
     sizes = _describe(objects, plain, dataset)
-    digests = sealing.listed(dataset)
+    listed = sealing.listed(dataset)
     lock, done, total = threading.Lock(), 0, sum(sizes.values())
     here = sum(file.stat().st_size for file in trees.files(dataset))
     disk.check_space(total - here, dataset, kept="What has arrived is kept.")
@@ -192,7 +192,7 @@ def fetch(objects: Objects, plain: Plain, work: Path, id: str, tell: Progress) -
     def bring(path: str) -> None:
         file = dataset / path
         _bring(objects, path, sizes[path], file, arrived, sparse=plain.grows)
-        if path in digests and sha256_of(file) != digests[path]:
+        if path in listed and sha256_of(file) != listed[path]:
             file.unlink()
             raise WrongHash(f"{objects.address}/{path} is not what the list of digests says.", hint=HINT)
 
@@ -233,12 +233,13 @@ def forget(dataset: Path, plain: Plain, problems: Sequence[Problem]) -> None:
     """Remove the files that a verification blames, so that `fetch` fetches them again; all files if it blames none."""
     wrong = {p.where for p in problems}
     files = [dataset / where for where in wrong if is_path(where) and (dataset / where).is_file()]
-    fields = [f.path for f in plain.manifest.fields if any(f"{where} ".startswith(f"{f.name} ") for where in wrong)]
+    blamed = {f.path: (f"{f.name} ", f"{digests.ROWS}/{f.name} ") for f in plain.manifest.fields}
+    fields = [path for path, names in blamed.items() if any(f"{where} ".startswith(names) for where in wrong)]
     for file in files:
         file.unlink()
     for path in fields:
-        trees.discard(dataset / path)
-        trees.discard(dataset / videos.DIRECTORY / path)
+        for place in (dataset, dataset / videos.DIRECTORY, dataset / digests.ROWS):
+            trees.discard(place / path)
     if not files and not fields:
         trees.discard(dataset)
 
@@ -286,7 +287,7 @@ def _ordinary(objects: Objects, plain: Plain, dataset: Path) -> dict[str, int | 
 
 
 def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
-    """Return the files of plain rows, which the list of digests does not name, with sizes where they are known."""
+    """Return the files of rows, which the list of digests does not name, with sizes where they are known."""
     whole = _whole_row_files(m)
     found: dict[str, int | None] = {}
     for path, size in whole.items():
@@ -301,11 +302,14 @@ def _row_files(m: Manifest, listed: Collection[str]) -> dict[str, int | None]:
 
 
 def _whole_row_files(m: Manifest) -> dict[str, int | None]:
-    """Return the files of plain rows of arrays that are not in segments."""
+    """Return the files of plain rows, and of digests of rows, of arrays that are not in segments."""
     found: dict[str, int | None] = {}
     for f in m.fields:
         if f.codec == VIDEO:
             found[arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1).as_posix()] = None
+        if digests.has_row_digests(f) and m.counts.rows:
+            of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
+            found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
         if m.encoding != "memmap":
             continue
         dtype, shape = stored_rows.stored_row(f)

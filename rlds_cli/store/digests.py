@@ -22,21 +22,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rlds_cli.files import sha256
 from rlds_cli.store import arrays, episode_table
 from rlds_cli.store.episode_table import StoredColumn
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Array, BoolArray, EpisodeTable, Field, IntArray, Repeated
 
 LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
-_SHORT = 4096  # bytes of an episode
 ROWS = "rows"  # the directory of the digests of rows
 PREFIX = "rlds1:"
+CONTENT = ("length", "end", "num_observed", "seed", "has_seed")  # columns of numbers that count, with splits
 Digests = npt.NDArray[np.uint8]  # [n, 32]
 
 
@@ -62,35 +62,28 @@ def as_array(digests: Iterable[bytes]) -> Digests:
 
 def of_rows(values: Array) -> Digests:
     """Return the sha256 of each row of an array [rows, ...]."""
-    data, width = arrays.raw(arrays.little_endian(values)), arrays.row_bytes(values.shape, values.dtype)
-    return as_array(hashlib.sha256(data[a * width : (a + 1) * width]).digest() for a in range(len(values)))
+    rows = np.arange(len(values))
+    return of_episodes(values, rows, np.ones_like(rows))
 
 
 def of_frames(data: Array, offsets: IntArray) -> Digests:
     """Return the sha256 of each encoded image: image i is ``data[offsets[i] : offsets[i + 1]]``."""
-    raw, edges = arrays.raw(data), offsets.tolist()
-    return as_array(hashlib.sha256(raw[a:b]).digest() for a, b in pairwise(edges))
+    return sha256.of_pieces(arrays.raw(data), offsets[:-1], np.diff(offsets))
 
 
 def of_episodes(values: Array, start: IntArray, count: IntArray) -> Digests:
     """Return the sha256 of ``count[e]`` rows from row ``start[e]`` on, for each e: of their raw little-endian bytes."""
-    data, width = arrays.raw(arrays.little_endian(values)), arrays.row_bytes(values.shape, values.dtype)
-    edges = zip((start * width).tolist(), ((start + count) * width).tolist(), strict=True)
-    sha256 = hashlib.sha256
-    if len(data) > _SHORT * len(start):
-        return as_array([sha256(data[a:b]).digest() for a, b in edges])
-    raw = bytes(data)  # a slice of bytes takes a third of the time of one of a memoryview
-    if width > 1:
-        return as_array([sha256(raw[a:b]).digest() for a, b in edges])
-    known = dict[bytes, bytes]()  # flags of short episodes take few values
-    return as_array([known.get(raw[a:b]) or known.setdefault(raw[a:b], sha256(raw[a:b]).digest()) for a, b in edges])
+    width = arrays.row_bytes(values.shape, values.dtype)
+    return sha256.of_pieces(arrays.raw(arrays.little_endian(values)), start * width, count * width)
 
 
 def of_texts(values: Sequence[str | None]) -> bytes:
     """Return the digest of the texts of one episode: of their lengths in bytes (-1 for none), and of their bytes."""
-    encoded = [None if v is None else v.encode("utf-8", "surrogateescape") for v in values]
-    lengths = np.array([-1 if e is None else len(e) for e in encoded], "<i8")
-    return hashlib.sha256(lengths.tobytes() + b"".join(e for e in encoded if e)).digest()
+    encoded = [b"" if v is None else v.encode("utf-8", "surrogateescape") for v in values]
+    lengths = np.fromiter(map(len, encoded), "<i8", len(encoded))
+    if None in values:
+        lengths[[v is None for v in values]] = -1
+    return hashlib.sha256(lengths.tobytes() + b"".join(encoded)).digest()
 
 
 def of_text_episodes(codes: Array, texts: Sequence[str | None], start: IntArray, count: IntArray) -> Digests:
@@ -120,7 +113,7 @@ def video_rows(index: Array, files: Digests) -> Array:
 def of_field(f: Field | StoredField, episodes: Digests, name: str | None = None) -> str:
     """Return the digest of a field, under another ``name`` if one is given, from those of its episodes."""
     head = [name or f.name, f.dtype, list(f.shape), f.placement, f.kind, f.codec]
-    return _of_head(head, np.ascontiguousarray(episodes).tobytes())
+    return _of_head(head, arrays.raw(episodes))
 
 
 def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArray | None = None) -> str:
@@ -130,10 +123,10 @@ def of_column(name: str, values: Array | Sequence[str | None], missing: BoolArra
     """
     if not isinstance(values, np.ndarray):
         return _of_head([name, "str", [], "episode", "text", None], of_texts(values))
-    data = arrays.raw(arrays.little_endian(values)).tobytes()
+    content = [arrays.raw(arrays.little_endian(values))]
     if missing is not None and missing.any():
-        data += missing.tobytes()
-    return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], data)
+        content.append(arrays.raw(missing))
+    return _of_head([name, values.dtype.name, list(values.shape[1:]), "episode", "array", None], *content)
 
 
 def described(own: Mapping[str, StoredColumn]) -> dict[str, dict[str, str]]:
@@ -141,9 +134,12 @@ def described(own: Mapping[str, StoredColumn]) -> dict[str, dict[str, str]]:
     return {n: {"dtype": c.dtype, "digest": of_column(n, c.values, c.missing)} for n, c in own.items()}
 
 
-def _of_head(head: Sequence[Any], content: bytes) -> str:
+def _of_head(head: Sequence[Any], *content: bytes | memoryview) -> str:
     line = json.dumps(list(head), separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(line.encode() + b"\n" + content).hexdigest()
+    h = hashlib.sha256(line.encode() + b"\n")
+    for data in content:
+        h.update(data)
+    return h.hexdigest()
 
 
 def of_table(table: EpisodeTable) -> dict[str, str]:
@@ -222,12 +218,14 @@ def ids(table: EpisodeTable, episodes: Mapping[str, Digests]) -> Digests:
             numbers += np.ascontiguousarray(episodes[name][:, :16]).view("<u8") * np.uint64(k)
         found = numbers.view(np.uint8)
     numbers = found.view("<u8")
+    ascending = np.sort(numbers[:, 0])
+    if (ascending[1:] != ascending[:-1]).all():
+        return found
     order = np.lexsort((np.arange(len(found)), numbers[:, 1], numbers[:, 0]))
-    repeated = np.concatenate([[False], (numbers[order][1:] == numbers[order][:-1]).all(1)])[: len(found)]
-    if repeated.any():
-        found, first = found.copy(), np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
-        for place in np.flatnonzero(repeated).tolist():
-            e, nth = order[place], place - int(first[place])
-            renamed = hashlib.sha256(found[e].tobytes() + nth.to_bytes(8, "little")).digest()[:16]
-            found[e] = np.frombuffer(renamed, np.uint8)
+    repeated = np.concatenate([[False], (numbers[order][1:] == numbers[order][:-1]).all(1)])
+    first = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
+    places = np.flatnonzero(repeated)
+    again, nth = order[places], (places - first[places]).astype("<u8")
+    named, found = np.concatenate([found[again], nth[:, None].view(np.uint8)], axis=1), found.copy()
+    found[again] = of_rows(named)[:, :16]
     return found

@@ -174,9 +174,11 @@ class StoredColumn:
         return [None if m else v for v, m in zip(self.values.tolist(), self.missing.tolist(), strict=True)]
 
     def take(self, index: IntArray) -> StoredColumn:
-        """Return the column of some episodes."""
-        values = [self.values[k] for k in index] if isinstance(self.values, list) else self.values[index]
-        return StoredColumn(self.dtype, values, self.missing[index])
+        """Return the column of some episodes, as `typed` makes it."""
+        if isinstance(self.values, list):
+            return StoredColumn(self.dtype, [self.values[k] for k in index.tolist()], self.missing[index])
+        values = narrowed(self.values[index])
+        return StoredColumn(values.dtype.name, values, self.missing[index])
 
     def comparable(self) -> Array:
         """Return values that are equal where those of episodes are, by their bytes: -0.0 is not 0.0, NaN is NaN."""
@@ -190,6 +192,13 @@ class StoredColumn:
         if isinstance(self.values, list) or (self.dtype == "bool" and self.missing.any()):  # NaN would count as True
             return np.array(self.scalars(), object)
         return np.where(self.missing, np.nan, self.values.astype(np.float64)) if self.missing.any() else self.values
+
+
+def narrowed(values: Array) -> Array:
+    """Return values of a column as `typed` stores them: as int64 unless one needs uint64."""
+    if values.dtype != np.uint64 or (values > np.uint64(np.iinfo(np.int64).max)).any():
+        return values
+    return values.astype(np.int64)
 
 
 def differing(a: StoredColumn | None, b: StoredColumn | None, episodes: int) -> BoolArray:
@@ -316,7 +325,7 @@ def _check_text(value: str, name: str, where: str) -> None:
 
 def scalars(values: Sequence[Any], name: str, where: str) -> list[Scalar]:
     """Convert values to Python scalars; see `scalar`."""
-    if {type(v) for v in values} <= {bool, int, float, str, type(None)}:
+    if set(map(type, values)) <= {bool, int, float, str, type(None)}:
         _check_text("".join(v for v in values if isinstance(v, str)), name, where)
         return list(values)
     return [scalar(v, name, where) for v in values]
@@ -342,7 +351,7 @@ def joint_kind(known: str | None, value: Scalar, name: str, where: str) -> str:
 
 def _kind(values: Sequence[Scalar], name: str) -> str:
     """Return the type that holds all values; ``float`` without any."""
-    kinds = {type(v) for v in values} - {type(None)}
+    kinds = set(map(type, values)) - {type(None)}
     if len(kinds) == 1:
         return kinds.pop().__name__
     found: str | None = None

@@ -494,14 +494,13 @@ def _differences(
         stored, intact = None, False
         if digest == f.digest:
             return [Problem(f"digests of {f.name}", _why(e))]
-    if digest == f.digest:
-        if not intact:
-            return [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
-        return _row_digests(dataset, f, episodes, stored)
+    if digest == f.digest and not intact:
+        return [Problem(f"digests of {f.name}", "are not those of the manifest; the rows are right")]
     if not intact or stored.shape != found.shape:
         return [Problem(f.name, "differs from its digest in the manifest; its episodes' digests are damaged too")]
     bad = np.array([k for k in np.flatnonzero((stored != found).any(1)) if k not in unreadable], np.int64)
-    return [Problem(f.name, "differ" + "s" * (first == last), episodes=(first, last + 1)) for first, last in _runs(bad)]
+    problems = [Problem(f.name, "differ" + "s" * (a == b), episodes=(a, b + 1)) for a, b in _runs(bad)]
+    return problems + _row_digests(dataset, f, episodes, stored)
 
 
 def _row_digests(
@@ -510,14 +509,13 @@ def _row_digests(
     """Compare the digests of large rows with those of their episodes."""
     if not digests.has_row_digests(f):
         return []
-    count = digests.counted(f, episodes["length"], episodes["num_observed"])
+    where, count = f"{digests.ROWS}/{f.name}", digests.counted(f, episodes["length"], episodes["num_observed"])
     try:
         rows = arrays.read(dataset / digests.ROWS / f.path)
-        if np.array_equal(digests.of_episodes(rows, episodes["start"], count), stored):
-            return []
-        return [Problem(f"digests of the rows of {f.name}", "are not those of its episodes")]
+        bad = np.flatnonzero((digests.of_episodes(rows, episodes["start"], count) != stored).any(1))
     except _FAILURES as e:
-        return [Problem(f"digests of the rows of {f.name}", _why(e))]
+        return [Problem(where, _why(e))]
+    return [Problem(where, "are not the digests of its rows", episodes=(a, b + 1)) for a, b in _runs(bad)]
 
 
 def _runs(numbers: Sequence[int] | IntArray) -> Iterator[tuple[int, int]]:

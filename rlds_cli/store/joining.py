@@ -234,9 +234,7 @@ class _Result:
             self._write_texts(name, path)
         else:
             self._link(path, of, dtype, shape)
-        if digests.has_row_digests(f) and any(s.store.segment_rows for s in self._sources):  # they grow
-            self._write_row_digests(name, f"{digests.ROWS}/{path}")
-        elif digests.has_row_digests(f):
+        if digests.has_row_digests(f):
             self._link(f"{digests.ROWS}/{path}", [f"{digests.ROWS}/{p}" for p in of], np.dtype(np.uint8), (32,))
 
     def _link(
@@ -299,11 +297,6 @@ class _Result:
 
         self._write(f"{path}/offsets", np.dtype(np.int64), (self.rows + 1,), pieces())
         arrays.write_group(self._directory / path)
-
-    def _write_row_digests(self, name: str, path: str) -> None:
-        """Write the digests of rows."""
-        pieces = ((to, s.store.row_digests(name)[first:stop]) for s in self._sources for first, stop, to in s.blocks())
-        self._write(path, np.dtype(np.uint8), (self.rows, 32), pieces)
 
     def _write_texts(self, name: str, path: str) -> None:
         """Write the codes of texts, and the table of all texts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -291,8 +291,10 @@ class Store(Followed):
         return (Run(0, found.shape[0], 0, found.segments),)
 
     def places(self) -> list[Path]:
-        """Return the directories of the arrays of rows, frames and videos."""
+        """Return the directories of the arrays of rows, digests of rows, frames and videos."""
         found = [directory for f in self.fields.values() for directory, _, _ in self._arrays(f)]
+        large = (n for n, f in self.fields.items() if digests.has_row_digests(f))
+        found += [self.path / digests.ROWS / self.path_of(n) for n in large]
         films = (n for n, f in self.fields.items() if f.codec == VIDEO)
         return [*found, *(self.path / DIRECTORY / self.path_of(n) / "bytes" for n in films)]
 
@@ -559,7 +561,15 @@ class Store(Followed):
         if index is None:
             return self.manifest.fingerprint
         of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
-        return digests.fingerprint(of_fields, digests.of_table(self.table().take(index)))
+        return digests.fingerprint(of_fields, self.column_digests(index))
+
+    def column_digests(self, index: IntArray) -> dict[str, str]:
+        """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
+        options = self.episode_strings("options")
+        counted = {n: v for n, v in self.episodes.items() if n in digests.CONTENT or n.startswith("split/")}
+        columns: dict[str, Array | Sequence[str | None]] = {n: values[index] for n, values in counted.items()}
+        columns["options"] = [options[k] for k in index.tolist()] if any(options) else []
+        return digests.of_columns(columns, {n: self.own_column(n).take(index) for n in self.own_columns})
 
     def field_digest(self, name: str) -> str:
         """Return the digest of a field over the episodes that count."""

@@ -1,9 +1,9 @@
 """Digests of a dataset's files, which cover all bytes that the digests of fields do not.
 
-``digests/zarr.json`` lists the sha256 of every file but three kinds: plain rows, which the digests of their field
-cover; the manifest, which holds the sha256 of that list; and tags, which change. The manifest holds a hash of itself,
-too, taken with zeros in its place. These digests find damage. They do not find a deliberate change, after which all
-files can be hashed anew: that takes a fingerprint, a lock file or a sha256 from elsewhere.
+``digests/zarr.json`` lists the sha256 of every file but three kinds: plain rows and their digests, which the digests of
+episodes cover; the manifest, which holds the sha256 of that list; and tags, which change. The manifest holds a hash of
+itself, too, taken with zeros in its place. These digests find damage. They do not find a deliberate change, after which
+all files can be hashed anew: that takes a fingerprint, a lock file or a sha256 from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import json as documents
 from rlds_cli.files.hashing import sha256_of
-from rlds_cli.store import arrays, references, tags, videos
+from rlds_cli.store import arrays, digests, references, tags, videos
 from rlds_cli.store import files as store_files
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
@@ -101,9 +101,9 @@ def check_listing(directory: Path, m: Manifest) -> None:
         raise DamagedDataset(f"{directory / LISTING} is not what the manifest says.", hint=f"rlds verify {m.id}")
 
 
-def below(digests: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+def below(files: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     """Return the digests below the directory ``old`` of another dataset, under the name ``new`` that shares it."""
-    return {new + name.removeprefix(old): digest for name, digest in digests.items() if name.startswith(f"{old}/")}
+    return {new + name.removeprefix(old): digest for name, digest in files.items() if name.startswith(f"{old}/")}
 
 
 def check(directory: Path, m: Manifest, threads: int) -> tuple[Problem, ...]:
@@ -145,7 +145,12 @@ def _compare(file: Path | None, name: str, digest: str) -> Problem | None:
 
 
 def _rows(files: Set[str], m: Manifest) -> set[str]:
-    """Return the files of plain rows. Digests of episodes cover the rows, and the shape the bytes behind them."""
-    below = [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
+    """Return the files of plain rows and of their digests.
+
+    Digests of episodes cover both, and the shape the bytes behind them, to which the writer of a growing dataset that
+    has the same file may add.
+    """
+    below = [f"{digests.ROWS}/{f.path}/" for f in m.fields if digests.has_row_digests(f)]
+    below += [f"{videos.DIRECTORY}/{f.path}/bytes/" for f in m.fields if f.codec == VIDEO]
     below += [f"{f.path}/" for f in m.fields if m.encoding == "memmap"]
     return {name for name in files if name.startswith(tuple(below)) and not name.endswith("zarr.json")}

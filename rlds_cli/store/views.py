@@ -19,7 +19,7 @@ from rlds_cli import __version__
 from rlds_cli.files import trees
 from rlds_cli.store import arrays, digests, episode_table, publishing, sealing, videos
 from rlds_cli.store.digests import Digests
-from rlds_cli.store.episode_table import StoredColumn
+from rlds_cli.store.episode_table import StoredColumn, narrowed
 from rlds_cli.store.manifest import Counts, Manifest, StoredField, read
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import component
@@ -155,13 +155,6 @@ def taken(column: Column, index: IntArray) -> Column:
     return [column[k] for k in index.tolist()] if isinstance(column, list) else np.asarray(column[index])
 
 
-def _narrowed(values: Column) -> Column:
-    """Return a user's column as `episode_table.typed` stores its values: as int64 unless one needs uint64."""
-    if isinstance(values, list) or values.dtype != np.uint64 or (values > np.uint64(np.iinfo(np.int64).max)).any():
-        return values
-    return values.astype(np.int64)
-
-
 def _write_table(source: Store, directory: Path, change: Change, listed: Mapping[str, str]) -> dict[str, str]:
     known: dict[str, str] = {}
     columns = dict(change.columns)
@@ -170,7 +163,7 @@ def _write_table(source: Store, directory: Path, change: Change, listed: Mapping
     else:
         own = {component(name) for name in source.own_columns}
         there = {n: taken(c, change.index) for n, c in read_table(source.path).items()}
-        columns = {n: _narrowed(c) if n in own else c for n, c in there.items()} | columns
+        columns = {n: narrowed(c) if n in own and not isinstance(c, list) else c for n, c in there.items()} | columns
     gone = [*columns, "missing/zarr.json"]  # a link cannot be written
     for name in change.own:
         gone += [component(name), f"missing/{component(name)}"]

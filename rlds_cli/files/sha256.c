@@ -1,0 +1,115 @@
+/* The sha256 (FIPS 180-4) of many pieces of one buffer: episodes of a few rows would take a call of Python's each.
+ *
+ * Nothing here allocates, keeps state or starts a thread. files/sha256.py checks that the pieces lie in the buffer.
+ */
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef uint32_t u32;
+typedef unsigned char byte;
+typedef void Compress(u32 state[8], const byte *data, i64 blocks);
+
+#define API __attribute__((visibility("default")))
+#define BLOCK 64
+
+static const u32 INITIAL[8] = {
+  0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+};
+
+static const u32 K[64] = {
+  0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+  0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+  0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+  0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+  0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+  0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+  0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+  0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
+
+static inline u32 read_be(const byte *p) { return (u32)p[0] << 24 | (u32)p[1] << 16 | (u32)p[2] << 8 | p[3]; }
+static inline u32 rotated(u32 x, int n) { return x >> n | x << (32 - n); }
+
+/* -- for any processor -- */
+
+static void compress(u32 state[8], const byte *data, i64 blocks) {
+  for (; blocks > 0; blocks--, data += BLOCK) {
+    u32 w[64], a = state[0], b = state[1], c = state[2], d = state[3];
+    u32 e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int t = 0; t < 16; t++) w[t] = read_be(data + 4 * t);
+    for (int t = 16; t < 64; t++) {
+      u32 s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+      u32 s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
+      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+    }
+    for (int t = 0; t < 64; t++) {
+      u32 one = h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + K[t] + w[t];
+      u32 two = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+      h = g, g = f, f = e, e = d + one, d = c, c = b, b = a, a = one + two;
+    }
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
+  }
+}
+
+/* -- for x86 processors with the SHA extensions: Intel's, of 2013 -- */
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+__attribute__((target("sha,sse4.1,ssse3"))) static void compress_sha_ni(u32 state[8], const byte *data, i64 blocks) {
+  const __m128i order = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll); /* big-endian words */
+  __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);       /* CDAB */
+  __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B); /* EFGH */
+  __m128i abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xF0);
+  for (; blocks > 0; blocks--, data += BLOCK) {
+    const __m128i abef_before = abef, cdgh_before = cdgh;
+    __m128i w[4]; /* the last 16 words */
+    for (int k = 0; k < 4; k++) w[k] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)data + k), order);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) { /* four rounds each */
+      if (k >= 4) {
+        __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[k % 4], w[(k + 1) % 4]),
+                                    _mm_alignr_epi8(w[(k + 3) % 4], w[(k + 2) % 4], 4));
+        w[k % 4] = _mm_sha256msg2_epu32(sum, w[(k + 3) % 4]);
+      }
+      __m128i wk = _mm_add_epi32(w[k % 4], _mm_loadu_si128((const __m128i *)(K + 4 * k)));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, wk);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(wk, 0x0E));
+    }
+    abef = _mm_add_epi32(abef, abef_before), cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  }
+  low = _mm_shuffle_epi32(abef, 0x1B), high = _mm_shuffle_epi32(cdgh, 0xB1); /* FEBA, DCHG */
+  _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(low, high, 0xF0));
+  _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(high, low, 8));
+}
+
+API int rlds_sha256_is_fast(void) {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 9) || !(c & 1u << 19)) return 0; /* SSSE3, SSE4.1 */
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & 1u << 29;
+}
+#else
+#define compress_sha_ni compress
+API int rlds_sha256_is_fast(void) { return 0; }
+#endif
+
+/* Hash ``size[i]`` bytes from ``data[start[i]]`` on into ``out[32 * i]``, for i below n. */
+API void rlds_sha256(const byte *data, const i64 *start, const i64 *size, i64 n, int fast, byte *out) {
+  Compress *const add = fast ? compress_sha_ni : compress;
+  for (i64 i = 0; i < n; i++, out += 32) {
+    const i64 whole = size[i] / BLOCK, rest = size[i] % BLOCK, ends = rest < 56 ? 1 : 2; /* blocks */
+    byte end[2 * BLOCK] = {0};
+    u32 state[8];
+    memcpy(state, INITIAL, sizeof state);
+    add(state, data + start[i], whole);
+    if (rest) memcpy(end, data + start[i] + whole * BLOCK, (size_t)rest);
+    end[rest] = 0x80;
+    for (int k = 0; k < 8; k++) end[ends * BLOCK - 1 - k] = (byte)((u64)size[i] * 8 >> 8 * k);
+    add(state, end, ends);
+    for (int k = 0; k < 32; k++) out[k] = (byte)(state[k / 4] >> (24 - 8 * (k % 4)));
+  }
+}

@@ -1,0 +1,65 @@
+"""The sha256 of many pieces of a buffer equals hashlib's: by instructions for it, in plain C, without a compiler."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_cli.files import sha256
+
+DATA = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
+NI = pytest.param("instructions", marks=pytest.mark.skipif(not sha256._load()[1], reason="the processor has none"))
+
+
+@pytest.fixture(params=[NI, "plain C", "hashlib"], scope="module")
+def way(request: pytest.FixtureRequest) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        function, _ = sha256._load()
+        if request.param == "plain C":
+            assert function is not None
+            patch.setattr(sha256, "_load", lambda: (function, False))
+        elif request.param == "hashlib":
+            patch.setattr(sha256, "_load", lambda: (None, False))
+        yield request.param
+
+
+def expected(pieces: list[tuple[int, int]]) -> list[bytes]:
+    return [hashlib.sha256(DATA[a : a + n]).digest() for a, n in pieces]
+
+
+def check(pieces: list[tuple[int, int]]) -> None:
+    start, size = np.array(pieces, np.int64).reshape(-1, 2).T
+    found = sha256.of_pieces(DATA, start, size)
+    assert found.shape == (len(pieces), 32) and [d.tobytes() for d in found] == expected(pieces)
+
+
+@pytest.mark.usefixtures("way")
+def test_every_length_of_up_to_five_blocks() -> None:
+    check([(7 * n, n) for n in range(321)])
+
+
+@pytest.mark.usefixtures("way")
+def test_long_pieces_and_no_pieces() -> None:
+    check([])
+    check([(0, 1 << 20), (1, 99_999), (1 << 20, 0)])
+
+
+@pytest.mark.usefixtures("way")
+@given(st.lists(st.tuples(st.integers(0, 1 << 19), st.integers(0, 3000)), max_size=30))
+def test_pieces_anywhere(pieces: list[tuple[int, int]]) -> None:
+    check(pieces)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("piece", [(-1, 2), (0, -1), ((1 << 20) - 1, 2), (2**62, 2**62), (1, 2**63 - 1)])
+def test_a_piece_outside_of_the_buffer_is_refused(piece: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="outside of 1,048,576 bytes"):
+        sha256.of_pieces(DATA, [0, piece[0]], [5, piece[1]])
+
+
+@pytest.mark.usefixtures("way")
+def test_an_empty_buffer_has_empty_pieces() -> None:
+    assert sha256.of_pieces(b"", [0], [0]).tobytes() == hashlib.sha256().digest()
+    assert sha256.of_pieces(memoryview(b""), np.zeros(2, int), np.zeros(2, int)).shape == (2, 32)
