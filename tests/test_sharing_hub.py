@@ -37,10 +37,11 @@ from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
 from rlds_cli.progress import silent
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, pulling, stores
-from rlds_cli.remote.objects import Body, Overtaken
+from rlds_cli.remote import pulling
 from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
+from rlds_cli.sources import addresses, opening
+from rlds_cli.sources.source import Body, Overtaken
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
@@ -284,7 +285,7 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
     where = settings.read()
-    with stores.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
         before = objects.read("rlds.json")
         push(second, prune=True)
         assert objects.read("rlds.json") == before
@@ -380,7 +381,7 @@ def test_a_push_to_somebody_else_is_refused(hub: Hub) -> None:
 def test_no_token_is_sent_in_the_clear(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     where = replace(settings.read(tmp_path), hub="http://hub.example", hub_token=TOKEN)
-    with stores.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
         session = objects.client._session
 
         def request(method: str, url: str, auth: Any = None, **more: Any) -> None:
@@ -404,7 +405,7 @@ def test_nothing_was_pushed_there(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_replace_compares(hub: Hub) -> None:
-    with stores.open_objects(addresses.parse(PLACE), settings.read(), policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=HASTY) as objects:
         assert objects.read("a.json") is None
         objects.replace("a.json", b"1", None)
         with pytest.raises(Overtaken):
@@ -435,7 +436,7 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
 def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
     policy = replace(HASTY, idle=0.2, least=1000)
     hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
-    with stores.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
+    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
         with pytest.raises(UploadFailed):
             objects.put("objects/" + "0" * 64, Body.of(b"x" * 5000))  # of which the hub stores nothing
         assert 2 < len(hub.stored) < 20
@@ -532,7 +533,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     with stream:
         api.upload_file(path_or_fileobj=stream, path_in_repo="x/a", repo_id="lab/arm", repo_type="dataset")
     api.upload_file(path_or_fileobj=b"small", path_in_repo="x/b", repo_id="lab/arm", repo_type="dataset")
-    with stores.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
         assert objects.names() == {"a": 10240, "b": 5}
         assert objects.read_range("a", 255, 3) == b"\xff\x00\x01"
     listed = {

@@ -22,7 +22,7 @@ from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.parts import PartFile
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event
@@ -609,7 +609,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import listing
+from rlds_cli.downloads import listing
 where = settings.read()
 files = listing.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
@@ -659,7 +659,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]

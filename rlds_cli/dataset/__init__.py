@@ -35,10 +35,11 @@ from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.growing.store import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, origins
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.addresses import Address
+from rlds_cli.remote import origins
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
+from rlds_cli.sources.addresses import Address
 from rlds_cli.store import tags, versions
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.opening import Store

@@ -39,17 +39,18 @@ from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
 from rlds_cli.remote.cache import TIMEOUT, Stats, Take
 from rlds_cli.remote.index import File, Index
 from rlds_cli.remote.limits import SmallFiles, groups
 from rlds_cli.remote.lists import BlockLists
-from rlds_cli.remote.objects import POLICY, Chunk, Objects
 from rlds_cli.remote.reading import ATTEMPTS, expect_index, group_hashes, push_again, wrong_bytes
 from rlds_cli.remote.reuse import Shared
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import POLICY, Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.store import files as store_files
 
 DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"

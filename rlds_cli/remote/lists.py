@@ -15,8 +15,8 @@ from pathlib import Path
 from rlds_cli.files import safe as safe_files
 from rlds_cli.remote.blocks import GroupHashes
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.reading import ATTEMPTS, wrong_bytes
+from rlds_cli.sources.objects import Objects
 
 _PATIENCE = 2.0  # seconds to wait for a request of another thread
 _RANGE = 1 << 16  # bytes of lists that are fetched together: those of 128 MiB

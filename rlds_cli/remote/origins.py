@@ -23,8 +23,8 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.growing.store import is_growing
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
 from rlds_cli.store import commits, manifest
 from rlds_cli.store.commits import Commit
 

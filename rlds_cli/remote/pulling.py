@@ -38,17 +38,18 @@ from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import LOCAL
 from rlds_cli.remote import completing, origins, plain
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.index import File, Index, Piece
-from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.plain import Plain
 from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_bytes
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
 from rlds_cli.store.integrity import verify_directory
 

@@ -8,10 +8,11 @@ from rlds_cli import ids
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Document, Objects
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Document
 
 ATTEMPTS = 3  # to get bytes that have the hash of the index
 _LONGEST_FILE = 64 << 20

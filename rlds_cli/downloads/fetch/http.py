@@ -19,14 +19,14 @@ from typing import NoReturn
 import requests
 
 from rlds_cli import text
-from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.parts import PartFile, PartOrigin, sendable
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.http.client import Client, authorities
 from rlds_cli.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
+from rlds_cli.sources import names
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
 UNFRAMED = "comes without a length, a size or a hash: a missing end would not be noticed"

@@ -1,81 +1,33 @@
-"""The files below an address: read, listed, written and copied in the same way in every kind of store.
-
-A pushed dataset has files that never change, named by their content, and one index that is replaced as a whole. So a
-store needs no more than this: read a range, write a new file, replace the index if it is still the one that was seen.
-"""
+"""The files below an address: read, listed, written and copied, with retries, in the same way in every source."""
 
 from __future__ import annotations
 
-import io
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import Self, TypeVar
 
 from rlds_cli.errors import DownloadFailed, UploadFailed
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable
-from rlds_cli.remote.addresses import Address
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.source import LONGEST, Body, Chunk, Document, Overtaken, Source
 
 T = TypeVar("T")
-Chunk = bytes | memoryview
 
-LONGEST = 64 << 20  # bytes of a document that is read into memory
 POLICY = RetryPolicy()
 _CHECK = "check the address and the connection; nothing that is here was changed"
 
 
-class Overtaken(Exception):
-    """Somebody else has replaced a document since it was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A small file, and the tag by which its store knows this version of it."""
-
-    data: bytes
-    tag: str
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Content to be written. Each attempt opens it anew: ``open`` returns a stream that can be read and sought."""
-
-    size: int
-    open: Callable[[], BinaryIO]
-
-    @classmethod
-    def of(cls, data: bytes) -> Body:
-        """Return the body that is ``data``."""
-        return cls(len(data), lambda: io.BytesIO(data))
-
-
-class Objects(ABC):
+class Objects:
     """The files below one address. Names are relative, with ``/`` between their parts.
 
-    All methods may be called from several threads at a time. Transports implement the methods that begin with ``_``:
-    one attempt, which raises `Retryable` or `Permanent`. The public ones try again, and raise errors for people.
-
-    Attributes
-    ----------
-    address : Address
-    client : Client
-        Its policy of retries holds for every transport; ``client.stop()`` ends all waiting.
-    commits : bool
-        True of a store that writes all files of a push in one step, with `replace`.
-    compares : bool
-        False once the store has shown that it cannot write on a condition.
+    All methods may be called from several threads at a time. Every failure that may pass is tried again here, and
+    nowhere else; ``policy.told`` receives a line about each long wait.
     """
 
-    commits = False
-
-    def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
-        self.address = address
-        self.where = where
-        self.compares = True
-        self.client = Client(where, policy=policy or POLICY)
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +39,31 @@ class Objects(ABC):
         """Close all connections."""
         self.client.__exit__(None, None, None)
 
+    @property
+    def address(self) -> Address:
+        """The address."""
+        return self.source.address
+
+    @property
+    def client(self) -> Client:
+        """The connections and the policy of retries; ``client.stop()`` ends all waiting."""
+        return self.source.client
+
+    @property
+    def where(self) -> Settings:
+        """The settings."""
+        return self.source.where
+
+    @property
+    def commits(self) -> bool:
+        """True where all files of a push become visible in one step, with `replace`."""
+        return self.source.commits
+
+    @property
+    def compares(self) -> bool:
+        """False once the source has shown that it cannot write on a condition."""
+        return self.source.compares
+
     # -- reading
 
     def read(self, name: str, *, longest: int = LONGEST) -> Document | None:
@@ -95,13 +72,14 @@ class Objects(ABC):
         Raises
         ------
         DownloadFailed
-            The store does not give it, or it has more than ``longest`` bytes.
+            The source does not give it, or it has more than ``longest`` bytes.
         """
-        return self._reading(name, lambda: self._read(name, longest))
+        return self._reading(name, lambda: self.source.document(name, longest))
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, or None if there is none; raises DownloadFailed."""
-        return self._reading(name, lambda: self._size(name))
+        found = self._reading(name, lambda: self.source.stat(name))
+        return None if found is None else found.size
 
     def fetch(self, name: str, start: int, length: int, take: Callable[[Chunk], None]) -> None:
         """Give bytes [start, start + length) to ``take``, in order; what has arrived is not asked for again.
@@ -109,13 +87,13 @@ class Objects(ABC):
         Raises
         ------
         DownloadFailed
-            The store does not give them all.
+            The source does not give them all.
         """
         done = 0
 
         def attempt() -> None:
             nonlocal done
-            for chunk in self._stream(name, start + done, length - done):
+            for chunk in self.source.read(name, start + done, start + length):
                 if len(chunk) > length - done:
                     raise Retryable("it sent more bytes than it was asked for")
                 take(chunk)
@@ -134,18 +112,18 @@ class Objects(ABC):
 
     def has_ranges(self, name: str) -> bool:
         """Return whether a part of a file can be fetched without what is before it; raises DownloadFailed."""
-        return True
+        return self._reading(name, lambda: self.source.has_ranges(name))
 
     def names(self, prefix: str = "") -> dict[str, int]:
         """Return names and sizes of all files below ``prefix``, which ends in ``/`` or is empty; raises DownloadFailed.
 
-        Only stores that can be written need it.
+        Only sources that can be written need it.
         """
-        return self._reading(prefix, lambda: dict(self._names(prefix)))
+        return self._reading(prefix, lambda: {m.name: m.size or 0 for m in self.source.list(prefix)})
 
     def siblings(self) -> Iterator[Objects]:
         """Yield the places beside this one that may hold datasets whose files `copy` can take over."""
-        yield from ()
+        return map(Objects, self.source.siblings())
 
     # -- writing
 
@@ -158,17 +136,15 @@ class Objects(ABC):
         ------
         UploadFailed
         """
-        return self._writing(name, lambda: self._put(name, body))
+        return self._writing(name, lambda: self.source.write(name, body))
 
     def replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes] = {}) -> None:
         """Write a document if the one that is there still has the tag ``seen``; None: if there is none.
 
-        Where the store cannot compare, this is done before, and the document is read again afterwards.
-
         Parameters
         ----------
         beside : mapping of str to bytes
-            Documents for people. A store that writes several files in one step does so; else they follow.
+            Documents for people. A source that writes several files in one step does so; else they follow.
 
         Raises
         ------
@@ -179,62 +155,48 @@ class Objects(ABC):
 
         def attempt() -> None:
             try:
-                self._replace(name, data, seen, beside)
+                self.source.write(name, Body.of(data), if_tag=seen)
             except Overtaken:  # by an attempt of our own whose answer was lost?
-                there = self._read(name, LONGEST)
+                there = self.source.document(name, LONGEST)
                 if there is None or there.data != data:
                     raise
 
+        def write_beside() -> None:
+            for other, text in beside.items():
+                self.put(other, Body.of(text))
+
+        if self.commits:
+            write_beside()
         self._writing(name, attempt)
-        for other, text in beside.items() if not self.commits else ():
-            self.put(other, Body.of(text))
+        if not self.commits:
+            write_beside()
 
     def copy(self, source: Objects, name: str) -> bool:
-        """Copy a file of a sibling within the store; False if it cannot be, and has to be sent."""
-        return False
+        """Copy a file of a sibling within the place; False if it cannot be, and has to be sent."""
+        return self.source.copy(source.source, name)
 
     def delete(self, name: str) -> None:
         """Remove a file; nothing happens if there is none. Raises UploadFailed."""
-        self._writing(name, lambda: self._delete(name))
-
-    def tidy(self) -> None:
-        """Remove what pushes left that were killed, where the store shows it."""
-        return
+        self.delete_all([name])
 
     def delete_all(self, names: Iterable[str]) -> None:
-        """Remove files, in one step where the store can; raises UploadFailed."""
-        for name in names:
-            self.delete(name)
+        """Remove files, in one step where the source can; raises UploadFailed."""
+        every = list(names)
+        for some in [every] if self.commits and every else [[name] for name in every]:
+            self._writing(some[0], lambda some=some: self.source.delete(some))  # type: ignore[misc]
 
-    # -- one attempt each
+    def tidy(self) -> None:
+        """Remove what pushes left that were killed, where the source shows it."""
+        self.source.tidy()
 
-    @abstractmethod
-    def _read(self, name: str, longest: int) -> Document | None: ...
-
-    @abstractmethod
-    def _size(self, name: str) -> int | None: ...
-
-    @abstractmethod
-    def _stream(self, name: str, start: int, length: int) -> Iterator[Chunk]: ...
-
-    def _names(self, prefix: str) -> Iterator[tuple[str, int]]:
-        raise Permanent("it cannot be listed")
-
-    def _put(self, name: str, body: Body) -> int:
-        raise Permanent("it can only be read")
-
-    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
-        raise Permanent("it can only be read")
-
-    def _delete(self, name: str) -> None:
-        raise Permanent("it can only be read")
+    # -- retries
 
     def _reading(self, name: str, act: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
         try:
             return self.client.persist(lambda left: act(), reached)
         except Permanent as exc:
             message = f"{self._place(name)} could not be read: {exc.reason}."
-            raise DownloadFailed(message, hint=self._hint(exc) or _CHECK) from exc
+            raise DownloadFailed(message, hint=self.source.hint(exc) or _CHECK) from exc
 
     def _writing(self, name: str, act: Callable[[], T]) -> T:
         try:
@@ -242,12 +204,8 @@ class Objects(ABC):
         except Permanent as exc:
             raise UploadFailed(
                 f"{self._place(name)} could not be written: {exc.reason}.",
-                hint=self._hint(exc) or "the same command goes on where it ended",
+                hint=self.source.hint(exc) or "the same command goes on where it ended",
             ) from exc
 
     def _place(self, name: str) -> str:
         return f"{str(self.address).rstrip('/')}/{name}"
-
-    def _hint(self, exc: Permanent) -> str | None:
-        """Return what to do about a failure, if this kind of store knows."""
-        return None
