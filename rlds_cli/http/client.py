@@ -412,11 +412,11 @@ class Client:
                     failures, best, since = 0, reached(), time.monotonic()
                 pause = self.policy.delay(failures)
                 spent = time.monotonic() - since + (pause if waiting else max(pause, exc.wait))
-                if failures >= self.policy.attempts or spent >= self.policy.idle:
+                if failures >= (exc.attempts or self.policy.attempts) or spent >= self.policy.idle:
                     if waiting and exc.late:
                         waiting(f"{exc.reason}: given up")
                     why = f"{exc.reason} ({failures} times)" if failures else exc.reason
-                    raise Permanent(why, late=exc.late, silent=exc.silent) from exc.__cause__
+                    raise Permanent(why, error=exc.error, late=exc.late, silent=exc.silent) from exc.__cause__
                 since += exc.wait
                 self._wait(max(exc.wait, pause), exc, waiting)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from rlds_cli import ids
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint, WrongHash
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
-from rlds_cli.sources.source import Document
+from rlds_cli.sources.source import Chunk, Document
 
-ATTEMPTS = 3  # to get bytes that have the hash of the index
 _LONGEST_FILE = 64 << 20
 
 
@@ -27,17 +27,12 @@ def read_index(objects: Objects) -> tuple[Index, Document] | None:
         It is no index of this version.
     DownloadFailed
     """
-    attempt = 0
-    while True:
-        found = objects.read(indexes.NAME, longest=indexes.LONGEST)
-        if found is None:
-            return None
-        try:
-            return indexes.parse(found.data, f"{objects.address}/{indexes.NAME}"), found
-        except DamagedDataset:  # on the way, or at its place
-            attempt += 1
-            if attempt == ATTEMPTS:
-                raise
+    parsed = list[Index]()
+    where = f"{objects.address}/{indexes.NAME}"
+    found = objects.read(
+        indexes.NAME, longest=indexes.LONGEST, check=lambda data: parsed.append(indexes.parse(data, where))
+    )
+    return None if found is None else (parsed[-1], found)
 
 
 def expect_index(objects: Objects) -> tuple[Index, Document]:
@@ -97,16 +92,19 @@ def read_hashes(objects: Objects, index: Index) -> bytes:
         They are missing, or are not those of the index.
     DownloadFailed
     """
-    for _ in range(ATTEMPTS):
-        found = objects.read(index.groups_name, longest=indexes.MOST_HASHES)
-        if found is None:
-            break
-        if hashlib.sha256(found.data).hexdigest() == index.groups.sha256:
-            return found.data
-    what = "is missing" if found is None else "has other content than its name says"
-    raise DamagedDataset(
-        f"{objects.address}/{index.groups_name} {what}. Nothing was written.", hint=push_again(objects)
-    )
+
+    def error(what: str) -> DamagedDataset:
+        place = f"{objects.address}/{index.groups_name}"
+        return DamagedDataset(f"{place} {what}. Nothing was written.", hint=objects.push_again)
+
+    def check(data: bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != index.groups.sha256:
+            raise error("has other content than its name says")
+
+    found = objects.read(index.groups_name, longest=indexes.MOST_HASHES, check=check)
+    if found is None:
+        raise error("is missing")
+    return found.data
 
 
 def group_hashes(index: Index, hashes: bytes | memoryview) -> GroupHashes:
@@ -140,25 +138,26 @@ def read_file(objects: Objects, index: Index, hashes: GroupHashes, path: str) ->
 def read_span(objects: Objects, index: Index, hashes: GroupHashes, number: int, offset: int, length: int) -> bytes:
     """Return bytes [offset, offset + length) of an object, checked by its groups; raises WrongHash, DownloadFailed."""
     start, size = hashes.span(number, offset, length)
-    for _ in range(ATTEMPTS):
-        data = objects.read_range(index.objects[number].name, start, size)
-        groups = [data[at : at + GROUP] for at in range(0, size, GROUP)]
-        if all(hashes.is_group(number, start // GROUP + k, group) for k, group in enumerate(groups)):
-            return data[offset - start : offset - start + length]
-    raise wrong_bytes(objects, index.objects[number].name, start, size)
+    content = bytearray()
+    fetch_groups(objects, index, hashes, number, start, start + size, lambda at, data: content.extend(data))
+    return bytes(content[offset - start : offset - start + length])
 
 
-def wrong_bytes(objects: Objects, name: str, start: int, length: int) -> WrongHash:
-    """Return the error for a range of an object that the store sends with other bytes."""
-    return WrongHash(
-        f"Bytes {start:,}-{start + length - 1:,} of {str(objects.address).rstrip('/')}/{name} do not have the sha256 "
-        f"that the index names, in {ATTEMPTS} attempts. They are not used.",
-        hint=push_again(objects),
+def fetch_groups(
+    objects: Objects,
+    index: Index,
+    hashes: GroupHashes,
+    number: int,
+    start: int,
+    stop: int,
+    take: Callable[[int, Chunk], object],
+) -> None:
+    """Give whole groups of an object to ``take`` with their places, checked; raises WrongHash, DownloadFailed."""
+    objects.fetch_checked(
+        index.objects[number].name,
+        start,
+        stop,
+        unit=lambda at: GROUP,
+        is_right=lambda at, data: hashes.is_group(number, at // GROUP, data),
+        take=take,
     )
-
-
-def push_again(objects: Objects) -> str:
-    """Return the hint for a store with damaged objects."""
-    if objects.address.scheme in ("http", "https"):
-        return "whoever pushed it can remove the damaged object there, and push again"
-    return f"remove that object, and rlds push ID {objects.address} sends it again"

@@ -176,5 +176,5 @@ def _temporary(path: Path) -> tuple[Path, int]:
 
 def _failed(e: OSError | NoPermission) -> Permanent:
     if isinstance(e, NoPermission):
-        return Permanent(e.message.rstrip("."), error=e)
+        return Permanent(e.message.rstrip("."))
     return Permanent(e.strerror or type(e).__name__, 404 if isinstance(e, FileNotFoundError) else 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rlds_cli.errors import DownloadFailed, UploadFailed
+from rlds_cli.errors import DamagedDataset, DownloadFailed, UploadFailed, WrongHash
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable
 from rlds_cli.settings import Settings
@@ -16,6 +16,7 @@ from rlds_cli.sources.source import LONGEST, Body, Chunk, Document, Overtaken, S
 T = TypeVar("T")
 
 POLICY = RetryPolicy()
+ATTEMPTS = 3  # to get bytes that are right: those that are wrong at their place stay so
 _CHECK = "check the address and the connection; nothing that is here was changed"
 
 
@@ -66,15 +67,34 @@ class Objects:
 
     # -- reading
 
-    def read(self, name: str, *, longest: int = LONGEST) -> Document | None:
+    def read(
+        self, name: str, *, longest: int = LONGEST, check: Callable[[bytes], object] = lambda data: None
+    ) -> Document | None:
         """Return a small file, or None if there is none.
+
+        Parameters
+        ----------
+        check : callable
+            Raises DamagedDataset for content that is wrong: on the way, or at its place.
 
         Raises
         ------
         DownloadFailed
             The source does not give it, or it has more than ``longest`` bytes.
+        DamagedDataset
+            It is wrong each time.
         """
-        return self._reading(name, lambda: self.source.document(name, longest))
+
+        def attempt() -> Document | None:
+            found = self.source.document(name, longest)
+            try:
+                if found is not None:
+                    check(found.data)
+            except DamagedDataset as e:
+                raise Retryable("it is damaged", attempts=ATTEMPTS, error=e) from e
+            return found
+
+        return self._reading(name, attempt)
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, or None if there is none; raises DownloadFailed."""
@@ -94,6 +114,7 @@ class Objects:
         def attempt() -> None:
             nonlocal done
             for chunk in self.source.read(name, start + done, start + length):
+                self.client.check()
                 if len(chunk) > length - done:
                     raise Retryable("it sent more bytes than it was asked for")
                 take(chunk)
@@ -103,6 +124,80 @@ class Objects:
 
         if length:
             self._reading(name, attempt, lambda: done)
+
+    def fetch_checked(
+        self,
+        name: str,
+        start: int,
+        stop: int,
+        *,
+        unit: Callable[[int], int],
+        is_right: Callable[[int, Chunk], bool],
+        take: Callable[[int, Chunk], object],
+    ) -> None:
+        """Give bytes [start, stop) to ``take`` in units with their places, in order, each checked.
+
+        A unit that is wrong is asked for again, and what follows it.
+
+        Parameters
+        ----------
+        unit : callable
+            Returns the bytes of the unit at a place; the last one is cut at ``stop``.
+        is_right : callable
+            Returns whether some bytes are the unit at a place.
+
+        Raises
+        ------
+        WrongHash
+            A unit is wrong each time.
+        DownloadFailed
+        """
+        at = start
+
+        def attempt() -> None:
+            nonlocal at
+            parts = bytearray()
+            for chunk in self.source.read(name, at, stop):
+                self.client.check()
+                rest = memoryview(chunk)
+                while rest and at < stop:
+                    size = min(unit(at), stop - at)
+                    if not parts and len(rest) >= size:
+                        data, rest = rest[:size], rest[size:]  # as it came, without a copy
+                    else:
+                        missing = size - len(parts)
+                        parts += rest[:missing]
+                        rest = rest[missing:]
+                        if len(parts) < size:
+                            break
+                        data, parts = memoryview(parts), bytearray()
+                    if not is_right(at, data):
+                        error = self.wrong_bytes(name, at, size)
+                        raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS, error=error)
+                    take(at, data)
+                    at += size
+                if rest:
+                    raise Retryable("it sent more bytes than it was asked for")
+            if at < stop:
+                raise Retryable("the connection closed early")
+
+        if start < stop:
+            self._reading(name, attempt, lambda: at)
+
+    def wrong_bytes(self, name: str, start: int, length: int) -> WrongHash:
+        """Return the error for a range of an object that the source sends with other bytes."""
+        return WrongHash(
+            f"Bytes {start:,}-{start + length - 1:,} of {self._place(name)} do not have the sha256 that the index "
+            f"names, in {ATTEMPTS} attempts. They are not used.",
+            hint=self.push_again,
+        )
+
+    @property
+    def push_again(self) -> str:
+        """The hint for an address with damaged objects."""
+        if self.address.scheme in ("http", "https"):
+            return "whoever pushed it can remove the damaged object there, and push again"
+        return f"remove that object, and rlds push ID {self.address} sends it again"
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """Return bytes [start, start + length) of a file; raises DownloadFailed."""
@@ -195,6 +290,8 @@ class Objects:
         try:
             return self.client.persist(lambda left: act(), reached)
         except Permanent as exc:
+            if exc.error is not None:  # of what came
+                raise exc.error from exc.__cause__
             message = f"{self._place(name)} could not be read: {exc.reason}."
             raise DownloadFailed(message, hint=self.source.hint(exc) or _CHECK) from exc
 
