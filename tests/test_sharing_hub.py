@@ -35,7 +35,7 @@ from rlds_cli.errors import (
 )
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
-from rlds_cli.progress import silent
+from rlds_cli.progress import Event, silent
 from rlds_cli.refs import Ref
 from rlds_cli.remote import pulling
 from rlds_cli.sharing import pushing, snapshot
@@ -194,6 +194,14 @@ def test_faults_of_the_hub_are_retried(hub: Hub, tmp_path: Path, fault: Fault, p
     push(ds)
     assert same(pull(tmp_path / "x"), ds)
     assert len(hub.repositories["lab/arm"].commits) == 2
+
+
+def test_a_push_says_what_it_waits_for(hub: Hub) -> None:
+    said = list[Event]()
+    hub.faults = [Fault("503", "PUT", wait=2.0)]
+    pushing.push_from(Ref(arm().path), addresses.parse(PLACE), settings.read(), progress=said.append)
+    notes = [(e.id, e.note) for e in said if "trying again" in e.note]
+    assert notes == [(PLACE, "HTTP 503 Service Unavailable: trying again in 2 s")]
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "short", "429"])

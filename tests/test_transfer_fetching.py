@@ -708,3 +708,18 @@ def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, pla
     fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, policy=HASTY)
     assert set(seen) == {f"{k}.h5" for k in range(6)}
     assert all(len(threads) == 1 for threads in seen.values())
+
+
+# -- another process
+
+
+def test_a_file_that_another_process_fetches_is_waited_for(server: Server, place: Place) -> None:
+    from rlds_cli.files.locks import file_lock
+
+    server.add("/d/x.h5", CONTENT)
+    place.directory.mkdir()
+    lock = file_lock(place.directory / "x.h5.part.lock")
+    lock.acquire()
+    threading.Timer(1.5, lock.release).start()
+    place.fetch(wanted(server, sha256=SHA256))
+    assert place.notes("note") == [f"locked by another process: waiting for {place.directory / 'x.h5.part.lock'}"]

@@ -125,7 +125,7 @@ def pull(
     DownloadFailed, WrongHash, DamagedDataset, NoSpace
         Nothing is published; the same call goes on with what has arrived.
     """
-    with open_objects(address, where, policy=policy) as objects:
+    with open_objects(address, where, policy=policy, progress=progress) as objects:
         there = read_there(objects, Stats())
         if expect is not None and there.fingerprint and there.fingerprint != expect:
             raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")

@@ -173,7 +173,7 @@ def mirror(
     """
     where, tell = settings.read(cache_dir), shown(progress)
     entries = [registry.get(id) for id in download.expand([refs] if isinstance(refs, str) else refs)]
-    with opening.open_objects(addresses.parse(to), where) as objects:
+    with opening.open_objects(addresses.parse(to), where, progress=tell) as objects:
         target = _Target(objects)
         target.read()
         found, failed = list[MirroredArchive](), dict[str, RldsError]()

@@ -180,7 +180,7 @@ def send(
 ) -> Pushed:
     """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
     check_writable(address)
-    with open_objects(address, where, policy=policy) as objects:
+    with open_objects(address, where, policy=policy, progress=progress) as objects:
         found = _index_there(objects)
         if not force:
             check_same(found, taken.id, address)

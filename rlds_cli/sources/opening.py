@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
 from rlds_cli.errors import Offline
 from rlds_cli.http.client import Client, RetryPolicy
+from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.settings import Settings
+from rlds_cli.sources import objects
 from rlds_cli.sources.addresses import Address
-from rlds_cli.sources.objects import POLICY, Objects
+from rlds_cli.sources.objects import Objects
 from rlds_cli.sources.source import Source
 
+_QUIET = 5.0  # seconds after a note about a wait in which other threads wait for the same, as a rule
 
-def open_objects(address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> Objects:
+
+def open_objects(
+    address: Address, where: Settings, *, policy: RetryPolicy | None = None, progress: Progress = silent
+) -> Objects:
     """Return the files below an address; nothing is asked for yet.
+
+    ``progress`` receives a note when a transfer waits, and after which failure.
 
     Raises
     ------
@@ -25,7 +38,23 @@ def open_objects(address: Address, where: Settings, *, policy: RetryPolicy | Non
             f"{address} is on the network, which is off (RLDS_OFFLINE or --offline).",
             hint="an address that is a directory works without",
         )
-    return Objects(source_at(address, Client(where, policy=policy or POLICY)))
+    policy = replace(policy or objects.POLICY, told=_notes(address, progress))
+    return Objects(source_at(address, Client(where, policy=policy)))
+
+
+def _notes(address: Address, progress: Progress) -> Callable[[str], None]:
+    """Return a function that passes notes on, but not one for each thread that waits."""
+    lock, last = threading.Lock(), -_QUIET
+
+    def told(note: str) -> None:
+        nonlocal last
+        with lock:
+            if time.monotonic() - last < _QUIET:
+                return
+            last = time.monotonic()
+        progress(Event(str(address), "note", note=note))
+
+    return told
 
 
 def source_at(address: Address, client: Client) -> Source:

@@ -156,7 +156,11 @@ class FileFetcher:
         """Obtain the file of a step; raises as `fetching.fetch` does."""
         if asked.action == "reuse":
             return reused(asked)
-        with locked(asked.target, self._plan.destination, self.client.check), self.client.occupied():
+
+        def say(note: str) -> None:
+            self._progress(Event(self._id, "note", asked.file.path, note=note))
+
+        with locked(asked.target, self._plan.destination, self.client.check, say), self.client.occupied():
             return self._by_any_way(asked)  # another process may have fetched it while this one waited: plan again
 
     def _by_any_way(self, asked: FetchStep) -> Fetched:

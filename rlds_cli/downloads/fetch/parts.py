@@ -328,19 +328,21 @@ def _forget(target: Path) -> None:
 
 
 @contextmanager
-def locked(target: Path, destination: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of ``target``, below ``destination``; others wait, and call ``check`` every second."""
+def locked(target: Path, destination: Path, check: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of ``target``, below ``destination``; others ``say`` that they wait, and ``check`` every second."""
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
-        lock = file_lock(path)
+        lock, waiting = file_lock(path), False
         while True:
             check()
             try:
                 lock.acquire(timeout=1)
                 break
             except LockHeld:
-                continue
+                if not waiting:
+                    say(f"locked by another process: waiting for {path}")
+                waiting = True
     except OSError as exc:
         raise disk.disk_error(exc, target) from exc
     try:
