@@ -6,7 +6,7 @@ Apache, nginx and Python's http.server show such pages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from html import unescape
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
@@ -14,11 +14,11 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 import requests
 
 from rlds_cli.http.connections import Budget, Permanent, Retryable
+from rlds_cli.http.ranges import range_of
 from rlds_cli.sources.limits import ListingLimits
 from rlds_cli.sources.source import Chunk, Document, Meta, Source
 
 _REQUESTS = 32  # for one range, with redirects
-_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 _DEEP = 16  # directories in directories
 _TAG = re.compile(r"<(?:(?P<passed>!--|script\b|style\b)|a\s(?P<attributes>[^<>]{1,8192})>)", re.IGNORECASE)
 _CLOSING = {"!--": "-->", "script": "</script", "style": "</style"}
@@ -73,7 +73,9 @@ class WebSource(Source):
         with self._open(name, f"bytes={start}-{stop - 1}") as response:
             skip = 0
             if response.status_code == 206:
-                _check_range(response.headers, start, stop)
+                answered = range_of(response)
+                if answered is None or answered[:2] != (start, stop - 1):
+                    raise Retryable("it sent another range than it was asked for")
             elif response.status_code == 200:
                 skip = start
             else:
@@ -119,19 +121,12 @@ class WebSource(Source):
 
 
 def _size(response: requests.Response) -> int | None:
-    if response.status_code == 206 and (told := _RANGE.fullmatch(response.headers.get("Content-Range", ""))):
-        return None if told[3] == "*" else int(told[3])
+    if response.status_code == 206 and (answered := range_of(response)):
+        return answered[2]
     if response.status_code == 416:
         return 0
     said = response.headers.get("Content-Length", "")
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else None
-
-
-def _check_range(headers: Mapping[str, str], start: int, stop: int) -> None:
-    """Refuse another range than the one that was asked for."""
-    told = _RANGE.fullmatch(headers.get("Content-Range", ""))
-    if told is None or (int(told[1]), int(told[2])) != (start, stop - 1):
-        raise Retryable("it sent another range than it was asked for")
 
 
 def links(page: bytes) -> list[str]:
