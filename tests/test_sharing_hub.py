@@ -41,7 +41,7 @@ from rlds_cli.remote import pulling
 from rlds_cli.sharing import pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
 from rlds_cli.sources import addresses, opening
-from rlds_cli.sources.source import Body, Overtaken
+from rlds_cli.sources.source import Body
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
@@ -410,24 +410,6 @@ def test_nothing_was_pushed_there(hub: Hub, tmp_path: Path) -> None:
 
 
 # -- the store itself
-
-
-def test_replace_compares(hub: Hub) -> None:
-    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=HASTY) as objects:
-        assert objects.read("a.json") is None
-        objects.replace("a.json", b"1", None)
-        with pytest.raises(Overtaken):
-            objects.replace("a.json", b"2", None)
-        seen = objects.read("a.json")
-        assert seen is not None and seen.data == b"1"
-        objects.put("b/large", Body.of(b"x" * 5000))
-        objects.put("b/small", Body.of(b"y"))
-        assert objects.size("b/large") == 5000
-        objects.replace("a.json", b"2", seen.tag, {"README.md": b"z"})
-        assert objects.names("b/") == {"b/large": 5000, "b/small": 1}
-        assert objects.read_range("b/large", 10, 5) == b"xxxxx"
-        objects.delete("b/small")
-        assert objects.names() == {"a.json": 1, "b/large": 5000, "README.md": 1, ".gitattributes": 12}
 
 
 def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:

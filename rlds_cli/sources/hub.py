@@ -195,13 +195,20 @@ class HubSource(WebSource):
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove files in one commit. Their content stays in the history of the repository."""
-        while True:
+        while names:
             head = self._newest()
             with self._lock:
                 self._commit = head
             self._pending = {self._path(name): None for name in names}
-            if self._committed(head, f"Remove {len(names):,} files"):
-                return
+            try:
+                if self._committed(head, f"Remove {len(names):,} files"):
+                    return
+            except Permanent as exc:
+                self._pending.clear()
+                there = [name for name in names if exc.status == 404 and self.stat(name) is not None]
+                if exc.status != 404 or len(there) == len(names):
+                    raise
+                names = there  # the hub takes no commit that removes a file that is gone
 
     def _make_repository(self) -> None:
         """Create the repository if the hub has none of this name that the token may read."""
