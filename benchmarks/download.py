@@ -26,7 +26,7 @@ from results import DATA, Results
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import Parallelism, RetryPolicy
 
 SIZE = 10**9

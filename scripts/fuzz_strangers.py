@@ -22,7 +22,7 @@ from server import Server
 
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.maintenance import pinning
 

@@ -42,11 +42,12 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "rlds_cli"
 
 # What each package may import, besides itself and the modules that lie at the top level and import nothing else.
-_STORED = "base files formats ted registry home store growing http remote"  # what a dataset is made of
+_STORED = "base files formats ted registry home store growing http sources remote"  # what a dataset is made of
 _BELOW = {
     "base": "",  # array_types, errors, ids, progress, refs, settings, subset, text, visible
     "files": "base",
     "http": "base files",
+    "sources": "base files http",
     "formats": "base files",
     "ted": "base files",
     "registry": "base files http",
@@ -54,7 +55,7 @@ _BELOW = {
     "archives": "base files formats ted",
     "store": "base files formats ted",
     "growing": "base files formats ted store",
-    "remote": "base files formats ted registry home store growing http",
+    "remote": "base files formats ted registry home store growing http sources",
     "dataset": _STORED,
     "checks": f"{_STORED} dataset",
     "convert": f"{_STORED} dataset archives checks",  # it records findings

@@ -15,8 +15,8 @@ from typing import Any
 
 from server import COMMIT, Server
 
-from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads import listing
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
 

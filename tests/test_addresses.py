@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from rlds_cli.errors import DownloadFailed, InvalidId
-from rlds_cli.remote import addresses
+from rlds_cli.sources import addresses
 from rlds_cli.visible import quoted, shown, within
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlds_cli import create, settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.maintenance import pinning

@@ -17,7 +17,7 @@ from rlds_cli.sharing.pushing import push
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 

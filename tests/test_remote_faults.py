@@ -34,7 +34,7 @@ LARGE: dict[str, Any] = {"rows": 3_000, "width": 900}  # three blocks
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.lists._PATIENCE", 0.1)
 

@@ -29,7 +29,7 @@ WIDTH = 256  # bytes of an observation: few rows make many blocks
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 

@@ -45,7 +45,7 @@ HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 

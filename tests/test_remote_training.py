@@ -29,7 +29,7 @@ from rlds_cli.sharing.pushing import push
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setattr("rlds_cli.remote.content.POLICY", HASTY)
 
 

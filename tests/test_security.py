@@ -46,7 +46,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.downloads.sources import listing
+from rlds_cli.downloads import listing
 from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.files import json as documents
 from rlds_cli.formats import compressed, npz, parquet, tfrecord

@@ -50,6 +50,7 @@ from rlds_cli.importing import import_archive
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
+from rlds_cli.progress import Event
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import pulling
 from rlds_cli.remote.blocks import GROUP
@@ -61,7 +62,7 @@ HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=5.0, connect=60
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.remote.objects.POLICY", HASTY)
+    monkeypatch.setattr("rlds_cli.sources.objects.POLICY", HASTY)
     monkeypatch.setenv("NO_PROXY", "*")
 
 
@@ -452,6 +453,15 @@ def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: 
     bucket.faults = [Fault(kind, "GET", path, times=2, wait=1.0) for path in (r"rlds\.json", "/blocks/", "/objects/")]
     assert bring("s3://lab/large", other).fingerprint == ds.fingerprint
     assert verify(ds.id, cache_dir=other).ok
+
+
+def test_a_transfer_says_what_it_waits_for(bucket: ObjectStore, other: Path) -> None:
+    ds, said = large(2000), list[Event]()
+    push(ds.id, "s3://lab/large")
+    bucket.faults = [Fault("503", "GET", "/objects/", wait=2.0)]
+    rlds_cli.download(f"{bucket.url}/lab/large/", cache_dir=other, progress=said.append)
+    notes = [(e.id, e.note) for e in said if "trying again" in e.note]
+    assert notes == [(f"{bucket.url}/lab/large/", "HTTP 503 Service Unavailable: trying again in 2 s")]
 
 
 @pytest.mark.slow  # how fast depends on the machine

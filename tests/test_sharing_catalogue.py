@@ -19,12 +19,12 @@ import rlds_cli
 from rlds_cli import settings
 from rlds_cli.cli import main
 from rlds_cli.errors import NameTaken
-from rlds_cli.remote import addresses, stores
-from rlds_cli.remote.objects import Body
 from rlds_cli.remote.reading import index_at
 from rlds_cli.report.html import is_report
 from rlds_cli.sharing.catalogue import catalogue
 from rlds_cli.sharing.pages import pages
+from rlds_cli.sources import addresses, opening
+from rlds_cli.sources.source import Body
 
 
 def made(name: str, steps: int, *, seed: int = 0) -> rlds_cli.Dataset:
@@ -83,7 +83,7 @@ def forty(width: int = 8) -> rlds_cli.Dataset:
 def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
     ds = forty()
     push(ds, str(tmp_path / "arm"))
-    with stores.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
+    with opening.open_objects(addresses.parse(tmp_path / "arm"), settings.read()) as objects:
         index = index_at(objects)
         assert index is not None
         size = sum(o.size for o in index.objects)
@@ -97,7 +97,7 @@ def test_the_report_is_small_beside_what_is_sent(tmp_path: Path) -> None:
         assert Document(always.decode()).wrong == []
     large = forty(400)  # 38 MB
     push(large, str(tmp_path / "large"))
-    with stores.open_objects(addresses.parse(tmp_path / "large"), settings.read()) as objects:
+    with opening.open_objects(addresses.parse(tmp_path / "large"), settings.read()) as objects:
         index = index_at(objects)
         assert index is not None
         (tmp_path / "large/report.html").unlink()
@@ -276,7 +276,7 @@ def test_incomplete_commands(
 
 
 def test_an_empty_store_has_an_empty_page(tmp_path: Path) -> None:
-    with stores.open_objects(addresses.parse(tmp_path / "lab"), settings.read()) as objects:
+    with opening.open_objects(addresses.parse(tmp_path / "lab"), settings.read()) as objects:
         objects.put("notes.txt", Body.of(b"x"))
     assert catalogue(tmp_path / "lab").datasets == ()
     assert rows((tmp_path / "lab/index.html").read_text()) == []

@@ -35,12 +35,13 @@ from rlds_cli.errors import (
 )
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Retryable
-from rlds_cli.progress import silent
+from rlds_cli.progress import Event, silent
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, pulling, stores
-from rlds_cli.remote.objects import Body, Overtaken
+from rlds_cli.remote import pulling
 from rlds_cli.sharing import collecting, pushing, snapshot
 from rlds_cli.sharing.pushing import Pushed
+from rlds_cli.sources import addresses, opening
+from rlds_cli.sources.source import Body
 
 HASTY = RetryPolicy(attempts=4, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 PLACE = "hf://datasets/lab/arm"
@@ -195,6 +196,14 @@ def test_faults_of_the_hub_are_retried(hub: Hub, tmp_path: Path, fault: Fault, p
     assert len(hub.repositories["lab/arm"].commits) == 2
 
 
+def test_a_push_says_what_it_waits_for(hub: Hub) -> None:
+    said = list[Event]()
+    hub.faults = [Fault("503", "PUT", wait=2.0)]
+    pushing.push_from(Ref(arm().path), addresses.parse(PLACE), settings.read(), progress=said.append)
+    notes = [(e.id, e.note) for e in said if "trying again" in e.note]
+    assert notes == [(PLACE, "HTTP 503 Service Unavailable: trying again in 2 s")]
+
+
 @pytest.mark.parametrize("kind", ["503", "reset", "short", "429"])
 def test_faults_while_reading_are_retried(hub: Hub, tmp_path: Path, kind: str) -> None:
     ds = arm()
@@ -284,7 +293,7 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
     first, second = arm(), arm("second", seed=5)
     push(first)
     where = settings.read()
-    with stores.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
         before = objects.read("rlds.json")
         push(second)
         collecting.collect(PLACE)
@@ -391,7 +400,7 @@ def test_a_push_to_somebody_else_is_refused(hub: Hub) -> None:
 def test_no_token_is_sent_in_the_clear(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     where = replace(settings.read(tmp_path), hub="http://hub.example", hub_token=TOKEN)
-    with stores.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(PLACE), where, policy=HASTY) as objects:
         session = objects.client._session
 
         def request(method: str, url: str, auth: Any = None, **more: Any) -> None:
@@ -414,24 +423,6 @@ def test_nothing_was_pushed_there(hub: Hub, tmp_path: Path) -> None:
 # -- the store itself
 
 
-def test_replace_compares(hub: Hub) -> None:
-    with stores.open_objects(addresses.parse(PLACE), settings.read(), policy=HASTY) as objects:
-        assert objects.read("a.json") is None
-        objects.replace("a.json", b"1", None)
-        with pytest.raises(Overtaken):
-            objects.replace("a.json", b"2", None)
-        seen = objects.read("a.json")
-        assert seen is not None and seen.data == b"1"
-        objects.put("b/large", Body.of(b"x" * 5000))
-        objects.put("b/small", Body.of(b"y"))
-        assert objects.size("b/large") == 5000
-        objects.replace("a.json", b"2", seen.tag, {"README.md": b"z"})
-        assert objects.names("b/") == {"b/large": 5000, "b/small": 1}
-        assert objects.read_range("b/large", 10, 5) == b"xxxxx"
-        objects.delete("b/small")
-        assert objects.names() == {"a.json": 1, "b/large": 5000, "README.md": 1, ".gitattributes": 12}
-
-
 def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
@@ -446,7 +437,7 @@ def test_a_server_that_takes_nothing_is_left(tmp_path: Path) -> None:
 def test_a_slow_part_is_sent_again_and_not_for_ever(hub: Hub) -> None:
     policy = replace(HASTY, idle=0.2, least=1000)
     hub.faults = [Fault("lost", "PUT", times=1000, wait=0.3)]
-    with stores.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
+    with opening.open_objects(addresses.parse(PLACE), settings.read(), policy=policy) as objects:
         with pytest.raises(UploadFailed):
             objects.put("objects/" + "0" * 64, Body.of(b"x" * 5000))  # of which the hub stores nothing
         assert 2 < len(hub.stored) < 20
@@ -543,7 +534,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     with stream:
         api.upload_file(path_or_fileobj=stream, path_in_repo="x/a", repo_id="lab/arm", repo_type="dataset")
     api.upload_file(path_or_fileobj=b"small", path_in_repo="x/b", repo_id="lab/arm", repo_type="dataset")
-    with stores.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
+    with opening.open_objects(addresses.parse(f"{PLACE}/x"), settings.read(), policy=HASTY) as objects:
         assert objects.names() == {"a": 10240, "b": 5}
         assert objects.read_range("a", 255, 3) == b"\xff\x00\x01"
     listed = {

@@ -267,11 +267,11 @@ def test_a_repository_of_the_hub_is_a_mirror(lab: Lab, tmp_path: Path, monkeypat
 
 
 def test_two_mirrors_at_a_time_list_both(lab: Lab, tmp_path: Path) -> None:
-    from rlds_cli.remote import addresses, stores
     from rlds_cli.settings import read
     from rlds_cli.sharing.mirroring import _Target
+    from rlds_cli.sources import addresses, opening
 
-    objects = stores.open_objects(addresses.parse(tmp_path / "mirror"), read())
+    objects = opening.open_objects(addresses.parse(tmp_path / "mirror"), read())
     first, second = _Target(objects), _Target(objects)
     first.read(), second.read()
     first.add({"a": "0" * 64})

@@ -16,11 +16,11 @@ import pytest
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
 from rlds_cli.loader import Loader, Shuffled
-from rlds_cli.remote import addresses, buckets
-from rlds_cli.remote.objects import Body, Overtaken
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.sharing import collecting, packing
 from rlds_cli.sharing.pushing import push
+from rlds_cli.sources import addresses, buckets
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Body, Overtaken
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")

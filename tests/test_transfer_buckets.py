@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from server import Page, Server
 
 from rlds_cli import settings
+from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import buckets, listing, request_url
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.downloads.schemes import request_url
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive, WrongHash
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
+from rlds_cli.sources import bucket_listing
 
 HASTY = RetryPolicy(attempts=3, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
 ATARI = {
@@ -273,4 +275,4 @@ def test_hosts(tmp_path: Path) -> None:
     emulated = settings.read(tmp_path, {"STORAGE_EMULATOR_HOST": "localhost:9023/", "AWS_ENDPOINT_URL": "http://m:9/"})
     assert request_url("gs://b/x.gz", emulated) == "http://localhost:9023/b/x.gz"
     assert request_url("s3://b/x.gz", emulated) == "http://m:9/b/x.gz"
-    assert buckets.BucketLocation("s3", "b", "", "eu-west-1").root(plain) == "https://b.s3.eu-west-1.amazonaws.com"
+    assert bucket_listing.http_root("s3", "b", "eu-west-1", plain) == "https://b.s3.eu-west-1.amazonaws.com"

@@ -15,7 +15,7 @@ from server import Server
 from test_transfer_fetching import Place
 
 from rlds_cli import errors
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import TransferError
 from rlds_cli.http.client import RetryPolicy
 

@@ -22,7 +22,7 @@ from server import Page, Server
 
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.parts import PartFile
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoPermission, NoSpace, Offline, WrongHash
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event
@@ -609,7 +609,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import listing
+from rlds_cli.downloads import listing
 where = settings.read()
 files = listing.list_files([sys.argv[1]], where, sha256=sys.argv[3])
 fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where)
@@ -659,7 +659,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (f"{sys.argv[1]}/d/{k}.h5",)) for k in range(3)]
@@ -708,3 +708,18 @@ def test_progress_is_told_from_one_thread_at_a_time_per_file(server: Server, pla
     fetching.fetch(planning.plan(files, place.directory, place.where), place.where, progress=note, policy=HASTY)
     assert set(seen) == {f"{k}.h5" for k in range(6)}
     assert all(len(threads) == 1 for threads in seen.values())
+
+
+# -- another process
+
+
+def test_a_file_that_another_process_fetches_is_waited_for(server: Server, place: Place) -> None:
+    from rlds_cli.files.locks import file_lock
+
+    server.add("/d/x.h5", CONTENT)
+    place.directory.mkdir()
+    lock = file_lock(place.directory / "x.h5.part.lock")
+    lock.acquire()
+    threading.Timer(1.5, lock.release).start()
+    place.fetch(wanted(server, sha256=SHA256))
+    assert place.notes("note") == [f"locked by another process: waiting for {place.directory / 'x.h5.part.lock'}"]

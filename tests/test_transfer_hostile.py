@@ -29,7 +29,7 @@ from test_transfer_fetching import Place
 
 from rlds_cli.downloads.fetch import fetching, http, planning
 from rlds_cli.downloads.fetch.parts import FileRecord
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace
 from rlds_cli.http import connections
 from rlds_cli.http.client import Client, Parallelism, RetryPolicy
@@ -292,7 +292,7 @@ import sys
 from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.http.client import RetryPolicy
 where = settings.read()
 files = [RemoteFile(f"{k}.h5", (url,)) for k, url in enumerate(sys.argv[2:])]

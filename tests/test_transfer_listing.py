@@ -15,12 +15,13 @@ from server import Server
 from server_pages import Listing as Page
 from test_fuzz import fuzz
 
-from rlds_cli.downloads.sources import listing, protocol, web
-from rlds_cli.downloads.sources.buckets import objects
-from rlds_cli.downloads.sources.protocol import ListingLimits
+from rlds_cli.downloads import listing
 from rlds_cli.errors import DownloadFailed, RldsError, UnsafeArchive
 from rlds_cli.http.connections import Permanent
 from rlds_cli.settings import Settings
+from rlds_cli.sources import limits, web
+from rlds_cli.sources.bucket_listing import objects
+from rlds_cli.sources.limits import ListingLimits
 
 
 @pytest.fixture
@@ -172,19 +173,19 @@ def _pages(server: Server, kind: str, fresh: bool) -> str:
 
 @pytest.mark.parametrize("kind", ["tree", "gs", "s3"])
 def test_pages_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(protocol, "BARREN", 4)
+    monkeypatch.setattr(limits, "BARREN", 4)
     with pytest.raises(DownloadFailed, match="4 consecutive pages list nothing new"):
         listing.list_files([_pages(server, kind, fresh=False)], where, policy=HASTY)
-    monkeypatch.setattr(protocol, "PAGES", 6)
+    monkeypatch.setattr(limits, "PAGES", 6)
     with pytest.raises(DownloadFailed, match="more than 6 pages"):
         listing.list_files([_pages(server, kind, fresh=True)], where, policy=HASTY)
-    monkeypatch.setattr(protocol, "NAMES", 3)
+    monkeypatch.setattr(limits, "NAMES", 3)
     with pytest.raises(DownloadFailed, match="more than 3 names"):
         listing.list_files([_pages(server, kind, fresh=True)], where, policy=HASTY)
 
 
 def test_directories_without_end(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "PAGES", 5)
+    monkeypatch.setattr(limits, "PAGES", 5)
     url = _pages(server, "index", fresh=True)
     server.pages["/d"] = server.pages["/d/"]  # whatever is asked for below it
     with pytest.raises(DownloadFailed, match="more than 5 pages"):
@@ -192,14 +193,14 @@ def test_directories_without_end(server: Server, where: Settings, monkeypatch: p
 
 
 def test_a_page_of_many_bytes(server: Server, where: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "PAGE", 100)
+    monkeypatch.setattr(limits, "PAGE", 100)
     for kind in ("gs", "s3", "index"):
         with pytest.raises(DownloadFailed, match="at most 100 are read"):
             listed(server, where, kind, LISTINGS[kind].page + b" " * 100)
 
 
 def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "BYTES", 10)
+    monkeypatch.setattr(limits, "BYTES", 10)
     counted = ListingLimits()
     assert counted.ask("1") and counted.ask("2") and not counted.ask("1")
     assert [counted.take(n) for n in ("12345", "12345", "67890")] == ["12345", "12345", "67890"]
@@ -211,7 +212,7 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_listing_that_crawls(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 50).__next__
-    monkeypatch.setattr(protocol.time, "monotonic", clock)
+    monkeypatch.setattr(limits.time, "monotonic", clock)
     counted = ListingLimits()
     assert counted.ask("1")
     with pytest.raises(Permanent, match="listed only 0 names"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlds_cli.downloads import names
 from rlds_cli.errors import DownloadFailed, UnsafeArchive
+from rlds_cli.sources import names
 from rlds_cli.text import natural
 
 

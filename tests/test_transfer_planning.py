@@ -13,7 +13,7 @@ import pytest
 from server import Server
 
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed, NoSpace, Offline, UnsafeArchive, WrongHash
 from rlds_cli.files import disk
 from rlds_cli.http.client import RetryPolicy

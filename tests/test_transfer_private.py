@@ -12,12 +12,13 @@ import pytest
 from server import Server
 
 from rlds_cli import settings
-from rlds_cli.downloads import names
+from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import buckets, listing
+from rlds_cli.downloads.schemes import request_url
 from rlds_cli.errors import DownloadFailed, MissingPackage
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 
 pytest.importorskip("obstore")
 
@@ -103,7 +104,7 @@ def test_credentials_of_a_profile(server: Server, tmp_path: Path) -> None:
 
 def test_credentials_that_do_not_open_it(server: Server, tmp_path: Path) -> None:
     where = server.settings(tmp_path, AWS_ACCESS_KEY_ID="STRANGER", AWS_SECRET_ACCESS_KEY=SECRET)
-    with pytest.raises(DownloadFailed, match="s3://data with your credentials: they do not open it") as caught:
+    with pytest.raises(DownloadFailed, match="s3://data with your credentials: access is denied") as caught:
         listing.list_files(["s3://data/logs"], where, policy=HASTY)
     assert SECRET not in str(caught.value)
     assert "STRANGER" not in str(caught.value)
@@ -136,9 +137,8 @@ def test_a_key_file_of_google_that_is_none(server: Server, tmp_path: Path) -> No
 
 def test_places_are_those_of_the_region(tmp_path: Path) -> None:
     where = settings.read(tmp_path, {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "C"})
-    assert buckets.url_of("s3", "data", "x y.h5", "eu-west-1") == "signed-s3://eu-west-1@data/x y.h5"
-    url = buckets.signed_https("signed-s3://eu-west-1@data/x y.h5", where)
+    url = request_url("signed-s3://eu-west-1@data/x y.h5", where)
     assert url.startswith("https://data.s3.eu-west-1.amazonaws.com/x%20y.h5?X-Amz-")
     assert names.shown(url) == "https://data.s3.eu-west-1.amazonaws.com/x%20y.h5"
-    dotted = buckets.signed_https("signed-s3://my.data/x.h5", where)
+    dotted = request_url("signed-s3://my.data/x.h5", where)
     assert dotted.startswith("https://s3.us-east-1.amazonaws.com/my.data/x.h5?X-Amz-")

@@ -169,7 +169,7 @@ from pathlib import Path
 from rlds_cli import settings
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.http.client import Parallelism
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 where = settings.read()
 files = [RemoteFile("x.h5", (sys.argv[1],), sha256=sys.argv[3])]
 width = Parallelism(after=0.02, worth=0.1, smallest=1 << 18)

@@ -16,7 +16,7 @@ from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
 from rlds_cli.downloads.fetch.parts import PartFile
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed
 from rlds_cli.http.connections import StallDetector
 

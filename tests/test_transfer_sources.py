@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from server import COMMIT, Server
 
+from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
-from rlds_cli.downloads.sources import listing
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed, Offline, UnsafeArchive
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.settings import Settings

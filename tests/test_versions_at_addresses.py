@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidArgument, Na
 from rlds_cli.maintenance import pinning
 from rlds_cli.sharing import collecting
 from rlds_cli.sharing.pushing import Pushed
+from rlds_cli.sources.directory import DirectorySource
+from rlds_cli.sources.source import Document
 
 
 @pytest.fixture(autouse=True)
@@ -324,26 +326,21 @@ def test_another_dataset_needs_force(store: Path) -> None:
     assert [v["number"] for v in log(store)] == [1]
 
 
-@pytest.mark.parametrize("damage", ["index", "versions"])
+@pytest.mark.parametrize("damage", ["indexes/", "rlds.json"])
 def test_a_wrong_text_is_asked_for_again(
-    damage: str, address: str, other: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, store: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte that changes on the way changes nothing."""
-    from rlds_cli.remote import reading
-    from rlds_cli.remote.objects import Document, Objects
+    versions, wrong = three_versions(store), []
+    read = DirectorySource.document
 
-    versions = three_versions(address)
-    read: Callable[..., Document | None] = Objects.read
-    wrong = []
-
-    def once(self: Objects, name: str, **how: Any) -> Document | None:
-        found = read(self, name, **how)
-        if found is not None and name.startswith("indexes/" if damage == "index" else "rlds.json") and len(wrong) < 2:
+    def damaged(self: DirectorySource, name: str, longest: int) -> Document | None:
+        found = read(self, name, longest)
+        if found is not None and name.startswith(damage) and len(wrong) < 2:
             wrong.append(name)
             return Document(found.data.replace(b"local/arm", b"local/art"), found.tag)
         return found
 
-    monkeypatch.setattr(Objects, "read", once)
-    assert reading.ATTEMPTS > 2
-    same(bring(address, other, "x"), versions[2])
+    monkeypatch.setattr(DirectorySource, "document", damaged)
+    same(bring(f"file://{store}", other, "x"), versions[2])
     assert len(wrong) == 2

@@ -12,9 +12,9 @@ from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
 from rlds_cli.files.hashing import short
-from rlds_cli.remote import addresses
 from rlds_cli.report import catalogue
 from rlds_cli.report.catalogue import FamilyRow, HomeRow, Overview, Row
+from rlds_cli.sources import addresses
 
 
 @app.command("list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlds_cli import refs, settings, text
 from rlds_cli.cli import out
-from rlds_cli.remote import addresses
+from rlds_cli.sources import addresses
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset

@@ -6,10 +6,11 @@ from rlds_cli import settings
 from rlds_cli.growing.opening import open_store
 from rlds_cli.home import locate
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, origins
-from rlds_cli.remote.addresses import Address
+from rlds_cli.remote import origins
 from rlds_cli.remote.versions import NAME as PUSHED
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
+from rlds_cli.sources.addresses import Address
 from rlds_cli.store.opening import Store
 
 

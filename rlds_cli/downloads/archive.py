@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
 from rlds_cli.archives import Archive, choose
-from rlds_cli.downloads import names
+from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.fetching import Fetched
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest, without_secrets
-from rlds_cli.downloads.sources import listing, source_of
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.schemes import scheme_of
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -26,6 +26,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import Entry, File
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 from rlds_cli.subset import Subset
 from rlds_cli.text import natural
 
@@ -114,7 +115,7 @@ def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: Ret
         return _only_file(request, entry, where, policy)
     if request.files or entry.files:
         return tuple(_listed_file(request, f, where, policy) for f in request.files or entry.files)
-    tree = [*(source_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
+    tree = [*(scheme_of(url).at_revision(url, request.revision) for url in entry.tree if request.revision), *entry.tree]
     unique = [*dict.fromkeys(tree)]
     files = listing.list_files(unique, where, source=request.source, suffix=entry.suffix, policy=policy)
     wanted = tuple(f for f in files if not entry.only or any(fnmatchcase(f.path, p) for p in entry.only))

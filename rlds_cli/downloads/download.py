@@ -29,8 +29,8 @@ from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
 from rlds_cli.registry import Entry, facts
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
 from rlds_cli.store import manifest, publishing, versions
 from rlds_cli.subset import Subset
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlds_cli import home, ids, settings
-from rlds_cli.downloads import names
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
@@ -23,8 +22,8 @@ from rlds_cli.files.locks import file_lock
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File, check
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses, names
 from rlds_cli.subset import EVERYTHING, Subset
 
 Encoding = Literal["memmap", "zarr"]

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids
-from rlds_cli.downloads import names
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.registry.facts import file_name
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings
+from rlds_cli.sources import addresses, names
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
 

@@ -78,7 +78,7 @@ class RetryPolicy:
     documents: int = 20_000  # requests per listing
     sources: int = 16  # per file
     unsized: int = 32 << 30  # bytes of a file of unknown size
-    told: Callable[[str], None] | None = None  # receives notes about waits while no file is fetched
+    told: Callable[[str], None] | None = None  # receives notes about waits
 
     @property
     def answer(self) -> float:
@@ -392,14 +392,15 @@ class Client:
         """Call ``act`` until it does not raise Retryable. Enough progress in ``reached`` resets the limits.
 
         ``act`` receives the seconds left of ``policy.idle`` for an answer to begin. Bytes count as progress once they
-        exceed the largest value of ``reached`` so far. ``waiting`` receives notes about long waits; without it, waits
-        that the server asked for count as time without progress.
+        exceed the largest value of ``reached`` so far. ``waiting``, by default ``policy.told``, receives notes about
+        long waits; without either, waits that the server asked for count as time without progress.
 
         Raises
         ------
         Permanent
             The limits of the policy are reached.
         """
+        waiting = waiting or self.policy.told
         failures, best, since = 0, reached(), time.monotonic()
         while True:
             begun = time.monotonic()
@@ -412,11 +413,11 @@ class Client:
                     failures, best, since = 0, reached(), time.monotonic()
                 pause = self.policy.delay(failures)
                 spent = time.monotonic() - since + (pause if waiting else max(pause, exc.wait))
-                if failures >= self.policy.attempts or spent >= self.policy.idle:
+                if failures >= (exc.attempts or self.policy.attempts) or spent >= self.policy.idle:
                     if waiting and exc.late:
                         waiting(f"{exc.reason}: given up")
                     why = f"{exc.reason} ({failures} times)" if failures else exc.reason
-                    raise Permanent(why, late=exc.late, silent=exc.silent) from exc.__cause__
+                    raise Permanent(why, error=exc.error, late=exc.late, silent=exc.silent) from exc.__cause__
                 since += exc.wait
                 self._wait(max(exc.wait, pause), exc, waiting)
 
@@ -442,7 +443,7 @@ class Client:
                     raise Permanent(f"HTTP {response.status_code}", response.status_code)
                 return _plain(self.whole(response, until=until), response), response
 
-        found = self.persist(ask, waiting=self.policy.told)
+        found = self.persist(ask)
         self._read += 1
         if self.policy.told and time.monotonic() - self._said > _WORD:
             self._said = time.monotonic()

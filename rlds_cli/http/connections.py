@@ -71,15 +71,26 @@ class Retryable(Exception):
     """A failure after which another attempt may succeed.
 
     ``wait`` is the delay in seconds that the server asked for. ``late`` is True if time was spent waiting for the
-    server, ``silent`` if it did not begin an answer.
+    server, ``silent`` if it did not begin an answer. ``attempts`` replaces the number of attempts of the policy, and
+    ``error`` is the one to raise after them.
     """
 
-    def __init__(self, reason: str, wait: float = 0.0, *, late: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        wait: float = 0.0,
+        *,
+        late: bool = False,
+        attempts: int | None = None,
+        error: RldsError | None = None,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.wait = wait
         self.late = late
         self.silent = False
+        self.attempts = attempts
+        self.error = error
 
 
 class Stopped(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 from rlds_cli import ids, registry
 from rlds_cli.convert import merging
 from rlds_cli.dataset import editing
-from rlds_cli.downloads.sources import local_path
+from rlds_cli.downloads.schemes import local_path
 from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.growing.opening import find_version, open_store
 from rlds_cli.home import locate

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rlds_cli import ids
-from rlds_cli.downloads.sources import network_schemes
+from rlds_cli.downloads.schemes import network_schemes
 from rlds_cli.errors import RldsError
 from rlds_cli.maintenance import edits
 from rlds_cli.maintenance.lock_values import InvalidLock, Value
 from rlds_cli.registry import check
-from rlds_cli.remote import addresses
+from rlds_cli.sources import addresses
 
 if TYPE_CHECKING:
     from rlds_cli.preprocess.functions import Function

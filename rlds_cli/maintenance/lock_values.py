@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlds_cli.downloads import names
 from rlds_cli.errors import RldsError
+from rlds_cli.sources import names
 
 _LONGEST_TEXT = 4096
 _DEEPEST = 32  # levels of lists and objects

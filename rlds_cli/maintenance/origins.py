@@ -10,7 +10,7 @@ from typing import Any
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.convert import merging
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
-from rlds_cli.downloads.sources import local
+from rlds_cli.downloads.schemes import LOCAL
 from rlds_cli.errors import RldsError
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
@@ -110,7 +110,7 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
     made_of = open_store(path, check=False).sources
     if not all(str(s.get("url", "")).startswith("file:") and s.get("sha256") for s in made_of):
         return []
-    return [(local.path_of(str(s["url"])), str(s["sha256"])) for s in made_of]
+    return [(LOCAL.local_path(str(s["url"])), str(s["sha256"])) for s in made_of]
 
 
 def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:

@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources import local_path, request_url, source_of
+from rlds_cli.downloads.schemes import local_path, request_url, scheme_of
 from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
 from rlds_cli.files import json as documents
 from rlds_cli.growing.opening import find_version, open_store
@@ -40,8 +40,8 @@ from rlds_cli.maintenance.lock_file import Locked, UserFunction
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry, File, facts
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
 from rlds_cli.store import manifest
 from rlds_cli.store.facts import facts_of
 from rlds_cli.store.manifest import Manifest
@@ -546,4 +546,4 @@ def _is_known(url: str, known: File, entry: Entry, where: Settings) -> bool:
 
 def _roots(known: File, entry: Entry, where: Settings) -> Iterator[str]:
     yield from (request_url(u, where) for u in known.urls)
-    yield from (source_of(u).root(u, where) for u in entry.tree)
+    yield from (scheme_of(u).root(u, where) for u in entry.tree)

@@ -17,13 +17,13 @@ from rlds_cli.errors import InvalidArgument
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.progress import Event, Progress
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.store import address_of
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import ahead, pushing
 from rlds_cli.sharing.ahead import Sender
 from rlds_cli.sharing.packing import Cuts, Span
+from rlds_cli.sources import addresses
+from rlds_cli.sources.addresses import Address
 from rlds_cli.store import build, manifest
 from rlds_cli.store.build import Finished, Placed
 from rlds_cli.store.paths import assign_paths

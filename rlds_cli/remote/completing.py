@@ -18,11 +18,11 @@ from rlds_cli.files import disk, trees
 from rlds_cli.files import safe as safe_files
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote import presence, waiting
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import BlockFiles, Hold
 from rlds_cli.remote.presence import BLOCK, GROUP, MANY
 from rlds_cli.remote.store import Access, RemoteGrowingStore, RemoteStore, open_remote
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
 
 _AT_A_TIME = 64 * MANY  # blocks
 _AHEAD = 2  # times as many that arrive meanwhile

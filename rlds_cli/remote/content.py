@@ -33,22 +33,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError
+from rlds_cli.errors import DamagedDataset, DownloadFailed, RldsError, WrongHash
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.hashing import short
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import BLOCK, GROUP, HASH, hashes_of_blocks
 from rlds_cli.remote.cache import TIMEOUT, Stats, Take
 from rlds_cli.remote.index import File, Index
 from rlds_cli.remote.limits import SmallFiles, groups
 from rlds_cli.remote.lists import BlockLists
-from rlds_cli.remote.objects import POLICY, Chunk, Objects
-from rlds_cli.remote.reading import ATTEMPTS, group_hashes, push_again, read_versions, wrong_bytes
+from rlds_cli.remote.reading import group_hashes, read_versions
 from rlds_cli.remote.reuse import Shared
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import POLICY, Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.store import files as store_files
 
 DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"
@@ -360,46 +361,28 @@ class RemoteContent:
         """Fetch blocks as `_fetch` gives them from the store; ``lists`` are those of groups that come in parts."""
         if start == end:
             return
-        objects, o, at = self.connection(), self.index.objects[number], start
-        buffer, wrong = bytearray(), 0
+        name = self.index.objects[number].name
 
-        def arrive(chunk: Chunk) -> None:
-            nonlocal at
-            self.stats.add(fetched=len(chunk))
-            left = memoryview(chunk)
-            while left and at < end:
-                size = min(BLOCK if at // GROUP in lists else GROUP, end - at)
-                if not buffer and len(left) >= size:
-                    data: Chunk = left[:size]  # as it came, without a copy
-                    left = left[size:]
-                else:
-                    part = left[: size - len(buffer)]
-                    buffer.extend(part)
-                    left = left[len(part) :]
-                    if len(buffer) < size:
-                        return
-                    data = bytes(buffer)
-                    buffer.clear()
-                if not self._is_right(number, at, data, lists.get(at // GROUP)):
-                    raise _WrongBytes
-                take(at, data)
-                at += size
+        def arrive(at: int, data: Chunk) -> None:
+            self.stats.add(fetched=len(data))
+            take(at, data)
 
-        while at < end:
-            before = at
-            buffer.clear()
-            self.stats.add(requests=1)
-            try:
-                objects.fetch(o.name, at, end - at, arrive)
-            except _WrongBytes:
-                wrong = wrong + 1 if at == before else 1
-                if wrong == ATTEMPTS:
-                    self._check_unchanged(None)
-                    size = min(BLOCK if at // GROUP in lists else GROUP, end - at)
-                    raise wrong_bytes(objects, o.name, at, size) from None
-            except DownloadFailed as e:
-                self._explain(e)
-                raise
+        self.stats.add(requests=1)
+        try:
+            self.connection().fetch_checked(
+                name,
+                start,
+                end,
+                unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
+                is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
+                take=arrive,
+            )
+        except WrongHash:
+            self._check_unchanged(None)
+            raise
+        except DownloadFailed as e:
+            self._explain(e)
+            raise
 
     def _lists_for(self, number: int, start: int, end: int) -> dict[int, bytes]:
         """Return the hashes of the blocks of the groups that a range of an object holds in part."""
@@ -427,7 +410,7 @@ class RemoteContent:
         """Say what to do about an object that is gone."""
         if getattr(e.__cause__, "status", 0) in _GONE:
             self._check_unchanged(e)
-            e.hint = push_again(self.connection())
+            e.hint = self.connection().push_again
 
     def _check_unchanged(self, e: RldsError | None) -> None:
         """Raise DownloadFailed if the version is not at the address any more: objects of it may have been removed."""
@@ -457,10 +440,6 @@ class RemoteContent:
             return self._is_right(p.object, offset, data, self._lists.of(p.object, offset // GROUP))
         except RldsError:
             return False
-
-
-class _WrongBytes(Exception):
-    """A block or a group does not have its hash."""
 
 
 def _runs(groups: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:

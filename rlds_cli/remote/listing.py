@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rlds_cli.errors import DatasetNotFound, RldsError
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
-from rlds_cli.remote.objects import Objects
 from rlds_cli.remote.plain import Plain, measure
 from rlds_cli.remote.reading import nothing_there, read_versions
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
 
 _AT_ONCE = 16
 

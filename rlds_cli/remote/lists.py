@@ -15,8 +15,8 @@ from pathlib import Path
 from rlds_cli.files import safe as safe_files
 from rlds_cli.remote.blocks import GroupHashes
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Objects
-from rlds_cli.remote.reading import ATTEMPTS, wrong_bytes
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Chunk
 
 _PATIENCE = 2.0  # seconds to wait for a request of another thread
 _RANGE = 1 << 16  # bytes of lists that are fetched together: those of 128 MiB
@@ -93,16 +93,28 @@ class BlockLists:
         start, length = self._groups.list_of(number, group)
         name, size = self._index.objects[number].list
         many = min(_RANGE, size - first)
-        for _ in range(ATTEMPTS):
-            data = self._store().read_range(name, first, many)
-            self._told(len(data))
-            found = data[start - first : start - first + length]
-            if self._groups.is_list(number, group, found):
-                self._write(number, first, data)
-                return found
-        raise wrong_bytes(self._store(), name, start, length)
+        found = b""
 
-    def _write(self, number: int, at: int, data: bytes) -> None:
+        def mine(data: Chunk) -> bytes:
+            return bytes(data[start - first : start - first + length])
+
+        def take(at: int, data: Chunk) -> None:
+            nonlocal found
+            found = mine(data)
+            self._told(len(data))
+            self._write(number, first, data)
+
+        self._store().fetch_checked(
+            name,
+            first,
+            first + many,
+            unit=lambda at: many,
+            is_right=lambda at, data: self._groups.is_list(number, group, mine(data)),
+            take=take,
+        )
+        return found
+
+    def _write(self, number: int, at: int, data: Chunk) -> None:
         with suppress(OSError):  # what is not kept is fetched again
             os.pwrite(self._file(), data, self._first[number] + at)
 

@@ -24,8 +24,8 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.growing.opening import is_growing, open_store, version_id_of
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
-from rlds_cli.remote import addresses
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
 from rlds_cli.store import manifest
 
 _DIRECTORY = "origins"

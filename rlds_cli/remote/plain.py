@@ -28,8 +28,9 @@ from rlds_cli.growing import logs
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Event, Progress
 from rlds_cli.remote.index import is_path
-from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.reading import check_version
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.store import arrays, commits, digests, manifest, publishing, sealing, videos
 from rlds_cli.store import rows as stored_rows
 from rlds_cli.store.commits import Commit

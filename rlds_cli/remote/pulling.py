@@ -37,17 +37,18 @@ from rlds_cli.progress import Event, Progress, silent
 from rlds_cli.registry import LOCAL
 from rlds_cli.remote import completing, origins, plain
 from rlds_cli.remote import index as indexes
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.index import File, Index, Piece
-from rlds_cli.remote.objects import Chunk, Objects
 from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.plain import Plain
-from rlds_cli.remote.reading import ATTEMPTS, read_file, read_groups, wrong_bytes
-from rlds_cli.remote.stores import open_objects
+from rlds_cli.remote.reading import fetch_groups, read_file, read_groups
 from rlds_cli.settings import Settings
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Chunk
 from rlds_cli.store import commits, manifest, publishing, sealing, versions
 
 _AT_ONCE = 8  # requests
@@ -122,7 +123,7 @@ def pull(
     DownloadFailed, WrongHash, DamagedDataset, NoSpace
         Nothing is published; the same call goes on with what has arrived.
     """
-    with open_objects(address, where, policy=policy) as objects:
+    with open_objects(address, where, policy=policy, progress=progress) as objects:
         there = read_there(objects, Stats())
         if expect is not None and there.fingerprint and there.fingerprint != expect:
             raise WrongFingerprint(f"{address} has {there.fingerprint}; {expect} was asked for. Nothing was written.")
@@ -347,7 +348,6 @@ class _Arriving:
         self._dirty: set[Path] = set()
         self._written: list[tuple[int, int]] = []  # groups that are not yet synced: numbers of object and group
         self._done = 0
-        self._stop = threading.Event()
         self._journal = Journal(work / "journal", hashlib.sha256(index.to_bytes()).hexdigest())
         if self._journal.records() is None:
             trees.discard(self._dataset)
@@ -377,7 +377,6 @@ class _Arriving:
                 for task in running:
                     task.result()
             except BaseException:
-                self._stop.set()
                 self._objects.client.stop()
                 for task in running:
                     task.cancel()
@@ -455,35 +454,18 @@ class _Arriving:
 
     def _span(self, number: int, first: int, stop: int, pieces: Sequence[tuple[Piece, File]]) -> None:
         """Fetch groups [first, stop) of an object, check and write each of them."""
-        o = self._index.objects[number]
-        end = min(stop * GROUP, o.size)
-        at, buffer, wrong = first * GROUP, bytearray(), 0
+        start, end = first * GROUP, min(stop * GROUP, self._index.objects[number].size)
+        fetch_groups(
+            self._objects,
+            self._index,
+            self._hashes,
+            number,
+            start,
+            end,
+            lambda at, group: self._write(number, at, group, pieces),
+        )
 
-        def take(chunk: Chunk) -> None:
-            nonlocal at, buffer
-            if self._stop.is_set():
-                raise _Ended
-            buffer += chunk
-            while len(buffer) >= (size := min(GROUP, end - at)) and size:
-                group = bytes(buffer[:size])
-                if not self._hashes.is_group(number, at // GROUP, group):
-                    raise _WrongBytes
-                self._write(number, at, group, pieces)
-                del buffer[:size]
-                at += size
-
-        while at < end:
-            before, buffer = at, bytearray()
-            try:
-                self._objects.fetch(o.name, at, end - at, take)
-            except _Ended:
-                return
-            except _WrongBytes:
-                wrong = wrong + 1 if at == before else 1
-                if wrong == ATTEMPTS:
-                    raise wrong_bytes(self._objects, o.name, at, min(GROUP, end - at)) from None
-
-    def _write(self, number: int, at: int, group: bytes, pieces: Sequence[tuple[Piece, File]]) -> None:
+    def _write(self, number: int, at: int, group: Chunk, pieces: Sequence[tuple[Piece, File]]) -> None:
         """Write the parts of a group to the files that they belong to."""
         paths = set()
         for p, file in pieces:
@@ -515,11 +497,3 @@ class _Arriving:
             publishing.sync_file(path)
         if written:
             self._journal.add(written)
-
-
-class _Ended(Exception):
-    """Another part has failed."""
-
-
-class _WrongBytes(Exception):
-    """A group of blocks does not have its hash."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from rlds_cli import ids
-from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError, WrongFingerprint, WrongHash
+from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError, WrongFingerprint
 from rlds_cli.files.hashing import short
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import versions
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.blocks import GROUP, GroupHashes
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Document, Objects
 from rlds_cli.remote.versions import Versions
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Chunk, Document
 
-ATTEMPTS = 3  # to get bytes that have the hash of the index
 _LONGEST_FILE = 64 << 20
 
 
@@ -28,17 +29,12 @@ def read_versions(objects: Objects) -> tuple[Versions, Document] | None:
         It is not such a document of this version.
     DownloadFailed
     """
-    attempt = 0
-    while True:
-        found = objects.read(versions.NAME, longest=versions.LONGEST)
-        if found is None:
-            return None
-        try:
-            return versions.parse(found.data, f"{objects.address}/{versions.NAME}"), found
-        except DamagedDataset:  # on the way, or at its place
-            attempt += 1
-            if attempt == ATTEMPTS:
-                raise
+    parsed = list[Versions]()
+    where = f"{objects.address}/{versions.NAME}"
+    found = objects.read(
+        versions.NAME, longest=versions.LONGEST, check=lambda data: parsed.append(versions.parse(data, where))
+    )
+    return None if found is None else (parsed[-1], found)
 
 
 def read_index(objects: Objects, sha256: str) -> Index:
@@ -50,15 +46,24 @@ def read_index(objects: Objects, sha256: str) -> Index:
         It is missing, has another sha256, or is not an index.
     NewerFormat, DownloadFailed
     """
-    name, what = f"indexes/{sha256}", "is missing"
-    for _ in range(ATTEMPTS):
-        found = objects.read(name, longest=indexes.LONGEST)
-        if found is None:
-            break
-        if hashlib.sha256(found.data).hexdigest() == sha256:
-            return indexes.parse(found.data, f"{objects.address}/{name}")
-        what = "has other content than its name says"
-    raise DamagedDataset(f"{objects.address}/{name} {what}. Nothing was written.", hint=push_again(objects))
+    name = f"indexes/{sha256}"
+    return indexes.parse(_read_proved(objects, name, sha256, indexes.LONGEST), f"{objects.address}/{name}")
+
+
+def _read_proved(objects: Objects, name: str, sha256: str, longest: int) -> bytes:
+    """Return a file that is named by its content; raises DamagedDataset if it is missing or has other content."""
+
+    def error(what: str) -> DamagedDataset:
+        return DamagedDataset(f"{objects.address}/{name} {what}. Nothing was written.", hint=objects.push_again)
+
+    def check(data: bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise error("has other content than its name says")
+
+    found = objects.read(name, longest=longest, check=check)
+    if found is None:
+        raise error("is missing")
+    return found.data
 
 
 def index_at(objects: Objects) -> Index | None:
@@ -91,7 +96,7 @@ def index_at(objects: Objects) -> Index | None:
         raise DamagedDataset(
             f"{address}/{versions.NAME} says other things of version {version.number:,} than its index. "
             "Nothing was written.",
-            hint=push_again(objects),
+            hint=objects.push_again,
         )
     return index
 
@@ -158,16 +163,7 @@ def read_hashes(objects: Objects, index: Index) -> bytes:
         They are missing, or are not those of the index.
     DownloadFailed
     """
-    for _ in range(ATTEMPTS):
-        found = objects.read(index.groups_name, longest=indexes.MOST_HASHES)
-        if found is None:
-            break
-        if hashlib.sha256(found.data).hexdigest() == index.groups.sha256:
-            return found.data
-    what = "is missing" if found is None else "has other content than its name says"
-    raise DamagedDataset(
-        f"{objects.address}/{index.groups_name} {what}. Nothing was written.", hint=push_again(objects)
-    )
+    return _read_proved(objects, index.groups_name, index.groups.sha256, indexes.MOST_HASHES)
 
 
 def group_hashes(index: Index, hashes: bytes | memoryview) -> GroupHashes:
@@ -201,25 +197,26 @@ def read_file(objects: Objects, index: Index, hashes: GroupHashes, path: str) ->
 def read_span(objects: Objects, index: Index, hashes: GroupHashes, number: int, offset: int, length: int) -> bytes:
     """Return bytes [offset, offset + length) of an object, checked by its groups; raises WrongHash, DownloadFailed."""
     start, size = hashes.span(number, offset, length)
-    for _ in range(ATTEMPTS):
-        data = objects.read_range(index.objects[number].name, start, size)
-        groups = [data[at : at + GROUP] for at in range(0, size, GROUP)]
-        if all(hashes.is_group(number, start // GROUP + k, group) for k, group in enumerate(groups)):
-            return data[offset - start : offset - start + length]
-    raise wrong_bytes(objects, index.objects[number].name, start, size)
+    content = bytearray()
+    fetch_groups(objects, index, hashes, number, start, start + size, lambda at, data: content.extend(data))
+    return bytes(content[offset - start : offset - start + length])
 
 
-def wrong_bytes(objects: Objects, name: str, start: int, length: int) -> WrongHash:
-    """Return the error for a range of an object that the store sends with other bytes."""
-    return WrongHash(
-        f"Bytes {start:,}-{start + length - 1:,} of {str(objects.address).rstrip('/')}/{name} do not have the sha256 "
-        f"that the index names, in {ATTEMPTS} attempts. They are not used.",
-        hint=push_again(objects),
+def fetch_groups(
+    objects: Objects,
+    index: Index,
+    hashes: GroupHashes,
+    number: int,
+    start: int,
+    stop: int,
+    take: Callable[[int, Chunk], object],
+) -> None:
+    """Give whole groups of an object to ``take`` with their places, checked; raises WrongHash, DownloadFailed."""
+    objects.fetch_checked(
+        index.objects[number].name,
+        start,
+        stop,
+        unit=lambda at: GROUP,
+        is_right=lambda at, data: hashes.is_group(number, at // GROUP, data),
+        take=take,
     )
-
-
-def push_again(objects: Objects) -> str:
-    """Return the hint for a store with damaged objects."""
-    if objects.address.scheme in ("http", "https"):
-        return "whoever pushed it can remove the damaged object there, and push again"
-    return f"remove that object, and rlds push ID {objects.address} sends it again"

@@ -19,8 +19,7 @@ from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing import logs
 from rlds_cli.growing.segments import SegmentedArray, SegmentMap
 from rlds_cli.growing.store import GrowingStore
-from rlds_cli.remote import addresses, content, decoding, finding, presence
-from rlds_cli.remote.addresses import Address
+from rlds_cli.remote import content, decoding, finding, presence
 from rlds_cli.remote.blocks import BLOCK
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
@@ -28,6 +27,8 @@ from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses
+from rlds_cli.sources.addresses import Address
 from rlds_cli.store import arrays, commits, manifest, opening
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.digests import Digests

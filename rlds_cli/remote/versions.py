@@ -27,8 +27,8 @@ from rlds_cli import __version__, ids, refs
 from rlds_cli.files import json as documents
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote import values
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.index import Index
+from rlds_cli.sources.addresses import Address
 
 NAME = "rlds.json"
 FORMAT = 1

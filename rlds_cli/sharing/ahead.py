@@ -17,11 +17,11 @@ from typing import Self
 from rlds_cli import text
 from rlds_cli.errors import RldsError
 from rlds_cli.progress import Event, Progress
-from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.settings import Settings
 from rlds_cli.sharing import packing, pushing
 from rlds_cli.sharing.packing import Cuts, Span
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.opening import open_objects
 from rlds_cli.store import arrays
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import Field

@@ -11,16 +11,18 @@ from pathlib import Path
 
 from rlds_cli import settings, visible
 from rlds_cli.errors import DamagedDataset, NameTaken, RldsError, UploadFailed
-from rlds_cli.remote import addresses, versions
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import versions
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Objects, Overtaken
 from rlds_cli.remote.reading import expect_index, read_file, read_groups
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.report.columns import rank
 from rlds_cli.report.html.collection import Listed, is_catalogue, render
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing.pages import REPORT
+from rlds_cli.sources import addresses
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Overtaken
 from rlds_cli.store import commits, manifest
 
 PAGE = "index.html"

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from rlds_cli import settings
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.remote import addresses, versions
-from rlds_cli.remote.objects import Objects
+from rlds_cli.remote import versions
 from rlds_cli.remote.reading import nothing_there, read_index, read_versions
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.remote.versions import Version, Versions
 from rlds_cli.settings import StrPath
 from rlds_cli.sharing import pushing
+from rlds_cli.sources import addresses
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
 
 _PREFIXES = ("objects/", "blocks/", "groups/", "indexes/")
 

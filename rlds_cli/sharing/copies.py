@@ -14,8 +14,8 @@ from typing import Any
 from rlds_cli.errors import RldsError
 from rlds_cli.remote.blocks import Hasher, hashes_of_groups
 from rlds_cli.remote.index import Index, Object, Piece
-from rlds_cli.remote.objects import Chunk
 from rlds_cli.sharing.packing import Known
+from rlds_cli.sources.source import Chunk
 
 
 def check(known: Known, o: Object, index: Index) -> bytes | None:

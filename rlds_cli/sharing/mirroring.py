@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlds_cli import ids, registry, settings, text
-from rlds_cli.downloads import archive, download, names
+from rlds_cli.downloads import archive, download
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.fetch.planning import FetchStep
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest
-from rlds_cli.downloads.sources import local_path, source_of
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.schemes import local_path, scheme_of
 from rlds_cli.errors import ArchiveError, DownloadFailed, RldsError, TransferError, UploadFailed
 from rlds_cli.files import hashing, trees
 from rlds_cli.files import safe as safe_files
@@ -37,11 +37,12 @@ from rlds_cli.home.locks import exclusive
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.registry import Entry
-from rlds_cli.remote import addresses, stores
-from rlds_cli.remote.directory import DirectoryObjects
-from rlds_cli.remote.objects import Body, Objects, Overtaken
 from rlds_cli.report.card import licence_identifier
 from rlds_cli.settings import Settings, StrPath
+from rlds_cli.sources import addresses, names, opening
+from rlds_cli.sources.directory import DirectorySource
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Body, Overtaken
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -172,7 +173,7 @@ def mirror(
     """
     where, tell = settings.read(cache_dir), shown(progress)
     entries = [registry.get(id) for id in download.expand([refs] if isinstance(refs, str) else refs)]
-    with stores.open_objects(addresses.parse(to), where) as objects:
+    with opening.open_objects(addresses.parse(to), where, progress=tell) as objects:
         target = _Target(objects)
         target.read()
         found, failed = list[MirroredArchive](), dict[str, RldsError]()
@@ -264,7 +265,7 @@ def _wanted(target: _Target, where: Settings, tell: Progress, entry: Entry, *, t
 
 def _places(entry: Entry, files: Iterable[RemoteFile]) -> dict[str, str]:
     """Return the name of each file at the mirror: its path at the source, host, bucket or repository first."""
-    registered = {f.path: source_of(f.urls[0]).key(f.urls[0]) for f in entry.files if local_path(f.urls[0]) is None}
+    registered = {f.path: scheme_of(f.urls[0]).key(f.urls[0]) for f in entry.files if local_path(f.urls[0]) is None}
     found = {f.path: registered.get(f.path) or f.key for f in files}
     odd = next((path for path, key in found.items() if not key or key.startswith("/")), None)
     if odd is not None:
@@ -293,7 +294,7 @@ def _there(file: RemoteFile, name: str, present: Mapping[str, int], target: _Tar
     size, listed = present.get(name), target.sums.get(name)
     if size is None or file.size not in (None, size):
         return None
-    if isinstance(target.objects, DirectoryObjects) and not (trust and listed):
+    if isinstance(target.objects.source, DirectorySource) and not (trust and listed):
         return _sum_of(file, target.objects.address.directory / name, listed)
     return listed if file.sha256 in (None, listed) else None
 

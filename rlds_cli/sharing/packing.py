@@ -33,9 +33,10 @@ from rlds_cli.remote.blocks import (
     joined,
 )
 from rlds_cli.remote.index import MANIFEST, File, Index, Object, Piece
-from rlds_cli.remote.objects import Body, Objects
 from rlds_cli.remote.reading import read_groups
 from rlds_cli.sharing.snapshot import Snapshot
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.source import Body
 from rlds_cli.store import commits
 from rlds_cli.store.snapshots import LocalFile
 

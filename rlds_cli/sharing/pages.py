@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rlds_cli.dataset import open_dataset
 from rlds_cli.progress import Progress, silent
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.index import Index
-from rlds_cli.remote.objects import Objects
 from rlds_cli.report.card import MARK, card
 from rlds_cli.report.croissant import StoredFile, croissant
 from rlds_cli.report.html import GENERATOR, read_content, render
 from rlds_cli.report.summary import summarise
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
 
 CARD, METADATA, REPORT = "README.md", "croissant.json", "report.html"
 _HEAD = 1024  # bytes at the start of a report that hold its generator

@@ -19,21 +19,23 @@ from rlds_cli.home import Home, locate
 from rlds_cli.http.client import RetryPolicy
 from rlds_cli.progress import Event, Progress, Stage, shown
 from rlds_cli.refs import Ref
-from rlds_cli.remote import addresses, origins
 from rlds_cli.remote import index as indexes
+from rlds_cli.remote import origins
 from rlds_cli.remote import versions as versions_there
-from rlds_cli.remote.addresses import Address
 from rlds_cli.remote.index import Index, Object
-from rlds_cli.remote.objects import Body, Document, Objects, Overtaken
 from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.reading import index_at, read_index, read_versions
-from rlds_cli.remote.stores import open_objects
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import copies, packing, snapshot
 from rlds_cli.sharing.packing import Cuts, Known, NewObject, Plan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
+from rlds_cli.sources import addresses
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.objects import Objects
+from rlds_cli.sources.opening import open_objects
+from rlds_cli.sources.source import Body, Document, Overtaken
 
 _MOST_SIBLINGS = 100
 _AT_ONCE = 16  # indexes that are read
@@ -182,7 +184,7 @@ def send(
 ) -> Pushed:
     """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
     check_writable(address)
-    with open_objects(address, where, policy=policy) as objects:
+    with open_objects(address, where, policy=policy, progress=progress) as objects:
         found = _versions_there(objects)
         if not force:
             check_same(found, taken.id, address)

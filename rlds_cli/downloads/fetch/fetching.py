@@ -16,18 +16,18 @@ from threading import Lock
 from urllib.parse import urlsplit
 
 from rlds_cli import text
-from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch import http
 from rlds_cli.downloads.fetch.parts import FileRecord, PartFile, locked, offset_of, opened
 from rlds_cli.downloads.fetch.planning import Action, FetchPlan, FetchStep, listing_of, remember, ways
-from rlds_cli.downloads.sources import local_path, request_url
-from rlds_cli.downloads.sources.protocol import KINDS, RemoteFile
+from rlds_cli.downloads.remote_file import KINDS, RemoteFile
+from rlds_cli.downloads.schemes import local_path, request_url
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, WrongHash
 from rlds_cli.files import disk, hashing
 from rlds_cli.http.client import Client, Parallelism, RetryPolicy
 from rlds_cli.http.connections import Budget, Permanent, Stopped, reason
 from rlds_cli.progress import Event, Progress, Stage, silent
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 
 JOBS = 8  # files at a time
 MANY = 12  # files; more are reported as one sum
@@ -156,7 +156,11 @@ class FileFetcher:
         """Obtain the file of a step; raises as `fetching.fetch` does."""
         if asked.action == "reuse":
             return reused(asked)
-        with locked(asked.target, self._plan.destination, self.client.check), self.client.occupied():
+
+        def say(note: str) -> None:
+            self._progress(Event(self._id, "note", asked.file.path, note=note))
+
+        with locked(asked.target, self._plan.destination, self.client.check, say), self.client.occupied():
             return self._by_any_way(asked)  # another process may have fetched it while this one waited: plan again
 
     def _by_any_way(self, asked: FetchStep) -> Fetched:

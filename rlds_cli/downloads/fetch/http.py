@@ -19,22 +19,21 @@ from typing import NoReturn
 import requests
 
 from rlds_cli import text
-from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.parts import PartFile, PartOrigin, sendable
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import NoSpace
 from rlds_cli.files import disk
 from rlds_cli.files import safe as safe_files
 from rlds_cli.http.client import Client, authorities
 from rlds_cli.http.connections import Budget, Exchange, Permanent, Retryable, Stopped, quoted
+from rlds_cli.http.ranges import is_chunked, range_of, size_of
+from rlds_cli.sources import names
 
 PLAIN = "comes over plain HTTP, and no hash of it is published: an alteration on the way would not be noticed"
 UNFRAMED = "comes without a length, a size or a hash: a missing end would not be noticed"
 UNSIZED = "its size is not known"
 AUTHORITIES = "the server's certificate was verified with the authorities"
 ONCE = (PLAIN, UNFRAMED, AUTHORITIES)  # notes that are given for the first file only
-_RANGE = re.compile(r"bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", re.ASCII)
-_UNSATISFIED = re.compile(r"bytes\s+\*/([0-9]{1,18})", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".z")
 _HEAD = 512  # bytes that tell a web page
@@ -428,17 +427,13 @@ class Ranges:
         return min(self._size, start + self._piece)
 
     def _fetch(self, start: int, stop: Event) -> None:
-        """Fetch a piece with retries, except if the server asks for a wait."""
-        policy, failures = self._client.policy, 0
+        """Fetch a piece, by several requests as long as each of them brings something; the first connection retries."""
         while True:
             before = self._part.ahead.sizes.get(start, 0)
             try:
                 return self._request(start, stop)
             except Retryable as exc:
-                failures = 0 if self._part.ahead.sizes.get(start, 0) - before >= policy.least else failures + 1
-                if exc.late and failures:
-                    raise Permanent(exc.reason) from exc  # the first connection may be waiting for this piece
-                if exc.wait or failures >= policy.attempts or stop.wait(policy.delay(failures)):
+                if exc.wait or self._part.ahead.sizes.get(start, 0) - before < self._client.policy.least:
                     raise
 
     def _request(self, start: int, stop: Event) -> None:
@@ -505,26 +500,6 @@ def origin_of(response: requests.Response, url: str) -> PartOrigin:
         size = int(length)
     etag, modified = (sendable(headers.get(k)) for k in ("ETag", "Last-Modified"))
     return PartOrigin(names.shown(url), etag, modified, size)
-
-
-def range_of(response: requests.Response) -> tuple[int, int, int | None] | None:
-    """Parse Content-Range of a 206: first byte, last byte and size of the file; None if it is not valid."""
-    match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-    if match is None or response.headers.get("Content-Type", "").lower().startswith("multipart/"):
-        return None
-    first, last, size = int(match[1]), int(match[2]), None if match[3] == "*" else int(match[3])
-    return (first, last, size) if first <= last and (size is None or last < size) else None
-
-
-def size_of(response: requests.Response) -> int | None:
-    """Parse the size of the file from Content-Range of a 416."""
-    match = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", "").strip())
-    return int(match[1]) if match else None
-
-
-def is_chunked(response: requests.Response) -> bool:
-    """Return whether a body has chunked encoding, which marks its own end."""
-    return "chunked" in response.headers.get("Transfer-Encoding", "").lower()
 
 
 def check_plain(response: requests.Response, path: str) -> None:

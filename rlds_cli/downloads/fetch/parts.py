@@ -29,7 +29,6 @@ from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, Self
 
 from rlds_cli import text
-from rlds_cli.downloads import names
 from rlds_cli.errors import RldsError
 from rlds_cli.files import disk, hashing
 from rlds_cli.files import json as documents
@@ -38,9 +37,10 @@ from rlds_cli.files.disk import sync_directory
 from rlds_cli.files.hashing import Digest
 from rlds_cli.files.locks import LockHeld, file_lock
 from rlds_cli.http.connections import AHEAD
+from rlds_cli.sources import names
 
 if TYPE_CHECKING:
-    from rlds_cli.downloads.sources.protocol import RemoteFile
+    from rlds_cli.downloads.remote_file import RemoteFile
 
 _VALIDATOR = re.compile(r"[\x20-\x7e]{1,1000}")  # what may be sent back in a header
 _INLINE = 8 << 20  # bytes that are hashed without threads
@@ -328,19 +328,21 @@ def _forget(target: Path) -> None:
 
 
 @contextmanager
-def locked(target: Path, destination: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of ``target``, below ``destination``; others wait, and call ``check`` every second."""
+def locked(target: Path, destination: Path, check: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of ``target``, below ``destination``; others ``say`` that they wait, and ``check`` every second."""
     path = target.with_name(target.name + ".part.lock")
     try:
         safe_files.directory(target.parent, destination.parent)
-        lock = file_lock(path)
+        lock, waiting = file_lock(path), False
         while True:
             check()
             try:
                 lock.acquire(timeout=1)
                 break
             except LockHeld:
-                continue
+                if not waiting:
+                    say(f"locked by another process: waiting for {path}")
+                waiting = True
     except OSError as exc:
         raise disk.disk_error(exc, target) from exc
     try:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli.downloads import names
 from rlds_cli.downloads.fetch.parts import FileRecord, is_count, offset_of, part_path, record_path
-from rlds_cli.downloads.sources import local_path
-from rlds_cli.downloads.sources.protocol import RemoteFile
+from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.downloads.schemes import local_path
 from rlds_cli.files import disk
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 
 Action = Literal["reuse", "verify", "adopt", "link", "fetch"]
 

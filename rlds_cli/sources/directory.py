@@ -1,4 +1,4 @@
-"""A directory of this machine as a store: any web server can serve it, and a shared disk needs none."""
+"""A directory of this machine as a source: any web server can serve it, and a shared disk needs none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,16 +16,17 @@ from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.locks import file_lock
 from rlds_cli.http.connections import Permanent
-from rlds_cli.remote.objects import LONGEST, Body, Chunk, Document, Objects, Overtaken
+from rlds_cli.sources.source import ANY, LONGEST, Body, Chunk, Document, Meta, Overtaken, Source, Unconditional
 
 _PIECE = 1 << 20
 _LOCK = ".rlds.lock"
 
 
-class DirectoryObjects(Objects):
+class DirectorySource(Source):
     """The files below a directory. Written ones are complete when they have their name, and read-only but the index."""
 
-    def _read(self, name: str, longest: int) -> Document | None:
+    def document(self, name: str, longest: int) -> Document | None:
+        """Return a small file; its tag is its sha256."""
         try:
             with safe_files.reading(self._path(name)) as file:
                 data = documents.read(file, longest=longest)
@@ -37,15 +38,18 @@ class DirectoryObjects(Objects):
             raise _failed(e) from e
         return Document(data, hashlib.sha256(data).hexdigest())
 
-    def _size(self, name: str) -> int | None:
+    def stat(self, name: str) -> Meta | None:
+        """Return the size of a file."""
         try:
-            return self._path(name).stat().st_size
+            return Meta(name, self._path(name).stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as e:
             raise _failed(e) from e
 
-    def _stream(self, name: str, start: int, length: int) -> Iterator[Chunk]:
+    def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
+        """Read a range of a file."""
+        length = stop - start
         try:
             with safe_files.reading(self._path(name)) as file:
                 file.seek(start)
@@ -57,63 +61,67 @@ class DirectoryObjects(Objects):
         except (OSError, NoPermission) as e:
             raise _failed(e) from e
 
-    def _names(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """Yield all files below a directory but hidden ones."""
         top = self.address.directory
         for directory, _, files in os.walk(top / prefix):
             for name in files:
                 if not name.startswith("."):
                     file = Path(directory, name)
                     with suppress(FileNotFoundError):
-                        yield file.relative_to(top).as_posix(), file.stat().st_size
+                        yield Meta(file.relative_to(top).as_posix(), file.stat().st_size)
 
-    def siblings(self) -> Iterator[Objects]:
+    def siblings(self) -> Iterator[Source]:
         """Yield the directories beside this one."""
         above = self.address.directory.parent
         with suppress(OSError):
             for name in sorted(e.name for e in os.scandir(above) if e.is_dir() and not e.name.startswith(".")):
                 beside = self.address.sibling(name)
                 if beside is not None and name != self.address.name:
-                    yield DirectoryObjects(beside, self.where, policy=self.client.policy)
+                    yield self.beside(beside)
 
-    def _put(self, name: str, body: Body) -> int:
-        path = self._path(name)
+    def write(self, name: str, body: Body, *, if_tag: str | Unconditional | None = ANY) -> int:
+        """Write a file in one step; a document with a condition under the lock of the directory."""
         try:
-            safe_files.directory(path.parent, self.address.directory)
-            temporary, descriptor = _temporary(path)
-            try:
-                with os.fdopen(descriptor, "wb") as file, body.open() as content:
-                    shutil.copyfileobj(content, file, _PIECE)
-                    file.flush()
-                    os.fsync(descriptor)
-                    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o444)
-                    temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            disk.sync_directory(path.parent)
+            if isinstance(if_tag, Unconditional):
+                self._write_new(self._path(name), body)
+            else:
+                self._replace(name, body, if_tag)
         except (OSError, NoPermission) as e:
             raise _failed(e) from e
         return body.size
 
-    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
-        top = self.address.directory
+    def _write_new(self, path: Path, body: Body) -> None:
+        safe_files.directory(path.parent, self.address.directory)
+        temporary, descriptor = _temporary(path)
         try:
-            safe_files.directory(top, top)
-            with file_lock(top / _LOCK):
-                there = self._read(name, LONGEST)
-                if (None if there is None else there.tag) != seen:
-                    raise Overtaken
-                with safe_files.replacing(self._path(name)) as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                disk.sync_directory(top)
-        except (OSError, NoPermission) as e:
-            raise _failed(e) from e
+            with os.fdopen(descriptor, "wb") as file, body.open() as content:
+                shutil.copyfileobj(content, file, _PIECE)
+                file.flush()
+                os.fsync(descriptor)
+                os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o444)
+                temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        disk.sync_directory(path.parent)
 
-    def copy(self, source: Objects, name: str) -> bool:
+    def _replace(self, name: str, body: Body, seen: str | None) -> None:
+        top = self.address.directory
+        safe_files.directory(top, top)
+        with file_lock(top / _LOCK):
+            there = self.document(name, LONGEST)
+            if (None if there is None else there.tag) != seen:
+                raise Overtaken
+            with safe_files.replacing(self._path(name)) as file, body.open() as content:
+                shutil.copyfileobj(content, file, _PIECE)
+                file.flush()
+                os.fsync(file.fileno())
+            disk.sync_directory(top)
+
+    def copy(self, source: Source, name: str) -> bool:
         """Share a file of a directory beside this one: by hard link, else by reflink, else by copy."""
-        if not isinstance(source, DirectoryObjects):
+        if not isinstance(source, DirectorySource):
             return False
         path = self._path(name)
         try:
@@ -134,9 +142,11 @@ class DirectoryObjects(Objects):
                 finally:
                     os.close(descriptor)
 
-    def _delete(self, name: str) -> None:
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove files."""
         try:
-            self._path(name).unlink(missing_ok=True)
+            for name in names:
+                self._path(name).unlink(missing_ok=True)
         except OSError as e:
             raise _failed(e) from e
 
@@ -166,5 +176,5 @@ def _temporary(path: Path) -> tuple[Path, int]:
 
 def _failed(e: OSError | NoPermission) -> Permanent:
     if isinstance(e, NoPermission):
-        return Permanent(e.message.rstrip("."), error=e)
+        return Permanent(e.message.rstrip("."))
     return Permanent(e.strerror or type(e).__name__, 404 if isinstance(e, FileNotFoundError) else 0)

@@ -1,4 +1,4 @@
-"""A dataset repository of the hub as a store: read by plain requests, written by the hub's own calls.
+"""A dataset repository of the hub as a source: read by plain requests, written by the hub's own calls.
 
 Large files are sent first, each as an object of Git LFS: only the bytes that the repository lacks, several parts at a
 time. Nothing of them is visible until one commit names them together with the index, and that commit is made only on
@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +23,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from rlds_cli.files import json as documents
-from rlds_cli.http.client import RetryPolicy
+from rlds_cli.http.client import Client
 from rlds_cli.http.connections import Permanent, Retryable, following, quoted
-from rlds_cli.remote.addresses import Address
-from rlds_cli.remote.objects import LONGEST, Body, Document, Objects, Overtaken
-from rlds_cli.remote.web import WebObjects
-from rlds_cli.settings import Settings
+from rlds_cli.sources import hub_listing
+from rlds_cli.sources.addresses import Address
+from rlds_cli.sources.limits import ListingLimits
+from rlds_cli.sources.source import ANY, LONGEST, Body, Document, Meta, Overtaken, Source, Unconditional
+from rlds_cli.sources.web import WebSource
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ _BY_CONTENT = re.compile(r"(?:.*/)?(?:objects|groups)/([0-9a-f]{64})")
 _SAMPLE = 512  # bytes by which the hub tells text from other content
 _INLINE = 16 << 20  # bytes of a file that a commit holds itself
 _AT_ONCE = 4  # parts of an object
-_MOST_PARTS, _MOST_PAGES, _MOST_NAMES = 10_000, 10_000, 1 << 20
+_MOST_PARTS = 10_000
 _OVERTAKEN = (409, 412)  # somebody has committed since
 _CHUNK = 1 << 20
 _REFUSED = "HF_TOKEN, or hf auth login, gives the token; it must have the rights that this needs"
@@ -53,18 +54,19 @@ class _Large:
     size: int
 
 
-class HubObjects(WebObjects):
+class HubSource(WebSource):
     """The files of ``hf://datasets/OWNER/NAME[/PATH][@REVISION]``.
 
-    All reads are of one commit: that which the revision named when the first file was asked for.
+    All reads are of one commit: that which the revision named when the first file was asked for. Written files wait
+    for the next write on a condition, which commits them all.
     """
 
     commits = True
 
-    def __init__(self, address: Address, where: Settings, *, policy: RetryPolicy | None = None) -> None:
-        super().__init__(address, where, policy=policy)
+    def __init__(self, address: Address, client: Client) -> None:
+        super().__init__(address, client)
         self._revision = address.revision or "main"
-        self._api = f"{where.hub}/api/datasets/{address.root}"
+        self._api = f"{self.where.hub}/api/datasets/{address.root}"
         self._commit: str | None = None
         self._pending: dict[str, _Large | bytes | None] = {}  # of the next commit; None: removed
         self._lock = threading.Lock()
@@ -73,11 +75,15 @@ class HubObjects(WebObjects):
 
     def url(self, name: str) -> str:
         """Return the URL of a file in the commit that is read."""
+        at = quote(self._at(), safe="")
+        return f"{self.where.hub}/datasets/{self.address.root}/resolve/{at}/{quote(self._path(name))}"
+
+    def _at(self) -> str:
+        """Return the commit that is read, else the revision."""
         with self._lock:
             if self._commit is None:
                 self._commit = self._newest()
-            at = self._commit or self._revision
-        return f"{self.where.hub}/datasets/{self.address.root}/resolve/{quote(at, safe='')}/{quote(self._path(name))}"
+            return self._commit or self._revision
 
     def _newest(self) -> str | None:
         """Return the commit that the revision names; None if there is no such repository, or it names no commits."""
@@ -90,69 +96,58 @@ class HubObjects(WebObjects):
         found = said.get("sha") if isinstance(said, dict) else None
         return found if isinstance(found, str) and _COMMIT.fullmatch(found) else None
 
-    def _read(self, name: str, longest: int) -> Document | None:
-        found = super()._read(name, longest)
+    def document(self, name: str, longest: int) -> Document | None:
+        """Return a small file; its tag is its sha256."""
+        found = super().document(name, longest)
         return None if found is None else Document(found.data, hashlib.sha256(found.data).hexdigest())
 
-    def _size(self, name: str) -> int | None:
+    def stat(self, name: str) -> Meta | None:
+        """Return the size of a file, also of one that waits for its commit."""
         sent = self._pending.get(self._path(name))
         if sent is not None:
-            return sent.size if isinstance(sent, _Large) else len(sent)
-        return super()._size(name)
+            return Meta(name, sent.size if isinstance(sent, _Large) else len(sent))
+        return super().stat(name)
 
-    def _names(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """Yield all files below a directory of the commit that is read."""
         top = self._path("")
-        for path, size, _ in self._tree(self._path(prefix).rstrip("/"), recursive=True):
-            if size is not None and path.startswith(top):
-                yield path[len(top) :], size
+        for path, said in self._tree(self._path(prefix).rstrip("/"), recursive=True):
+            found = hub_listing.meta_of(path[len(top) :], said)
+            if said.get("type") == "file" and found.size is not None and path.startswith(top):
+                yield found
 
-    def _tree(self, directory: str, *, recursive: bool) -> Iterator[tuple[str, int | None, str]]:
-        """Yield path, size and LFS hash of files below a directory; directories have no size."""
-        with self._lock:
-            self._commit = self._commit or self._newest()
-        at = quote(self._commit or self._revision, safe="")
-        below = f"/{quote(directory)}" if directory else ""
-        url: str | None = f"{self._api}/tree/{at}{below}?recursive={str(recursive).lower()}&expand=false"
-        pages = count = 0
-        while url:
-            try:
-                page = self.client.json(url)
-            except Permanent as exc:
-                if exc.status == 404 and not pages:
-                    return
+    def _tree(self, directory: str, *, recursive: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield path and description of what is below a directory; nothing if there is none."""
+        place, limit = (self.client, self.where.hub, self.address.root, self._at(), directory), ListingLimits()
+        found = False
+        try:
+            for path, said, _ in hub_listing.entries(*place, limit, recursive=recursive):
+                found = True
+                yield path, said
+        except Permanent as exc:
+            if exc.status != 404 or found:
                 raise
-            pages += 1
-            listed = page.value if isinstance(page.value, list) else [None]
-            count += len(listed)
-            if pages > _MOST_PAGES or count > _MOST_NAMES:
-                raise Permanent("it lists more files than any repository has")
-            for entry in listed:
-                if not isinstance(entry, dict) or not isinstance(path := entry.get("path"), str):
-                    raise Permanent("the answer is not a list of files")
-                lfs = entry.get("lfs")
-                lfs = lfs if isinstance(lfs, dict) else {}
-                size = lfs.get("size", entry.get("size"))
-                is_file = entry.get("type") == "file" and type(size) is int and size >= 0
-                yield path, size if is_file else None, str(lfs.get("oid", "")).removeprefix("sha256:")
-            url = page.following
 
-    def siblings(self) -> Iterator[Objects]:
+    def siblings(self) -> Iterator[Source]:
         """Yield the directories beside this one in the repository."""
         above = self.address.path.rpartition("/")[0]
         if not self.address.path:
             return
         with suppress(Permanent):
-            for path, size, _ in self._tree(above, recursive=False):
-                beside = self.address.sibling(path.rpartition("/")[2]) if size is None else None
+            for path, said in self._tree(above, recursive=False):
+                beside = self.address.sibling(path.rpartition("/")[2]) if said.get("type") != "file" else None
                 if beside is not None and beside.path == path != self.address.path:
-                    made = HubObjects(beside, self.where, policy=self.client.policy)
+                    made = self.beside(beside)
                     made._commit = self._commit
                     yield made
 
     # -- writing
 
-    def _put(self, name: str, body: Body) -> int:
-        """Send a file that the next commit names; a small one waits for it."""
+    def write(self, name: str, body: Body, *, if_tag: str | Unconditional | None = ANY) -> int:
+        """Send a file that the next commit names; on a condition, make that commit."""
+        if not isinstance(if_tag, Unconditional):
+            self._replace(name, body, if_tag)
+            return body.size
         self._make_repository()
         path = self._path(name)
         with body.open() as content:
@@ -179,43 +174,41 @@ class HubObjects(WebObjects):
         else:
             self._pending[path] = data
 
-    def _replace(self, name: str, data: bytes, seen: str | None, beside: Mapping[str, bytes]) -> None:
+    def _replace(self, name: str, body: Body, seen: str | None) -> None:
         self._make_repository()
-        for other, text in beside.items():
-            self._put(other, Body.of(text))
+        with body.open() as content:
+            data = content.read()
         while True:
             head = self._newest()
             with self._lock:
                 self._commit = head
-            there = self._read(name, LONGEST)
+            there = self.document(name, LONGEST)
             if (None if there is None else there.tag) != seen:
                 if there is not None and there.data == data:  # by an attempt of which the answer was lost
                     self._pending.clear()
                     return
                 raise Overtaken
-            self._put(name, Body.of(data))
+            self.write(name, body)
             if not self._pending or self._committed(head, f"Write {name}"):
                 return
             self.client.check()  # somebody has committed something else: is the document still the one that was seen?
 
-    def _delete(self, name: str) -> None:
-        self.delete_all([name])
-
-    def delete_all(self, names: Iterable[str]) -> None:
+    def delete(self, names: Sequence[str]) -> None:
         """Remove files in one commit. Their content stays in the history of the repository."""
-
-        def attempt() -> None:
-            while True:
-                head = self._newest()
-                with self._lock:
-                    self._commit = head
-                self._pending = dict.fromkeys(paths)
-                if self._committed(head, f"Remove {len(paths):,} files"):
+        while names:
+            head = self._newest()
+            with self._lock:
+                self._commit = head
+            self._pending = {self._path(name): None for name in names}
+            try:
+                if self._committed(head, f"Remove {len(names):,} files"):
                     return
-
-        paths = [self._path(name) for name in names]
-        if paths:
-            self._writing(paths[0], attempt)
+            except Permanent as exc:
+                self._pending.clear()
+                there = [name for name in names if exc.status == 404 and self.stat(name) is not None]
+                if exc.status != 404 or len(there) == len(names):
+                    raise
+                names = there  # the hub takes no commit that removes a file that is gone
 
     def _make_repository(self) -> None:
         """Create the repository if the hub has none of this name that the token may read."""
@@ -354,15 +347,15 @@ class HubObjects(WebObjects):
         self._pending.clear()
         return True
 
-    def copy(self, source: Objects, name: str) -> bool:
+    def copy(self, source: Source, name: str) -> bool:
         """Name a file of another directory of the repository, which has its content already."""
-        if not isinstance(source, HubObjects) or source.address.root != self.address.root:
+        if not isinstance(source, HubSource) or source.address.root != self.address.root:
             return False
         path, known = self._path(name), _BY_CONTENT.fullmatch(name)
         with suppress(Permanent, Retryable):
-            size = source._size(name)
-            if known is not None and size is not None and not self._batch(known[1], size):
-                self._pending[path] = _Large(known[1], size)
+            there = source.stat(name)
+            if known and there and there.size is not None and not self._batch(known[1], there.size):
+                self._pending[path] = _Large(known[1], there.size)
                 return True
         return False
 
@@ -379,7 +372,8 @@ class HubObjects(WebObjects):
     def _path(self, name: str) -> str:
         return f"{self.address.path}/{name}" if self.address.path else name
 
-    def _hint(self, exc: Permanent) -> str | None:
+    def hint(self, exc: Permanent) -> str | None:
+        """Return the hub's own words about a failure."""
         if exc.status in (401, 403):
             return _REFUSED
         said = quoted(exc.headers.get("X-Error-Message", ""))

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rlds_cli.downloads import names
-from rlds_cli.downloads.sources import local_path, lookup, request_url, single_file, source_of
-from rlds_cli.downloads.sources.protocol import FileSource, RemoteFile, Unanswered
-from rlds_cli.downloads.sources.web import WEB
+from rlds_cli.downloads.remote_file import RemoteFile
+from rlds_cli.downloads.schemes import WEB, Scheme, Unanswered, local_path, lookup, request_url, scheme_of, single_file
 from rlds_cli.errors import DownloadFailed, Offline, RldsError, TransferError, UnsafeArchive
 from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.settings import Settings
+from rlds_cli.sources import names
 
 _FEW = 8  # files; for more, a mirror is probed once, so that each file does not wait for it
 
@@ -50,7 +49,7 @@ def list_source(url: str, where: Settings, *, policy: RetryPolicy | None = None)
     UnsafeArchive
         The source lists a name that leaves its directory.
     """
-    source = source_of(url)
+    source = scheme_of(url)
     if (files := source.list_offline(url)) is not None:
         return files
     if where.offline:
@@ -99,7 +98,7 @@ def list_files(
     for url in urls:
         service = url
         try:
-            found = source_of(url)
+            found = scheme_of(url)
             service = found.service(url)
             if service in unanswered:
                 continue
@@ -198,7 +197,7 @@ def with_mirrors(files: tuple[RemoteFile, ...], where: Settings) -> tuple[Remote
     return tuple(replace(f, urls=tuple(dict.fromkeys((*_at_mirrors(f, roots), *f.urls)))) for f in files)
 
 
-def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, FileSource]]) -> Iterator[str]:
+def _at_mirrors(file: RemoteFile, roots: Sequence[tuple[str, Scheme]]) -> Iterator[str]:
     if local_path(file.urls[0]) is None:
         for root, source in roots:
             yield from source.mirror_urls(root, names.tails(file.key))
@@ -223,7 +222,7 @@ def list_copy(
     DownloadFailed, Offline, UnsafeArchive
         As `list_source`.
     """
-    copy = source_of(source)
+    copy = scheme_of(source)
     if not copy.lists_mirrors:
         names.split(source)  # raises for an invalid address, before it is tried under many names
         return _from_unlisted(urls, where, source, policy)
@@ -237,7 +236,7 @@ def list_copy(
     tried, unsafe = [], None
     root = path.as_posix() if path is not None else source.rstrip("/")
     for url in urls:
-        original = source_of(url)
+        original = scheme_of(url)
         candidates = [c for tail in names.tails(original.key(url)) for c in _candidates(root, tail)]
         if original.is_repository(url):
             candidates.append(source)
@@ -282,7 +281,7 @@ def _from_unlisted(
 
 def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...] | None:
     """List the files with the source's own calls at a mirror; None where the mirror does not have them."""
-    source = source_of(url)
+    source = scheme_of(url)
     if not source.has_api:
         return None
     if where.offline:
@@ -299,7 +298,7 @@ def _with_api(url: str, where: Settings, mirror: str, policy: RetryPolicy | None
 def _by_directory(url: str, where: Settings, mirror: str, policy: RetryPolicy | None) -> tuple[RemoteFile, ...]:
     """List a directory of the mirror below a tail of the place; else the source itself, with the mirror's addresses."""
     policy = policy or RetryPolicy()
-    for tail in () if local_path(url) is not None else names.tails(source_of(url).key(url)):
+    for tail in () if local_path(url) is not None else names.tails(scheme_of(url).key(url)):
         below = names.join(mirror, tail if "*" in tail else f"{tail}/", safe="/*")
         begun = time.monotonic()
         try:
