@@ -25,6 +25,7 @@ import numpy as np
 from random_archives import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
+SHOWN, LINE = 3, 300  # of the differences of an archive, and characters of each
 FEW_ROWS = {"CHUNK_ROWS": 8, "PART_ROWS": 24, "SCAN_ROWS": 16, "CHECK_ROWS": 16}
 # -- what a checkout makes of them
 
@@ -135,7 +136,7 @@ def _looked_up(reader: Any, plan: Any, table: Any) -> Iterator[tuple[str, ...]]:
             first = int(table.row[k])
             place = ArchivedStep(file, plan.archive.root, group, first, step, length, facts, plan.archive.fields)
             for v in reader.look_up(place):
-                yield str(k), str(step), v.field, str(np.asarray(v.value).tolist()), str(v.key)
+                yield str(k), str(step), v.field, str(np.asarray(v.value).tolist())
 
 
 def _digest(columns: list[Any]) -> str:
@@ -163,8 +164,8 @@ def compare(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], *, message
         if odd:
             wrong += 1
             print(f"{a['archive']}: {', '.join(odd)}")
-            for key in odd[:3]:
-                print(f"    this   {str(a.get(key))[:600]}\n    other  {str(b.get(key))[:600]}")
+            for key in odd[:SHOWN]:
+                print(f"    this   {str(a.get(key))[:LINE]}\n    other  {str(b.get(key))[:LINE]}")
     return wrong
 
 
