@@ -136,7 +136,7 @@ def _looked_up(reader: Any, plan: Any, table: Any) -> Iterator[tuple[str, ...]]:
             first = int(table.row[k])
             place = ArchivedStep(file, plan.archive.root, group, first, step, length, facts, plan.archive.fields)
             for v in reader.look_up(place):
-                yield str(k), str(step), v.field, str(np.asarray(v.value).tolist())
+                yield str(k), str(step), v.field, str(np.squeeze(v.value).tolist())
 
 
 def _digest(columns: list[Any]) -> str:

@@ -127,19 +127,19 @@ class FlatEpisodes:
         True if that last row holds the final observation, and no step.
     end : uint8 array [E] or None
         How each ends; None where the flags of the steps tell.
+    about : mapping
+        What a family's ``facts`` record of them.
     """
 
     stops: IntArray
     finals: BoolArray
     end: Array | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def length(self) -> IntArray:
         """The steps of each. int64 [E]."""
         return np.asarray(np.diff(self.stops, prepend=0) - self.finals)
-
-    def __getitem__(self, those: slice) -> FlatEpisodes:
-        return FlatEpisodes(self.stops[those], self.finals[those], None if self.end is None else self.end[those])
 
 
 def stops_of(last: BoolArray) -> IntArray:
@@ -253,7 +253,9 @@ class Flat:
         """Find the episodes of a file; reads its flags."""
         raise NotImplementedError
 
-    def facts(self, archive: Archive, seen: Sequence[FlatLayout], mode: str | None) -> Mapping[str, Any]:
+    def facts(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None
+    ) -> Mapping[str, Any]:
         """Return the facts that the manifest records: by default those of the first file."""
         return seen[0].facts
 
@@ -269,7 +271,7 @@ class Flat:
 
     def odd_values(self, f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
         """Mark values that a note tells of [rows, ...], with the note's code and text."""
-        return ("nan", "values are NaN and kept", np.isnan(values)) if nan_count(values) else None
+        return noted_nan(f, values)
 
     def has_final(self, table: Table, place: ArchivedStep) -> bool:
         """Tell whether the row after the last step of an episode holds its final observation."""
@@ -316,7 +318,7 @@ class Flat:
         schema = same_schema(archive, [self.schema(s, mode, rule) for s in seen], self.unlike)
         width = sum(f.row_bytes for f in seen[0].fields)
         parts = [p for i, e in enumerate(found) for p in self.parts(i, e, width, known=mode != FINAL)]
-        facts = self.facts(archive, seen, mode)
+        facts = self.facts(archive, seen, found, mode)
         return Plan(self.name, archive, schema, tuple(parts), rule, facts=facts, notes=tuple(notes))
 
     def check(self, archive: Archive) -> None:
@@ -422,6 +424,11 @@ class Flat:
                     yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", values[1])
             for name, key in found.next_columns.items():
                 yield ArchivedValue(f"next/{name}", f"{key}[{row}]", next(iter(table.samples(key, [row], 1)))[0])
+
+
+def noted_nan(f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
+    """Mark the values that are NaN; see `Flat.odd_values`."""
+    return ("nan", "values are NaN and kept", np.isnan(values)) if nan_count(values) else None
 
 
 def same_schema(

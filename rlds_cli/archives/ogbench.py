@@ -120,7 +120,9 @@ class OGBench(Flat):
             end[-1] = CUT
         return FlatEpisodes(stops, np.ones(len(stops), bool), end)
 
-    def facts(self, archive: Archive, seen: Sequence[FlatLayout], mode: str | None) -> Mapping[str, Any]:
+    def facts(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None
+    ) -> Mapping[str, Any]:
         """Record whether there are splits."""
         return {"splits": any(p.name.endswith(VAL) for p in archive.files)}
 
