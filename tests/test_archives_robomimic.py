@@ -121,7 +121,7 @@ def test_models_stand_once_in_the_metadata(tmp_path: Path) -> None:
 def test_long_demonstrations_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     path = write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k, 1 + 5 * k, images=True) for k in range(3)})
     whole = Rows("robomimic", path)
-    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", budget)
     parts = Rows("robomimic", path)
     assert max(map(len, parts.chunks)) <= budget
     for name in whole.schema:
@@ -142,10 +142,10 @@ def test_next_observations_of_their_own(tmp_path: Path, key: str) -> None:
     demos = {f"demo_{k}": demo(k, images=True) for k in range(2)}
     demos["demo_1"][key] = demos["demo_1"][key] + demos["demo_1"][key].dtype.type(1)
     path = write(tmp_path / "a.hdf5", demos)
-    plan = robomimic.plan(Archive(tmp_path, (path,)))
+    plan = robomimic.READER.plan(Archive(tmp_path, (path,)))
     with pytest.raises(Replan) as better:
-        [*robomimic.read(plan, plan.parts[0])]
-    (chunk,) = robomimic.read(better.value.plan, plan.parts[0])
+        [*robomimic.READER.read(plan, plan.parts[0])]
+    (chunk,) = robomimic.READER.read(better.value.plan, plan.parts[0])
     field = f"next/observation/{key.removeprefix('next_obs/')}"
     np.testing.assert_array_equal(chunk.columns[field][5:9], demos["demo_1"][key])  # type: ignore[index]
     last = chunk.columns[field.removeprefix("next/")][9]  # type: ignore[index]
