@@ -24,7 +24,7 @@ import numpy as np
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.names import differences
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.hdf5 import datasets, is_hdf5, open_file, reading
+from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, reading
 from rlds_cli.formats.hdf5_rows import nan_count
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
@@ -105,8 +105,8 @@ class Grouped:
 
     Attributes
     ----------
-    name, title, what : str
-        The name of the reader, and those of the family and of its episodes in messages.
+    name, title, what, example : str
+        The name of the reader; those of the family, of its episodes and of their groups in messages.
     parent : str
         The group that holds the groups, with a slash at its end; empty for the root.
     mapped : bool
@@ -116,6 +116,7 @@ class Grouped:
     name: ClassVar[str]
     title: ClassVar[str]
     what: ClassVar[str] = "episodes"
+    example: ClassVar[str] = "episode_0, episode_1, ..."
     parent: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
     mapped: ClassVar[bool] = False
@@ -133,6 +134,10 @@ class Grouped:
     def group(self, where: str, name: str, found: Mapping[str, h5py.Dataset], archive: Archive) -> Group:
         """Describe the group ``name`` of the datasets ``found``; ``where`` is for messages."""
         raise NotImplementedError
+
+    def look(self, f: h5py.File, path: Path, found: list[Group]) -> list[Group]:
+        """Look at the rows of a file for what its headers do not tell: `Group.about`."""
+        return found
 
     def is_known(self, key: str) -> bool:
         """Tell whether a key has a meaning, and so is per row in every group."""
@@ -242,8 +247,10 @@ class Grouped:
     def _described(self, f: h5py.File, path: Path, archive: Archive) -> list[Group]:
         groups = self.groups(f)
         if not groups:
-            raise UnknownLayout(f"{path.name} has no {self.what}.", hint=f"rlds inspect {path} shows what is in it")
-        return [self.described(f, group, archive) for group in groups]
+            raise UnknownLayout(
+                f"{path.name} has no {self.what} (groups {self.example}). It holds {keys_found(datasets(f))}."
+            )
+        return self.look(f, path, [self.described(f, group, archive) for group in groups])
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """Read the groups of one part, in chunks of bounded size however long they are.

@@ -59,6 +59,7 @@ class Robomimic(Grouped):
     """A group for each demonstration, with next observations."""
 
     name, title, what, parent = "robomimic", "robomimic", "demonstrations", f"{DATA}/"
+    example = "data/demo_0, data/demo_1, ..."
 
     def describe(self, f: h5py.File, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell robomimic's files from robosuite's."""
