@@ -153,6 +153,18 @@ def test_next_observations_of_their_own(tmp_path: Path, key: str) -> None:
     assert [n.code for n in better.value.plan.notes] == ["next-observation"]
 
 
+def test_a_constant_of_as_many_rows_as_there_are_steps_is_no_field(tmp_path: Path) -> None:
+    demos = {f"demo_{k}": demo(k, 4 + k) | {"gains": np.arange(4.0)} for k in range(2)}
+    demos["demo_1"]["next_obs/robot0_eef_pos"] = demos["demo_1"]["next_obs/robot0_eef_pos"] + 1
+    path = write(tmp_path / "a.hdf5", demos)
+    plan = robomimic.READER.plan(Archive(tmp_path, (path,)))
+    with pytest.raises(Replan) as better:
+        [*robomimic.READER.read(plan, plan.parts[0])]
+    assert "gains" not in {f.name for f in (*plan.schema, *better.value.plan.schema)}
+    constants = dict(robomimic.READER.metadata(better.value.plan))
+    assert constants["demo_0/gains"].tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
+
+
 def test_next_observations_of_some_keys_only(tmp_path: Path) -> None:
     some = demo(0)
     del some["next_obs/nothing"]

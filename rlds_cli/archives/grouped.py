@@ -67,6 +67,8 @@ class Group:
         The fields of next values, if they are kept.
     late : bool
         The last row is no step: it holds the final observation, and what arrived with it.
+    end : int or None
+        How the episode ends; None where its flags tell.
     about : object
         What a family knows of the file of the group, for ``facts``.
     """
@@ -79,6 +81,7 @@ class Group:
     constants: tuple[str, ...]
     next_fields: Mapping[str, Field] = field(default_factory=dict)
     late: bool = False
+    end: int | None = None
     about: Any = None
 
     @property
@@ -119,6 +122,7 @@ class Grouped:
     example: ClassVar[str] = "episode_0, episode_1, ..."
     parent: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
+    rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
     mapped: ClassVar[bool] = False
 
     # What a family says
@@ -138,6 +142,10 @@ class Grouped:
     def look(self, f: h5py.File, path: Path, found: list[Group]) -> list[Group]:
         """Look at the rows of a file for what its headers do not tell: `Group.about`."""
         return found
+
+    def path(self, group: str, key: str) -> str:
+        """Return the path of a dataset of a group."""
+        return f"{self.parent}{group}/{key}"
 
     def is_known(self, key: str) -> bool:
         """Tell whether a key has a meaning, and so is per row in every group."""
@@ -205,7 +213,7 @@ class Grouped:
         CorruptArchive
             Columns of a group have different lengths.
         """
-        self._check(archive)
+        self.check(archive)
         found: list[list[Group]] = []
         notes: list[Note] = []
         env: dict[str, Any] = {}
@@ -229,13 +237,14 @@ class Grouped:
             archive,
             _schema(first, own=facts.get(NEXT) == OWN),
             tuple(p for i, of_file in enumerate(found) for p in _parts(i, of_file, width)),
-            episodes_by="file",
+            episodes_by=self.rule,
             facts=facts,
             env=env,
             notes=(*notes, *more),
         )
 
-    def _check(self, archive: Archive) -> None:
+    def check(self, archive: Archive) -> None:
+        """Refuse options that do not apply; raises UnknownLayout."""
         if archive.episodes_by not in (None, "file"):
             raise UnknownLayout(
                 f'episodes_by="{archive.episodes_by}" does not apply: {self.title} keeps its {self.what} apart.',
@@ -271,9 +280,9 @@ class Grouped:
             finals = dict(first.next_keys) if first.has_all_next else {}
             compare = plan.facts.get(NEXT) == FINAL
             splits = self.splits(f, path.name)
-            reader = _Reader(f, number, self.parent, plan.schema, keys, splits, finals, first.late, compare)
+            reader = _Reader(f, number, self.path, plan.schema, keys, splits, finals, first.late, compare)
             try:
-                yield from reader.chunks(part.args["groups"], part.args["lengths"])
+                yield from reader.chunks(part)
             except _NextDiffer:
                 raise Replan(_with_own_next(plan, first)) from None
 
@@ -291,9 +300,8 @@ class Grouped:
         with open_file(place.file, check=False) as f:
             archive = Archive(place.root, (place.file,), fields=place.fields)
             found = self.arranged(self.described(f, place.group, archive), place.name, place.facts)
-            where = f[self.parent + place.group]
             for name, at in found.fields.items():
-                d = where[found.columns[name]]
+                d = f[self.path(place.group, found.columns[name])]
                 values = d.asstr() if at.kind == "text" else d
                 row = place.step + (found.late and at.placement == "next")
                 value = values[row]
@@ -302,7 +310,8 @@ class Grouped:
                 if at.placement == "both" and name not in found.next_keys and there:
                     yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", values[row + 1])
             for name, key in found.next_keys.items():
-                yield ArchivedValue(f"next/{name}", f"{where[key].name}[{place.step}]", where[key][place.step])
+                d = f[self.path(place.group, key)]
+                yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step}]", d[place.step])
 
 
 def _schema(first: Group, *, own: bool) -> tuple[Field, ...]:
@@ -349,7 +358,8 @@ def _parts(file: int, groups: Sequence[Group], width: int) -> Iterator[Part]:
         part.append(g)
         rows += g.length + 1
         if rows >= limit or g is todo[-1]:
-            yield Part(rows, {"file": file, "groups": [x.group for x in part], "lengths": [x.length for x in part]})
+            args = {"file": file, "groups": [x.group for x in part], "lengths": [x.length for x in part]}
+            yield Part(rows, args | ({"ends": [x.end for x in part]} if g.end is not None else {}))
             part, rows = [], 0
 
 
@@ -373,7 +383,7 @@ class _Reader:
 
     file: h5py.File
     number: int
-    parent: str
+    path: Callable[[str, str], str]
     schema: Sequence[Field]
     keys: Mapping[str, str]
     splits: Mapping[str, set[str]]
@@ -386,18 +396,21 @@ class _Reader:
         """True if the file holds final observations."""
         return self.late or bool(self.finals)
 
-    def chunks(self, groups: Sequence[str], lengths: Sequence[int]) -> Iterator[Chunk]:
+    def chunks(self, part: Part) -> Iterator[Chunk]:
         """Read groups in chunks of bounded size: several short ones together, a long one in pieces."""
         notes: list[Note] = []  # of the rows that are read for a chunk
-        episodes = (self._episode(g, int(n), notes) for g, n in zip(groups, lengths, strict=True))
+        groups, lengths = part.args["groups"], part.args["lengths"]
+        ends = part.args.get("ends", [None] * len(groups))
+        episodes = (self._episode(g, int(n), e, notes) for g, n, e in zip(groups, lengths, ends, strict=True))
         for chunk in chunks(self.schema, episodes, rows=CHUNK_ROWS):
             chunk.notes = (*notes, *chunk.notes)
             notes.clear()
             yield chunk
 
-    def _episode(self, group: str, length: int, notes: list[Note]) -> EpisodeData:
+    def _episode(self, group: str, length: int, end: int | None, notes: list[Note]) -> EpisodeData:
         terminated = self._terminated(group, length)
         last = np.arange(length) == length - 1
+        terminated |= last & (end == TERMINATED)
         columns: dict[str, Array | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last & ~terminated}
         columns |= {f.name: _Rows(self, f, group, length, notes) for f in self.schema if f.name not in FLAGS}
         inside = int(terminated[:-1].sum())
@@ -405,7 +418,7 @@ class _Reader:
         return EpisodeData(
             columns,
             length,
-            TERMINATED if terminated[-1] else CUT,
+            TERMINATED if terminated[-1] else CUT if end is None else end,
             source=self.number,
             group=group,
             splits=tuple(s for s, groups in self.splits.items() if group in groups),
@@ -427,7 +440,7 @@ class _Reader:
         _NextDiffer
             Next observations are no copies of the rows after.
         """
-        with reading(Path(self.file.filename), f"/{self.parent}{group}/{self.keys[f.name]}"):
+        with reading(Path(self.file.filename), self.path(group, self.keys[f.name])):
             values = self._values(f, group, self.keys[f.name])
             shift = int(self.late and f.placement == "next")
             if f.name not in self.finals:
@@ -441,7 +454,7 @@ class _Reader:
             return np.concatenate([rows, np.asarray(final[length - 1])[None].astype(rows.dtype, copy=False)])
 
     def _values(self, f: Field, group: str, key: str) -> Any:
-        d = self.file[f"{self.parent}{group}/{key}"]
+        d = self.file[self.path(group, key)]
         return d.asstr() if f.kind == "text" else d
 
 
