@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -58,6 +59,7 @@ from rlds_cli.ted import (
 
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 SCAN_ROWS = 1 << 18
+MIN_SPAN = 16
 TEXT_BYTES = 64
 FINAL, OWN = "final", "own"  # next observations: of the last step alone, or a field
 Places = Callable[[IntArray], tuple[IntArray, IntArray]]
@@ -581,6 +583,33 @@ class _Open:
     timeout: bool = False
 
 
+class _Copies:
+    """Copies rows of a block, some of them twice, and some not at all.
+
+    ``copies`` counts those of each row; ``twice`` are the repeated rows of a block of which all rows are copied.
+    """
+
+    def __init__(self, copies: IntArray, twice: IntArray | None) -> None:
+        self._rows, self._copies = len(copies), copies
+        self._spans: list[tuple[int, int]] | None = None
+        if twice is not None and MIN_SPAN * len(twice) < self._rows:  # long runs of rows are copied whole
+            self._spans = [*zip([0, *twice.tolist()], [*(twice + 1).tolist(), self._rows], strict=True)]
+
+    @cached_property
+    def _index(self) -> IntArray:
+        return np.repeat(np.arange(self._rows), self._copies)
+
+    def __call__(self, source: Array, *, late: bool = False, view: bool = False) -> Array:
+        """Copy rows of ``source``; with ``late`` those behind them. ``view`` allows rows that are all there as a view."""
+        if late:
+            return source.take(self._index + 1, axis=0, mode="clip")
+        if self._spans is None:
+            return source.take(self._index, axis=0)
+        if view and len(self._spans) == 1:
+            return source[: self._rows]
+        return np.concatenate([source[a:b] for a, b in self._spans])
+
+
 class _Block:
     """Some rows of a stretch, with the row after them if there is one."""
 
@@ -636,32 +665,35 @@ class _Block:
 
     def chunk(self) -> tuple[Chunk, _Open]:
         """Lay out the block in rows of the store; also return the episode that is open behind it."""
-        repeated = self.ends & ~self.final
-        index = np.repeat(np.arange(self.rows), np.where(self.keep, repeated + 1, 0))
         ends = np.flatnonzero(self.ends & self.keep)
-        last = np.zeros(len(index), bool)
-        last[np.searchsorted(index, ends, "right") - 1] = True
-        columns = {f.name: self._column(f, ends, index, last) for f in self.stretch.fields}
+        twice = ends[~self.final[ends]]  # rows that are repeated
+        copies = self.keep.astype(np.int64)
+        copies[twice] = 2
+        stops = np.cumsum(copies)
+        last = np.zeros(int(stops[-1]), bool)
+        last[stops[ends] - 1] = True
+        self.copy = _Copies(copies, twice if self.keep.all() else None)
+        columns = {f.name: self._column(f, ends, last) for f in self.stretch.fields}
         truncated = self.last_steps & (self.timeouts | ~self.terminated)
         for name, flag in zip(FLAGS, (self.terminated, truncated), strict=True):
-            columns[name] = flag[index] & ~last
+            columns[name] = self.copy(flag, view=True) & ~last
         table, first = self._episodes()
         self._report(table)
         after = _Open(first, bool(self.terminated[-1]), bool(self.timeouts[-1]))
         return Chunk(columns, last, table, tuple(self.notes)), after
 
-    def _column(self, f: Field, ends: IntArray, index: IntArray, last: BoolArray) -> Column:
+    def _column(self, f: Field, ends: IntArray, last: BoolArray) -> Column:
         values = self.seen[self.stretch.keys[f.name]]
         source = values.reshape(len(values), *f.shape)
         if odd := self.stretch.odd_values(f, source[: self.rows]):
             code, text, marks = odd
             rows = components(marks).any(axis=1)
             self._note(code, f"{text}, first in {f.name}", rows, count=int(np.count_nonzero(marks)))
-        late = self.stretch.layout.late and f.placement != "both"
-        out = source.take(index + late, axis=0, mode="clip" if late else "raise")
-        if f.placement != "both":
+        both = f.placement == "both"
+        out = self.copy(source, late=self.stretch.layout.late and not both, view=both or not len(ends))
+        if not both and len(ends):
             out[last] = None if f.kind == "text" else 0
-        elif f.name in self.stretch.finals:
+        elif both and f.name in self.stretch.finals:
             out[last] = self.seen[self.stretch.finals[f.name]][ends].reshape(len(ends), *f.shape)
         return out.tolist() if f.kind == "text" else out.astype(f.dtype, copy=False)
 
