@@ -17,12 +17,12 @@ class Rows:
     """Everything that a reader gives for some files, parts and chunks joined."""
 
     def __init__(self, *files: Path, episodes_by: str | None = None, fields: Mapping[str, str] | None = None) -> None:
-        plan = d4rl.plan(Archive(files[0].parent, files, episodes_by, fields or {}))
+        plan = d4rl.READER.plan(Archive(files[0].parent, files, episodes_by, fields or {}))
         try:
-            chunks = [[*d4rl.read(plan, part)] for part in plan.parts]
+            chunks = [[*d4rl.READER.read(plan, part)] for part in plan.parts]
         except Replan as better:
             plan = better.plan
-            chunks = [[*d4rl.read(plan, part)] for part in plan.parts]
+            chunks = [[*d4rl.READER.read(plan, part)] for part in plan.parts]
         self.plan: Plan = plan
         for part, of_part in zip(plan.parts, chunks, strict=True):
             assert part.rows in (None, sum(len(c) for c in of_part))

@@ -154,7 +154,7 @@ def test_infos_of_every_kind_and_other_columns(tmp_path: Path) -> None:
     assert rows["sub/x"].tolist() == [0, 1, 0, 2, 0]
     assert rows.schema["sub/x"].dtype == "int32"
     assert {f.placement for n, f in rows.schema.items() if n.startswith(("info", "goal", "sub"))} == {"root"}
-    constants = dict(d4rl.metadata(rows.plan))
+    constants = dict(d4rl.READER.metadata(rows.plan))
     assert {k: v for k, v in constants.items() if isinstance(v, str)} == {
         "version": "2.1",
         "algorithm": "SAC",
@@ -236,7 +236,7 @@ def test_map_reads_columns_of_any_names(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match='no "observations"') as e:
         Rows(path)
     assert "state/q [4, 7]" in str(e.value) and "--map observation=KEY" in str(e.value)
-    assert d4rl.recognise([path]) is None
+    assert d4rl.READER.recognise([path]) is None
     names = {"observation": "state/q", "action": "cmd", "next/reward": "r", "terminated": "success"}
     rows = Rows(path, fields=names)
     assert np.array_equal(rows["observation"][~rows.last], ramp(4, 7, "f8"))
@@ -315,13 +315,13 @@ def test_values_that_no_field_holds(tmp_path: Path) -> None:
 
 def test_recognise(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", observations=ramp(3), actions=ramp(3), timeouts=flags(3))
-    assert d4rl.recognise([path]) == "D4RL layout: 3 rows; observation, action, timeouts"
+    assert d4rl.READER.recognise([path]) == "D4RL layout: 3 rows; observation, action, timeouts"
     assert archives.recognise([path])[0] == "d4rl"
     page = tmp_path / "b.h5"
     page.write_text("<!doctype html><html>not found</html>")
-    assert d4rl.recognise([page]) is None
-    assert d4rl.recognise([path, page]) is None
-    assert d4rl.recognise([]) is None
+    assert d4rl.READER.recognise([page]) is None
+    assert d4rl.READER.recognise([path, page]) is None
+    assert d4rl.READER.recognise([]) is None
     with pytest.raises(CorruptArchive, match="HTML page"):
         Rows(page)
 
@@ -373,7 +373,7 @@ def test_samples_value_by_value(name: str) -> None:
         assert np.array_equal(rows["next/truncated"][~rows.last], timeouts | open_tail)
         assert np.array_equal(rows.episodes.length, np.diff([-1, *np.flatnonzero(ends)]))
         assert rows.episodes.observed.all() == ("next_observations" in f)
-        constants = dict(d4rl.metadata(rows.plan))
+        constants = dict(d4rl.READER.metadata(rows.plan))
         if "metadata" in f:
             assert np.array_equal(constants["policy/fc0/weight"], f["metadata/policy/fc0/weight"][:])
             assert constants["algorithm"] == f["metadata/algorithm"][()].decode()

@@ -17,7 +17,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, preprocess, registry
-from rlds_cli.archives import ogbench
+from rlds_cli.archives import flat, ogbench
 from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.http import client
@@ -72,8 +72,8 @@ def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert whole.episodes.length.tolist() == [3, 2, 1, 5]
     assert whole.codes == {"empty-episodes": 2}
     for size in (2, 3, 5):
-        monkeypatch.setattr(ogbench, "CHUNK_ROWS", size)
-        monkeypatch.setattr(ogbench, "SCAN_ROWS", size)
+        monkeypatch.setattr(flat, "CHUNK_ROWS", size)
+        monkeypatch.setattr(flat, "SCAN_ROWS", size)
         pieces = Rows("ogbench", path)
         assert len(pieces.chunks) > 2
         for name in whole.schema:
@@ -103,7 +103,7 @@ def test_pixels_and_powderworld(tmp_path: Path) -> None:
     for key in ("qpos", "qvel", "button_states"):
         del x[key]
     path = save(tmp_path / "powderworld-easy-play-v0.npz", x)
-    assert ogbench.recognise([path]) == "OGBench layout: 7 rows; actions, observations, terminals"
+    assert ogbench.READER.recognise([path]) == "OGBench layout: 7 rows; actions, observations, terminals"
     rows = Rows("ogbench", path)
     np.testing.assert_array_equal(rows["observation"], x["observations"])
     assert rows["action"].dtype == np.int32
@@ -134,7 +134,7 @@ def test_an_open_end_is_cut(tmp_path: Path) -> None:
 def test_a_trajectory_that_reaches_its_goal_at_the_end_terminates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_a_chunk: int
 ) -> None:
-    monkeypatch.setattr(ogbench, "CHUNK_ROWS", rows_of_a_chunk)
+    monkeypatch.setattr(flat, "CHUNK_ROWS", rows_of_a_chunk)
     x = columns(4, 1, 3, 5, masks=np.array([1, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1], "f4"))
     rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
     assert rows.episodes.length.tolist() == [3, 2, 4]
@@ -176,10 +176,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_other_npz_files_are_not_claimed(tmp_path: Path) -> None:
     x = {k: v for k, v in columns(4).items() if k in ogbench.NEEDED}
-    assert ogbench.recognise([save(tmp_path / "mine.npz", x)]) is None
-    assert ogbench.recognise([save(tmp_path / "x-v0.npz", x)]) is not None
+    assert ogbench.READER.recognise([save(tmp_path / "mine.npz", x)]) is None
+    assert ogbench.READER.recognise([save(tmp_path / "x-v0.npz", x)]) is not None
     flat = x | {"next_observations": x["observations"]}
-    assert ogbench.recognise([save(tmp_path / "y-v0.npz", flat)]) is None
+    assert ogbench.READER.recognise([save(tmp_path / "y-v0.npz", flat)]) is None
 
 
 @pytest.mark.parametrize("name", ["pointmaze-medium-navigate-v0", "visual-cube-single-play-v0"])

@@ -14,7 +14,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, registry
-from rlds_cli.archives import openml
+from rlds_cli.archives import flat, openml
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.maintenance.verification import trace
@@ -58,7 +58,7 @@ def adult(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_by_hand(adult: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = archives.recognise([adult])
     assert found == ("openml", "a table of 4 rows and 5 columns, as a contextual bandit")
-    monkeypatch.setattr(openml, "CHUNK_ROWS", 6)
+    monkeypatch.setattr(flat, "CHUNK_ROWS", 6)
     rows = Rows("openml", adult)
     assert len(rows.chunks) == 2
     assert rows.episodes.length.tolist() == [1] * 4 and rows.episodes.row.tolist() == [0, 1, 2, 3]
@@ -125,7 +125,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.pq").write_bytes(b"<html>")
     with pytest.raises(UnknownLayout, match="neither Parquet nor ARFF"):
         Rows("openml", tmp_path / "b.pq")
-    assert openml.recognise([write(tmp_path / "mine.parquet", ADULT)]) is None
+    assert openml.READER.recognise([write(tmp_path / "mine.parquet", ADULT)]) is None
 
 
 def test_from_its_host(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_archives import Content, write_v3
 
-from rlds_cli.archives import openml
 from rlds_cli.archives.minari import arrow_storage
 from rlds_cli.errors import CorruptArchive
+from rlds_cli.formats.categories import open_table
 from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_archive
 
@@ -42,7 +42,7 @@ def minari(path: Path) -> None:
 
 
 def categories(path: Path) -> None:
-    with openml.open_table(path) as table:
+    with open_table(path) as table:
         list(table.blocks(["x"], 64))
 
 

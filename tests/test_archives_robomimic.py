@@ -121,7 +121,7 @@ def test_models_stand_once_in_the_metadata(tmp_path: Path) -> None:
 def test_long_demonstrations_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     path = write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k, 1 + 5 * k, images=True) for k in range(3)})
     whole = Rows("robomimic", path)
-    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", budget)
     parts = Rows("robomimic", path)
     assert max(map(len, parts.chunks)) <= budget
     for name in whole.schema:
@@ -142,15 +142,27 @@ def test_next_observations_of_their_own(tmp_path: Path, key: str) -> None:
     demos = {f"demo_{k}": demo(k, images=True) for k in range(2)}
     demos["demo_1"][key] = demos["demo_1"][key] + demos["demo_1"][key].dtype.type(1)
     path = write(tmp_path / "a.hdf5", demos)
-    plan = robomimic.plan(Archive(tmp_path, (path,)))
+    plan = robomimic.READER.plan(Archive(tmp_path, (path,)))
     with pytest.raises(Replan) as better:
-        [*robomimic.read(plan, plan.parts[0])]
-    (chunk,) = robomimic.read(better.value.plan, plan.parts[0])
+        [*robomimic.READER.read(plan, plan.parts[0])]
+    (chunk,) = robomimic.READER.read(better.value.plan, plan.parts[0])
     field = f"next/observation/{key.removeprefix('next_obs/')}"
     np.testing.assert_array_equal(chunk.columns[field][5:9], demos["demo_1"][key])  # type: ignore[index]
     last = chunk.columns[field.removeprefix("next/")][9]  # type: ignore[index]
     np.testing.assert_array_equal(last, demos["demo_1"][key][-1])
     assert [n.code for n in better.value.plan.notes] == ["next-observation"]
+
+
+def test_a_constant_of_as_many_rows_as_there_are_steps_is_no_field(tmp_path: Path) -> None:
+    demos = {f"demo_{k}": demo(k, 4 + k) | {"gains": np.arange(4.0)} for k in range(2)}
+    demos["demo_1"]["next_obs/robot0_eef_pos"] = demos["demo_1"]["next_obs/robot0_eef_pos"] + 1
+    path = write(tmp_path / "a.hdf5", demos)
+    plan = robomimic.READER.plan(Archive(tmp_path, (path,)))
+    with pytest.raises(Replan) as better:
+        [*robomimic.READER.read(plan, plan.parts[0])]
+    assert "gains" not in {f.name for f in (*plan.schema, *better.value.plan.schema)}
+    constants = dict(robomimic.READER.metadata(better.value.plan))
+    assert constants["demo_0/gains"].tolist() == [0, 1, 2, 3]  # type: ignore[union-attr]
 
 
 def test_next_observations_of_some_keys_only(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ class Rows:
     """Everything that the reader gives for some files."""
 
     def __init__(self, *files: Path, fields: Mapping[str, str] | None = None) -> None:
-        self.plan = roboset.plan(Archive(files[0].parent, files, None, fields or {}))
-        parts = [[*roboset.read(self.plan, part)] for part in self.plan.parts]
+        self.plan = roboset.READER.plan(Archive(files[0].parent, files, None, fields or {}))
+        parts = [[*roboset.READER.read(self.plan, part)] for part in self.plan.parts]
         assert [p.rows for p in self.plan.parts] == [sum(map(len, of_part)) for of_part in parts]
         self.chunks = [c for of_part in parts for c in of_part]
         self.schema = {f.name: f for f in self.plan.schema}
@@ -236,7 +236,7 @@ def test_parts_of_observations_and_other_columns(tmp_path: Path) -> None:
     assert rows.episodes.end.tolist() == [TERMINATED]
     with h5py.File(tmp_path / "a.h5", "a") as f:
         f["Trial7"].attrs["operator"] = "ann"
-    constants = dict(roboset.metadata(rows.plan))
+    constants = dict(roboset.READER.metadata(rows.plan))
     assert constants["Trial7/attributes/operator"] == "ann"
     assert constants["Trial7/user_cmt"] == 3.5
     assert np.array_equal(constants["Trial7/config/gains"], np.arange(h))
@@ -244,7 +244,7 @@ def test_parts_of_observations_and_other_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [2, 3, 4, 100])
 def test_texts_observed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
-    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", budget)
     said = ["é", "b", "", "d"]
     columns = {"observations/said": said, "observations/x": np.arange(4.0), "actions": np.zeros((4, 1))}
     rows = Rows(write(tmp_path / "a.h5", {"Trial0": columns}))
@@ -256,7 +256,7 @@ def test_constants_of_as_many_values_as_one_trial_has_rows(tmp_path: Path) -> No
     trials = {f"Trial{k}": trial("demo", k, h) | {"gains": gains} for k, h in enumerate((3, 4, 5))}
     rows = Rows(write(tmp_path / "a.h5", trials))
     assert "gains" not in rows.schema
-    kept = dict(roboset.metadata(rows.plan))
+    kept = dict(roboset.READER.metadata(rows.plan))
     assert [np.array_equal(kept[f"Trial{k}/gains"], gains) for k in range(3)] == [True] * 3
 
 
@@ -274,7 +274,7 @@ def test_hardware_schema(tmp_path: Path) -> None:
         "config/solved": np.float16(1),
     }
     path = write(tmp_path / "a.h5", {"Trial0": one, "Trial1": one})
-    assert roboset.recognise([path]) == "RoboSet layout: 2 trials"
+    assert roboset.READER.recognise([path]) == "RoboSet layout: 2 trials"
     rows = Rows(path)
     assert set(rows.schema) == {
         "time",
@@ -290,7 +290,7 @@ def test_hardware_schema(tmp_path: Path) -> None:
     }
     assert rows.episodes.end.tolist() == [CUT, CUT]
     assert np.array_equal(rows.episode(1, "observation/qp_arm")[:h], one["data/qp_arm"])
-    assert dict(roboset.metadata(rows.plan)) == {"Trial0/config/solved": 1, "Trial1/config/solved": 1}
+    assert dict(roboset.READER.metadata(rows.plan)) == {"Trial0/config/solved": 1, "Trial1/config/solved": 1}
 
 
 def test_map(tmp_path: Path) -> None:
@@ -335,16 +335,16 @@ def test_ragged_and_missing_columns_are_named(tmp_path: Path) -> None:
 def test_recognise(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", {"Trial0": trial("demo", 0), "Trial1": trial("demo", 1)})
     assert archives.recognise([path]) == ("roboset", "RoboHive layout: 2 trials")
-    assert roboset.recognise([path, path]) == "RoboHive layout: 2 files, the first with 2 trials"
+    assert roboset.READER.recognise([path, path]) == "RoboHive layout: 2 files, the first with 2 trials"
     other = write(tmp_path / "b.h5", {"data": {"x": np.zeros(3)}})
-    assert roboset.recognise([other]) is None
-    assert roboset.recognise([]) is None
+    assert roboset.READER.recognise([other]) is None
+    assert roboset.READER.recognise([]) is None
 
 
 def test_rule_for_ends_does_not_apply(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", {"Trial0": trial("demo", 0)})
-    with pytest.raises(UnknownLayout, match="every trial"):
-        roboset.plan(Archive(tmp_path, (path,), "timeouts"))
+    with pytest.raises(UnknownLayout, match="keeps its trials apart"):
+        roboset.READER.plan(Archive(tmp_path, (path,), "timeouts"))
 
 
 @pytest.mark.parametrize("convention", ["trace", "path", "demo"])
@@ -356,8 +356,8 @@ def test_pieces_of_any_size_give_the_same_rows(
     trials = {f"Trial{k}": trial(convention, k, h, done=h - 1 if k % 2 else None) for k, h in enumerate(lengths)}
     path = write(tmp_path / "a.h5", trials)
     whole = Rows(path)
-    monkeypatch.setattr("rlds_cli.archives.trials.CHUNK_ROWS", budget)
-    monkeypatch.setattr("rlds_cli.archives.trials.PART_ROWS", 10)
+    monkeypatch.setattr("rlds_cli.archives.grouped.CHUNK_ROWS", budget)
+    monkeypatch.setattr("rlds_cli.archives.grouped.PART_ROWS", 10)
     pieces = Rows(path)
     assert max(map(len, pieces.chunks)) <= budget
     assert len(pieces.plan.parts) > 2

@@ -101,9 +101,9 @@ def process():
     print(preprocess.run("local/ds", same, jobs=2, cache_dir=sys.argv[1]).num_episodes)
 
 def convert():
-    from rlds_cli.archives import d4rl
+    from rlds_cli.archives import flat
     from rlds_cli.importing import import_archive
-    d4rl.PART_ROWS = 1000
+    flat.PART_ROWS = 1000
     import_archive(sys.argv[2], "local/imported", jobs=2, cache_dir=sys.argv[1])
 
 """

@@ -432,7 +432,8 @@ def reader(name: str) -> Reader:
     """Return the reader called ``name``, behind the boundary; raises UnknownLayout if there is none."""
     if name not in READERS:
         raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
-    return cast(Reader, Guarded(name, import_module(f"rlds_cli.archives.{name}")))
+    module = import_module(f"rlds_cli.archives.{name}")
+    return cast(Reader, Guarded(name, getattr(module, "READER", module)))
 
 
 def choose(

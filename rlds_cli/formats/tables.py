@@ -45,7 +45,6 @@ STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the
 MAX_METADATA = 64 << 20
 TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".h5", ".hdf5", ".hdf")
 EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
-EPISODE_NUMBER = "#episode"  # the number of the run of rows that a row belongs to, in a view
 MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
 COPY_BYTES = 8 << 20
 
@@ -446,10 +445,9 @@ class TableView:
     fill: bool = False
 
     def rows(self, keys: Collection[str]) -> TableRows:
-        """Read the rows of some columns, forward; ``EPISODE_NUMBER`` may be one of them."""
-        joined = _FileRows(self, [k for k in keys if k != EPISODE_NUMBER])
-        inner: TableRows = joined if self.order is None else _OrderedRows(joined, self.order)
-        return _NumberedRows(inner, self.stops, sum(self.counts)) if EPISODE_NUMBER in keys else inner
+        """Read the rows of some columns, forward."""
+        joined = _FileRows(self, list(keys))
+        return joined if self.order is None else _OrderedRows(joined, self.order)
 
     def place(self, row: int) -> tuple[int, int]:
         """Find the file, and the row in it, of a row in the order of reading."""
@@ -569,21 +567,3 @@ class _OrderedRows:
     def read(self, start: int, stop: int) -> dict[str, Array]:
         chosen = self._order[start:stop]
         return {k: np.asarray(v[chosen]) for k, v in self._columns.items()}
-
-
-class _NumberedRows:
-    """Rows with the number of the episode that each belongs to."""
-
-    def __init__(self, inner: TableRows, stops: IntArray, rows: int) -> None:
-        self._inner, self._stops, self._rows = inner, stops, rows
-
-    def __enter__(self) -> _NumberedRows:
-        self._inner.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._inner.__exit__(*exc)
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        numbers = np.searchsorted(self._stops, np.arange(start, min(stop, self._rows)), side="right")
-        return {**self._inner.read(start, stop), EPISODE_NUMBER: numbers}

@@ -16,17 +16,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import h5py
 import numpy as np
 
+from rlds_cli.archives.flat import FlatLayout, differs, is_set
 from rlds_cli.archives.names import expand, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import keys_found, reading
 from rlds_cli.formats.hdf5_rows import components
-from rlds_cli.formats.tables import Table, TableColumn, hdf5_table
-from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, Field, IntArray, Note
+from rlds_cli.formats.tables import Table, TableColumn
+from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
 from rlds_cli.text import did_you_mean, is_below
 
 NEXT = "next/observation"
@@ -56,46 +55,8 @@ RULES = ("flags", "timeouts", "jumps", "field:KEY", "file")
 SCAN_ROWS, SCAN_BYTES = 1 << 18, 16 << 20  # of a block of flags or observations
 
 
-@dataclass(frozen=True, slots=True)
-class FlatLayout:
-    """One file.
-
-    ``columns`` maps the names of ``fields`` to keys, ``next_columns`` those of observations to the keys of their next
-    values, and ``own_next`` are the fields of these. ``timeouts_field`` is the field of timeouts that end nothing.
-    """
-
-    rows: int
-    fields: tuple[Field, ...]
-    columns: Mapping[str, str]
-    next_columns: Mapping[str, str]
-    terminals: str | None
-    timeouts: str | None
-    timeouts_field: Field | None
-    metadata: tuple[str, ...]
-    own_next: tuple[Field, ...]
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def recorded(self) -> bool:
-        """True if there are next observations with the fields and shapes of the observations."""
-        return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {
-            f.name.removeprefix("next/"): f.shape for f in self.own_next
-        }
-
-    @property
-    def comparable(self) -> bool:
-        """True if next observations have the dtypes of the observations, too, and so can be compared with them."""
-        return self.recorded and {f.name: f.dtype for f in self._observations} == {
-            f.name.removeprefix("next/"): f.dtype for f in self.own_next
-        }
-
-    @property
-    def _observations(self) -> list[Field]:
-        return [f for f in self.fields if f.placement == "both"]
-
-
-def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout:
-    """Assign the datasets of a file to fields; ``chosen`` maps fields to keys and comes before D4RL's own names.
+def of(table: Table, name: str, chosen: Mapping[str, str]) -> FlatLayout:
+    """Assign the columns of a file to fields; ``chosen`` maps fields to keys and comes before D4RL's own names.
 
     Raises
     ------
@@ -104,7 +65,6 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout
     CorruptArchive
         Columns of different lengths, flags that are not one per row.
     """
-    table = f if isinstance(f, Table) else hdf5_table(Path(f.filename), f)
     table.derive(chosen.values())
     found = table.columns
     claimed = _claim(found, name, {SHORT_NAMES.get(k, k): v for k, v in chosen.items()})
@@ -123,6 +83,7 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout
         _check_flag(found, name, flag)
     own = {k: claimed.pop(k) for k in list(claimed) if k == NEXT or k.startswith(NEXT + "/")}
     columns = {**claimed, **{free_name(key, {*claimed, *RESERVED}): key for key in others}}
+    dtypes = {"terminals": terminals, "timeouts": timeouts}
     return FlatLayout(
         rows=rows,
         fields=tuple(row_field(k, found[key], scalar=k == REWARD) for k, key in columns.items()),
@@ -136,12 +97,8 @@ def of(f: Table | h5py.File, name: str, chosen: Mapping[str, str]) -> FlatLayout
         metadata=tuple(constants),
         own_next=tuple(row_field(k, found[key]) for k, key in own.items()),
         notes=tuple(notes),
+        facts={"flags": {name: str(found[key].dtype) for name, key in dtypes.items() if key}},
     )
-
-
-def flag_fields() -> tuple[Field, ...]:
-    """Return the two flags, which every dataset has."""
-    return tuple(Field(flag, "bool", (), "next") for flag in FLAGS)
 
 
 def _claim(found: Mapping[str, TableColumn], name: str, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -213,7 +170,7 @@ def _check_flag(found: Mapping[str, TableColumn], name: str, key: str | None) ->
         raise CorruptArchive(f"{name}: {key} is {d.dtype} {list(d.shape)}; a flag is one number or bool per row.")
 
 
-def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
+def jump_limits(f: Table, layout: FlatLayout) -> Limits:
     """Measure the longest step that is no jump, by observation column and component; None for one without scale.
 
     Columns without any scale are left out.
@@ -226,13 +183,13 @@ def jump_limits(path: Path, f: Table, layout: FlatLayout) -> Limits:
     keys = [layout.columns[x.name] for x in layout.fields if x.placement == "both" and x.kind == "array"]
     found = {}
     for key in keys:
-        with reading(path, key):
+        with reading(f.path, key):
             column = _limits_of(f, key)
         if any(limit is not None for limit in column):
             found[key] = column
     if layout.rows and not found:
         raise UnknownLayout(
-            f"{path.name}: jumps cannot be detected in the observations.",
+            f"{f.path.name}: jumps cannot be detected in the observations.",
             hint="--episodes-by flags, or --map next/observation=KEY",
         )
     return found
@@ -305,8 +262,8 @@ class Rule:
         return ends
 
 
-def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: Limits | None = None) -> Rule:
-    """Return the rule that ``text`` names, for one file; ``limits`` are those of the plan, if there is one.
+def rule(text: str | None, layout: FlatLayout, table: Table) -> Rule:
+    """Return the rule that ``text`` names, for one file.
 
     Raises
     ------
@@ -314,16 +271,17 @@ def rule(text: str | None, layout: FlatLayout, f: Table, path: Path, *, limits: 
         There is no such rule, or the file lacks what it needs.
     """
     kind, _, key = (text or DEFAULT).partition(":")
+    name = table.path.name
     if kind not in [r.partition(":")[0] for r in RULES] or bool(key) != (kind == "field"):
         raise UnknownLayout(f'"{text}" is not a rule for the ends of episodes.', hint=f"one of {', '.join(RULES)}")
     if kind == "timeouts" and layout.timeouts is None:
         raise UnknownLayout(
-            f'{path.name} has no "timeouts", which should mark the ends of its episodes.',
+            f'{name} has no "timeouts", which should mark the ends of its episodes.',
             hint="--episodes-by flags, or --map truncated=KEY",
         )
     if kind == "jumps" and not layout.comparable:
-        return Rule(kind, layout, limits=jump_limits(path, f, layout) if limits is None else limits)
-    return Rule(kind, layout, _boundary(key, layout, f, path.name) if kind == "field" else None)
+        return Rule(kind, layout, limits=jump_limits(table, layout))
+    return Rule(kind, layout, _boundary(key, layout, table, name) if kind == "field" else None)
 
 
 def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
@@ -338,7 +296,7 @@ def _boundary(key: str, layout: FlatLayout, f: Table, name: str) -> str:
     return key
 
 
-def scan(path: Path, f: Table, by: Rule) -> IntArray:
+def scan(f: Table, by: Rule) -> IntArray:
     """Find the last row of every episode, int64 [E], as far as the rule needs no observations."""
     found = [np.zeros(0, np.int64)]
     width = sum(8 * int(np.prod(f[key].shape[1:], dtype=np.int64)) for key in by.keys)
@@ -349,33 +307,3 @@ def scan(path: Path, f: Table, by: Rule) -> IntArray:
             seen = reader.read(start, min(stop + 1, by.layout.rows))
             found.append(start + np.flatnonzero(by.ends(seen, stop - start, last=stop == by.layout.rows)))
     return np.concatenate(found)
-
-
-def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
-    """Convert a flag of any number type, (N,) or (N, 1), to bool [rows]; NaN counts as False, and so does no column.
-
-    Raises
-    ------
-    CorruptArchive
-        The column holds something else: it is no flag.
-    """
-    if key is None:
-        return np.zeros(rows, bool)
-    value = seen[key][:rows].reshape(-1)
-    if value.dtype.kind == "b":
-        return value
-    is_set = (value != 0) & (value == value)
-    strange = is_set & (value != 1)
-    if strange.any():
-        raise CorruptArchive(
-            f"{key} holds {value[strange][0]}; flags are 0 or 1.",
-            hint="--map terminated=KEY or truncated=KEY names another",
-        )
-    return np.asarray(is_set)
-
-
-def differs(a: Array, b: Array) -> BoolArray:
-    """Mark the rows in which two columns differ; NaN equals itself."""
-    if a.dtype.kind in "fc":
-        return np.asarray((a != b) & ((a == a) | (b == b)))
-    return np.asarray(a != b, bool)

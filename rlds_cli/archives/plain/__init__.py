@@ -29,9 +29,20 @@ from rlds_cli.archives import (
     every_file,
     skipped_file,
 )
-from rlds_cli.archives.d4rl import NextValuesDiffer, Stretch, max_cuts, stretch_chunks, with_own_next
-from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.d4rl.ends import FlatLayout, Rule, differs, is_set
+from rlds_cli.archives.flat import (
+    FINAL,
+    OWN,
+    FlatLayout,
+    NextValuesDiffer,
+    Stretch,
+    differs,
+    episodes_of,
+    flag_fields,
+    is_set,
+    noted_nan,
+    stretch_chunks,
+    with_own_next,
+)
 from rlds_cli.archives.names import (
     differences,
     flags_of,
@@ -61,7 +72,7 @@ from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import reading
 from rlds_cli.formats.parquet import is_parquet
-from rlds_cli.formats.tables import EPISODE_NUMBER, MISSING, Table, TableView, is_flat, open_flat
+from rlds_cli.formats.tables import MISSING, Table, TableView, is_flat, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -79,7 +90,6 @@ VERSION = 1
 choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
-FINAL, OWN = "final", "own"
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 CHECK_ROWS = 1 << 12
 
@@ -189,7 +199,7 @@ def _by_jumps(archive: Archive) -> Plan:
         )
     with open_flat(archive.files[0]) as table:
         fields = flags_of(understood(table, archive.fields))[0]
-    made = d4rl.plan(replace(archive, fields=fields))
+    made = d4rl.READER.plan(replace(archive, fields=fields))
     return replace(made, reader="plain", facts={**made.facts, "fields": fields, "read": "jumps"})
 
 
@@ -203,13 +213,13 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     CorruptArchive
         A file is damaged.
     """
-    how = {"grouped": grouped.read, "jumps": d4rl.read}.get(plan.facts["read"], _read_flat)
+    how = {"grouped": grouped.read, "jumps": d4rl.READER.read}.get(plan.facts["read"], _read_flat)
     return how(plan, part)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read the columns that do not have one value per row, and attributes."""
-    how = {"grouped": grouped.metadata, "jumps": d4rl.metadata}.get(plan.facts["read"], _metadata_flat)
+    how = {"grouped": grouped.metadata, "jumps": d4rl.READER.metadata}.get(plan.facts["read"], _metadata_flat)
     return how(plan)
 
 
@@ -317,7 +327,7 @@ def _is_about(note: Note, keys: set[str]) -> bool:
 def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late: bool) -> tuple[Field, ...]:
     schemas = []
     for s in seen:
-        fields = [*s.layout.fields, *layouts.flag_fields(), *(s.layout.own_next if mode == OWN else ())]
+        fields = [*s.layout.fields, *flag_fields(), *(s.layout.own_next if mode == OWN else ())]
         if late and s.layout.timeouts_field:
             fields.append(s.layout.timeouts_field)
         schemas.append(tuple(sorted(fields, key=lambda f: f.name)))
@@ -455,26 +465,20 @@ def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
 
 
 def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
-    found = replace(first.layout, rows=sum(plan.facts["counts"]))
-    keys = dict(first.keys)
-    if plan.facts["late"] and found.timeouts_field and found.timeouts:
-        keys[found.timeouts_field.name] = found.timeouts
-    fields = tuple(f for f in plan.schema if f.name not in FLAGS)
-    cuts = plan.facts["next_observations"] == FINAL and found.recorded
-    stops = part.args["stops"]
-    kind = "flags" if plan.episodes_by == "flags" else "field"
+    total = sum(plan.facts["counts"])
     return Stretch(
-        path=first.path,
         name=plan.archive.name_of(0),
-        source=0,
+        total=total,
         start=int(part.args["start"]),
-        stop=int(stops[-1]),
-        rule=Rule(kind, found, EPISODE_NUMBER),
-        fields=fields,
-        keys={f.name: keys[f.name] for f in fields},
-        finals=found.next_columns if found.recorded else {},
-        cuts=cuts,
-        max_cuts=max_cuts(int(stops[-1]) - int(part.args["start"]) - len(stops)) if cuts else None,
+        episodes=episodes_of(part),
+        layout=replace(first.layout, rows=total),
+        fields=tuple(f for f in plan.schema if f.name not in FLAGS),
+        cuts=plan.facts["next_observations"] == FINAL and first.layout.recorded,
+        jumps=False,
+        flagged=plan.episodes_by == "flags",
+        odd_values=noted_nan,
+        inside_notes=True,
+        places=lambda rows: (np.zeros(len(rows), np.int32), rows),
     )
 
 

@@ -1,0 +1,495 @@
+"""The engine for HDF5 files with a group for each episode.
+
+A family is a subclass of `Grouped` with a diagram of its groups. It says which groups of a file are episodes
+(`Grouped.groups`), and what the datasets of one are (`Grouped.group`); the engine does the rest. Families differ in
+where the final observation is::
+
+    nowhere                            T rows of everything
+    in columns of next observations    T rows of obs and next_obs; next_obs[t] is obs[t+1], or a field of its own
+    in a last row ("late")             T+1 rows; the last has no action; the reward and flags of step t are in row t+1
+
+The flags need no dataset: ``next/terminated`` is False without one, and an episode that ends without it is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+
+from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.names import differences
+from rlds_cli.errors import UnknownLayout
+from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, reading
+from rlds_cli.formats.hdf5_rows import nan_count
+from rlds_cli.subset import Subset
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    Array,
+    BoolArray,
+    Chunk,
+    EpisodeData,
+    Field,
+    LazyColumn,
+    Note,
+    chunks,
+)
+
+PART_ROWS = 1 << 17
+PART_BYTES = 256 << 20
+TEXT_BYTES = 64  # of a row, as a guess
+# Rows up to this size are all compared with the next observations; of larger ones (images) one in a piece is.
+COMPARED_BYTES = 4096
+FINAL, OWN = "final", "own"  # next observations: of the last step alone, or fields
+NEXT = "next_observations"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One episode of ``rows`` rows.
+
+    Attributes
+    ----------
+    columns : mapping of str to str
+        The key of each field, below the group.
+    next_keys : mapping of str to str
+        The key of the next values of each observation field; empty if the file holds none.
+    fields : mapping of str to Field
+    constants : tuple of str
+        The keys that are not per row.
+    next_fields : mapping of str to Field
+        The fields of next values, if they are kept.
+    late : bool
+        The last row is no step: it holds the final observation, and what arrived with it.
+    end : int or None
+        How the episode ends; None where its flags tell.
+    about : object
+        What a family knows of the file of the group, for ``facts``.
+    """
+
+    group: str
+    rows: int
+    columns: Mapping[str, str]
+    next_keys: Mapping[str, str]
+    fields: Mapping[str, Field]
+    constants: tuple[str, ...]
+    next_fields: Mapping[str, Field] = field(default_factory=dict)
+    late: bool = False
+    end: int | None = None
+    about: Any = None
+
+    @property
+    def length(self) -> int:
+        """The steps."""
+        return self.rows - self.late
+
+    @property
+    def has_all_next(self) -> bool:
+        """True if every observation has next values."""
+        observations = {name for name, f in self.fields.items() if f.placement == "both"}
+        return bool(self.next_keys) and set(self.next_keys) == observations
+
+    def without(self, keys: set[str]) -> Group:
+        """Move the datasets ``keys`` from the fields to the constants."""
+        columns = {name: key for name, key in self.columns.items() if key not in keys}
+        fields = {name: self.fields[name] for name in self.fields if name in columns}
+        more = tuple(key for key in self.columns.values() if key in keys)
+        return replace(self, columns=columns, fields=fields, constants=(*self.constants, *more))
+
+
+class Grouped:
+    """A reader of a family whose files hold a group for each episode; see `Reader` for its functions.
+
+    Attributes
+    ----------
+    name, title, what, example : str
+        The name of the reader; those of the family, of its episodes and of their groups in messages.
+    parent : str
+        The group that holds the groups, with a slash at its end; empty for the root.
+    mapped : bool
+        ``--map`` applies.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    what: ClassVar[str] = "episodes"
+    example: ClassVar[str] = "episode_0, episode_1, ..."
+    parent: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+    rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
+    mapped: ClassVar[bool] = False
+
+    # What a family says
+
+    def describe(self, f: h5py.File, paths: Sequence[Path]) -> tuple[str, str] | None:
+        """Describe the first file in two halves, between which the number of files stands; None for other files."""
+        raise NotImplementedError
+
+    def groups(self, f: h5py.File) -> list[str]:
+        """Name the groups of a file that are episodes, in their order."""
+        raise NotImplementedError
+
+    def group(self, where: str, name: str, found: Mapping[str, h5py.Dataset], archive: Archive) -> Group:
+        """Describe the group ``name`` of the datasets ``found``; ``where`` is for messages."""
+        raise NotImplementedError
+
+    def look(self, f: h5py.File, path: Path, found: list[Group]) -> list[Group]:
+        """Look at the rows of a file for what its headers do not tell: `Group.about`."""
+        return found
+
+    def path(self, group: str, key: str) -> str:
+        """Return the path of a dataset of a group."""
+        return f"{self.parent}{group}/{key}"
+
+    def is_known(self, key: str) -> bool:
+        """Tell whether a key has a meaning, and so is per row in every group."""
+        return False
+
+    def facts(
+        self, archive: Archive, found: Sequence[Sequence[Group]], chance: Sequence[str]
+    ) -> tuple[dict[str, Any], list[Note]]:
+        """Return the facts that the manifest records, and notes about them.
+
+        ``chance`` are keys that are per row in some groups by chance alone.
+        """
+        return {}, []
+
+    def arranged(self, g: Group, name: str, facts: Mapping[str, Any]) -> Group:
+        """Place the fields of a group by the facts of the plan; ``name`` is the file as the manifest names it."""
+        return g
+
+    def environment(self, f: h5py.File) -> dict[str, Any]:
+        """Return what a file says about its environment."""
+        return {}
+
+    def notes(self, f: h5py.File, name: str, found: Sequence[Group]) -> Iterator[Note]:
+        """Make the notes about one file."""
+        yield from ()
+
+    def splits(self, f: h5py.File, name: str) -> Mapping[str, set[str]]:
+        """Read the named splits of a file, with the groups in each."""
+        return {}
+
+    def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
+        """Read the values of one file that are not per row."""
+        raise NotImplementedError
+
+    # What the engine does
+
+    def choose(
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
+        """See `Reader`: all files."""
+        return every_file(names, portion, read)
+
+    def recognise(self, paths: Sequence[Path]) -> str | None:
+        """Describe files of the family in one line; None for other files."""
+        if not paths or not all(map(is_hdf5, paths)):
+            return None
+        with open_file(paths[0]) as f:
+            said = self.describe(f, paths)
+        files = f"{len(paths)} files, the first with " if len(paths) > 1 else ""
+        return f"{said[0]}: {files}{said[1]}" if said else None
+
+    def described(self, f: h5py.File, group: str, archive: Archive) -> Group:
+        """Describe one group of a file."""
+        name = Path(f.filename).name
+        return self.group(f"{name}: {group}", group, datasets(f[self.parent + group]), archive)
+
+    def plan(self, archive: Archive) -> Plan:
+        """Find the fields and parts. Reads the headers of every group.
+
+        Raises
+        ------
+        UnknownLayout
+            No groups of the family, or none with observations and actions; a rule for ends, or a mapping, that does not
+            apply; groups that do not hold the same fields.
+        CorruptArchive
+            Columns of a group have different lengths.
+        """
+        self.check(archive)
+        found: list[list[Group]] = []
+        notes: list[Note] = []
+        env: dict[str, Any] = {}
+        for index, path in enumerate(archive.files):
+            with open_file(path) as f:
+                found.append(self._described(f, path, archive))
+                env = env or self.environment(f)
+                notes += self.notes(f, archive.name_of(index), found[-1])
+        groups = [g for of_file in found for g in of_file]
+        chance = _constant_in_some(groups, self.is_known) - {*archive.fields.values()}
+        found = [[g.without(chance) for g in of_file] for of_file in found] if chance else found
+        facts, more = self.facts(archive, found, sorted(chance))
+        found = [[self.arranged(g, archive.name_of(i), facts) for g in of_file] for i, of_file in enumerate(found)]
+        first = _agreed(archive, found)
+        empty = [f"{g.group} of {archive.name_of(i)}" for i, x in enumerate(found) for g in x if g.length < 1]
+        if empty:
+            notes.append(Note("empty-episodes", f"{self.what} without steps were left out", len(empty), empty[0]))
+        width = sum(f.row_bytes for f in first.fields.values())
+        return Plan(
+            self.name,
+            archive,
+            _schema(first, own=facts.get(NEXT) == OWN),
+            tuple(p for i, of_file in enumerate(found) for p in _parts(i, of_file, width)),
+            episodes_by=self.rule,
+            facts=facts,
+            env=env,
+            notes=(*notes, *more),
+        )
+
+    def check(self, archive: Archive) -> None:
+        """Refuse options that do not apply; raises UnknownLayout."""
+        if archive.episodes_by not in (None, "file"):
+            raise UnknownLayout(
+                f'episodes_by="{archive.episodes_by}" does not apply: {self.title} keeps its {self.what} apart.',
+                hint="leave it out",
+            )
+        if archive.fields and not self.mapped:
+            raise UnknownLayout(f"{self.title}'s names are fixed; --map does not apply.", hint="leave it out")
+
+    def _described(self, f: h5py.File, path: Path, archive: Archive) -> list[Group]:
+        groups = self.groups(f)
+        if not groups:
+            raise UnknownLayout(
+                f"{path.name} has no {self.what} (groups {self.example}). It holds {keys_found(datasets(f))}."
+            )
+        return self.look(f, path, [self.described(f, group, archive) for group in groups])
+
+    def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
+        """Read the groups of one part, in chunks of bounded size however long they are.
+
+        Raises
+        ------
+        Replan
+            Next observations are no copies of the rows after.
+        CorruptArchive
+            A damaged chunk of the file.
+        """
+        number = int(part.args["file"])
+        path = plan.archive.files[number]
+        with open_file(path, check=False) as f:
+            first = self.described(f, part.args["groups"][0], plan.archive)
+            first = self.arranged(first, plan.archive.name_of(number), plan.facts)
+            keys = {**first.columns, **{f"next/{n}": key for n, key in first.next_keys.items()}}
+            finals = dict(first.next_keys) if first.has_all_next else {}
+            compare = plan.facts.get(NEXT) == FINAL
+            splits = self.splits(f, path.name)
+            reader = _Reader(f, number, self.path, plan.schema, keys, splits, finals, first.late, compare)
+            try:
+                yield from reader.chunks(part)
+            except _NextDiffer:
+                raise Replan(_with_own_next(plan, first)) from None
+
+    def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
+        """Read what is not per row, below the file's name if there are several files."""
+        several = len(plan.archive.files) > 1
+        for index, path in enumerate(plan.archive.files):
+            prefix = f"{plan.archive.name_of(index)}/" if several else ""
+            with open_file(path, check=False) as f, reading(path, "its metadata"):
+                for name, value in self.constants(f, plan, path.name):
+                    yield prefix + name, value
+
+    def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
+        """Look up the row of a step; the next observation is in its own column, or else in the row after it."""
+        with open_file(place.file, check=False) as f:
+            archive = Archive(place.root, (place.file,), fields=place.fields)
+            found = self.arranged(self.described(f, place.group, archive), place.name, place.facts)
+            for name, at in found.fields.items():
+                d = f[self.path(place.group, found.columns[name])]
+                values = d.asstr() if at.kind == "text" else d
+                row = place.step + (found.late and at.placement == "next")
+                value = values[row]
+                yield ArchivedValue(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
+                there = not place.is_last or (found.late and row + 1 < found.rows)
+                if at.placement == "both" and name not in found.next_keys and there:
+                    yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", values[row + 1])
+            for name, key in found.next_keys.items():
+                d = f[self.path(place.group, key)]
+                yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step}]", d[place.step])
+
+
+def _schema(first: Group, *, own: bool) -> tuple[Field, ...]:
+    fields = {**first.fields, **{flag: Field(flag, "bool", (), "next") for flag in FLAGS}}
+    return tuple(sorted((fields | (dict(first.next_fields) if own else {})).values(), key=lambda f: f.name))
+
+
+def _with_own_next(plan: Plan, first: Group) -> Plan:
+    """Change a plan to keep next observations as fields of their own."""
+    schema = tuple(sorted((*plan.schema, *first.next_fields.values()), key=lambda f: f.name))
+    text = "next observations differ from the next rows: kept as separate fields"
+    note = Note("next-observation", text, 1, "next/observation/...")
+    return replace(plan, schema=schema, facts={**plan.facts, NEXT: OWN}, notes=(*plan.notes, note))
+
+
+def _constant_in_some(groups: Sequence[Group], is_known: Callable[[str], bool]) -> set[str]:
+    """Find the keys of no known meaning that are not per row, although some groups happen to have as many rows."""
+    per_row = {key for g in groups for key in g.columns.values()}
+    return {key for g in groups for key in g.constants if key in per_row and not is_known(key)}
+
+
+def _agreed(archive: Archive, found: Sequence[Sequence[Group]]) -> Group:
+    """Return the first group; refuse others that do not hold the same fields."""
+    first = found[0][0]
+    for index, groups in enumerate(found):
+        for g in groups:
+            if (g.fields, g.columns, g.next_keys) != (first.fields, first.columns, first.next_keys):
+                raise UnknownLayout(
+                    f"{archive.name_of(index)}: {g.group} does not hold the fields of {first.group} of "
+                    f"{archive.name_of(0)}: "
+                    + ("; ".join(differences(g.fields.values(), first.fields.values())) or "next observations differ"),
+                    hint="import files with other fields separately, each with its own name",
+                )
+    return first
+
+
+def _parts(file: int, groups: Sequence[Group], width: int) -> Iterator[Part]:
+    """Divide the groups of a file, in their order, into parts of about the same size; those without steps are none."""
+    limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)))
+    todo = [g for g in groups if g.length > 0]
+    part: list[Group] = []
+    rows = 0
+    for g in todo:
+        part.append(g)
+        rows += g.length + 1
+        if rows >= limit or g is todo[-1]:
+            args = {"file": file, "groups": [x.group for x in part], "lengths": [x.length for x in part]}
+            yield Part(rows, args | ({"ends": [x.end for x in part]} if g.end is not None else {}))
+            part, rows = [], 0
+
+
+# -- reading
+
+
+class _NextDiffer(Exception):
+    """A next observation is not the observation of the row after."""
+
+
+_TERMINATED = Field(FLAGS[0], "bool", (), "next")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the groups of one file.
+
+    ``keys`` are those of the fields, ``finals`` those of the next values of observations, which are compared with the
+    rows after if ``compare`` says so.
+    """
+
+    file: h5py.File
+    number: int
+    path: Callable[[str, str], str]
+    schema: Sequence[Field]
+    keys: Mapping[str, str]
+    splits: Mapping[str, set[str]]
+    finals: Mapping[str, str]
+    late: bool
+    compare: bool
+
+    @property
+    def observed(self) -> bool:
+        """True if the file holds final observations."""
+        return self.late or bool(self.finals)
+
+    def chunks(self, part: Part) -> Iterator[Chunk]:
+        """Read groups in chunks of bounded size: several short ones together, a long one in pieces."""
+        notes: list[Note] = []  # of the rows that are read for a chunk
+        groups, lengths = part.args["groups"], part.args["lengths"]
+        ends = part.args.get("ends", [None] * len(groups))
+        episodes = (self._episode(g, int(n), e, notes) for g, n, e in zip(groups, lengths, ends, strict=True))
+        for chunk in chunks(self.schema, episodes, rows=CHUNK_ROWS):
+            chunk.notes = (*notes, *chunk.notes)
+            notes.clear()
+            yield chunk
+
+    def _episode(self, group: str, length: int, end: int | None, notes: list[Note]) -> EpisodeData:
+        terminated = self._terminated(group, length)
+        last = np.arange(length) == length - 1
+        terminated |= last & (end == TERMINATED)
+        columns: dict[str, Array | LazyColumn] = {FLAGS[0]: terminated, FLAGS[1]: last & ~terminated}
+        columns |= {f.name: _Rows(self, f, group, length, notes) for f in self.schema if f.name not in FLAGS}
+        inside = int(terminated[:-1].sum())
+        text = "steps are terminated inside an episode"
+        return EpisodeData(
+            columns,
+            length,
+            TERMINATED if terminated[-1] else CUT if end is None else end,
+            source=self.number,
+            group=group,
+            splits=tuple(s for s, groups in self.splits.items() if group in groups),
+            observed=self.observed,
+            notes=(Note("terminated-inside", text, inside, group),) if inside else (),
+        )
+
+    def _terminated(self, group: str, length: int) -> BoolArray:
+        if FLAGS[0] not in self.keys:
+            return np.zeros(length, bool)
+        done = self.rows(_TERMINATED, group, length, 0, length).reshape(-1)
+        return np.asarray((done != 0) & (done == done))
+
+    def rows(self, f: Field, group: str, length: int, start: int, stop: int) -> Array:
+        """Read rows [start, stop) of the T or T+1 rows of a field.
+
+        Raises
+        ------
+        _NextDiffer
+            Next observations are no copies of the rows after.
+        """
+        with reading(Path(self.file.filename), self.path(group, self.keys[f.name])):
+            values = self._values(f, group, self.keys[f.name])
+            shift = int(self.late and f.placement == "next")
+            if f.name not in self.finals:
+                return np.asarray(values[start + shift : stop + shift])
+            rows = np.asarray(values[start : min(stop + 1, length)])
+            final = self._values(f, group, self.finals[f.name])
+            if self.compare:
+                _compare(rows, final, f, start)
+            if stop <= length:
+                return rows[: stop - start]
+            return np.concatenate([rows, np.asarray(final[length - 1])[None].astype(rows.dtype, copy=False)])
+
+    def _values(self, f: Field, group: str, key: str) -> Any:
+        d = self.file[self.path(group, key)]
+        return d.asstr() if f.kind == "text" else d
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows(LazyColumn):
+    """A column of a group; ``notes`` receives a note if values are NaN."""
+
+    reader: _Reader
+    field: Field
+    group: str
+    length: int
+    notes: list[Note] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.length + (self.reader.observed and self.field.placement == "both")
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate bytes of all rows in memory."""
+        return len(self) * (TEXT_BYTES if self.field.kind == "text" else self.field.row_bytes)
+
+    def cut(self, start: int, stop: int) -> Array:
+        """Read rows [start, stop)."""
+        rows = self.reader.rows(self.field, self.group, self.length, start, stop)
+        if missing := nan_count(rows):
+            text = f"values are NaN and kept, first in {self.field.name}"
+            self.notes.append(Note("nan", text, missing, self.group))
+        return rows.reshape(len(rows), *self.field.shape)
+
+
+def _compare(rows: Array, after: Any, f: Field, start: int) -> None:
+    pairs = len(rows) - 1
+    if pairs < 1:
+        return
+    at = slice(0, pairs) if f.row_bytes <= COMPARED_BYTES else slice(pairs // 2, pairs // 2 + 1)
+    said = np.asarray(after[start + at.start : start + at.stop])
+    if not np.array_equal(said, rows[1:][at], equal_nan=said.dtype.kind in "fc"):
+        raise _NextDiffer
