@@ -127,12 +127,15 @@ class Guarded:
         with untrusted(lambda: self._what(archive.files)):
             plan: Plan = self.module.plan(archive)
             _check(plan, lambda: self._what(archive.files))
-            return plan
+            return replace(plan, version=self.VERSION)
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """See `Reader`."""
         with untrusted(lambda: self._what(plan.archive.files)):
-            yield from self.module.read(plan, part)
+            try:
+                yield from self.module.read(plan, part)
+            except Replan as better:
+                raise Replan(replace(better.plan, version=self.VERSION)) from None
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
         """See `Reader`; names and texts are made writable as UTF-8."""
@@ -332,6 +335,7 @@ class Plan:
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
     episode_summary: EpisodeSummary | None = None
+    version: int = 0  # of the reader; `Guarded` fills it in
 
 
 class Replan(Signal):
