@@ -23,6 +23,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.files import child
 from rlds_cli.formats.text_numbers import Mixed
 
 MISSING = "missing:"
@@ -332,6 +333,7 @@ def batches(path: Path) -> Iterator[Any]:
     CorruptArchive
         A message is damaged, or is a dictionary, which no known archive has.
     """
+    child.note(path)
     pa = pyarrow()
     columns = schema(path)
     claimed = 0

@@ -22,6 +22,7 @@ from rlds_cli.errors import (
     UnknownLayout,
     UnsafeArchive,
 )
+from rlds_cli.files import child
 from rlds_cli.formats import hdf5_limits
 
 MAX_DEPTH = 32
@@ -68,6 +69,7 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     try:
         f = _open(path)
     except PermissionError as e:

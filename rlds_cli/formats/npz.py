@@ -29,6 +29,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
+from rlds_cli.files import child
 
 MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
@@ -106,6 +107,7 @@ def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     try:
         archive = zipfile.ZipFile(content or path)
     except PermissionError as e:

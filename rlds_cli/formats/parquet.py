@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
+from rlds_cli.files import child
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row
 from rlds_cli.formats.arrow_tables import pyarrow as pyarrow
 from rlds_cli.formats.arrow_tables import reading as reading
@@ -91,6 +92,7 @@ def opened(path: Path, **how: Any) -> Iterator[Any]:
 
     pyarrow's own errors come out. ``how`` goes to pyarrow. Rows are read with `batches`.
     """
+    child.note(path)
     with pyarrow().parquet.ParquetFile(path, page_checksum_verification=True, **how) as file:
         check(file.metadata, path)
         yield file

@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.files import child
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
 MAX_PACKED_RECORD = 256 << 20  # of a record that is unpacked into memory
@@ -115,6 +116,7 @@ def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[TFRecord]:
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     with _reading(path), path.open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
