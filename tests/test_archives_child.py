@@ -61,10 +61,10 @@ def test_a_crash_is_damage_of_the_file(number: int) -> None:
 
 
 def test_a_process_that_was_killed_or_left() -> None:
-    with pytest.raises(ArchiveError, match="a.h5: the process that reads it was killed") as caught:
+    with pytest.raises(ArchiveError, match=r"a\.h5: the process that reads it was killed") as caught:
         child.ask(functions.end_by, signal.SIGKILL, Path("a.h5"), names=())
     assert not isinstance(caught.value, CorruptArchive)
-    with pytest.raises(ArchiveError, match="a.h5 and 1 other file: the process that reads it left with exit code 3"):
+    with pytest.raises(ArchiveError, match=r"a\.h5 and 1 other file: the process that reads it left with exit code 3"):
         child.ask(functions.leave, names=(Path("a.h5"), Path("b.h5")))
 
 

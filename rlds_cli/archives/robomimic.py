@@ -45,7 +45,6 @@ from rlds_cli.formats.hdf5 import (
     attribute,
     attribute_values,
     attributes,
-    check_value,
     datasets,
     is_hdf5,
     keys_found,
@@ -319,7 +318,6 @@ def masks(f: h5py.File, name: str) -> dict[str, set[str]]:
     for key, d in datasets(group).items():
         if h5py.check_string_dtype(d.dtype) is None or len(found) >= MAX_MASKS:
             raise CorruptArchive(f"{name}: mask/{key} holds {d.dtype} values; names of demonstrations are expected.")
-        check_value(d)
         found[key] = set(map(str, np.ravel(d.asstr(errors="replace")[()])))
     return found
 

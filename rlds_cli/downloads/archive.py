@@ -222,8 +222,8 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
-    from rlds_cli.convert.archive import Conversion
     from rlds_cli.archives import planning
+    from rlds_cli.convert.archive import Conversion
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     format = entry.format
