@@ -136,7 +136,7 @@ class Guarded:
             try:
                 yield from _within(self.module.read(plan, part), plan, lambda: self._what(plan.archive.files))
             except Replan as better:
-                raise Replan(replace(better.plan, version=self.VERSION)) from None
+                raise Replan(replace(better.plan, version=plan.version, stored=_stored(better.plan))) from None
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
         """See `Reader`; names and texts are made writable as UTF-8."""

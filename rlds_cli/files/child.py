@@ -31,7 +31,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import errors, settings, text
+from rlds_cli import errors, settings, text, visible
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnsafeArchive
 from rlds_cli.files import answers
 from rlds_cli.progress import Event, Progress, silent
@@ -40,6 +40,7 @@ _HEAD = struct.Struct("<II")  # bytes of JSON, number of buffers
 _SIZE = struct.Struct("<Q")
 _CODE = "import sys; sys.path[:] = {path!r}; from rlds_cli.files import child; child.serve({fd}, {modules!r})"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # for algebra, which no reader does: the others' memory would count
+_SHOWN = 1 << 14  # bytes of what it wrote to standard error that are passed on
 _PATIENCE = 2.0  # seconds for a process to end by itself
 _NO_MEMORY = re.compile(
     r"(?i)memory allocation|(un|not )able to allocate|can't allocate|insufficient memory|out of memory|bad_alloc|malloc"
@@ -149,10 +150,12 @@ class _Child:
 
     def __init__(self, modules: Sequence[str]) -> None:
         import subprocess
+        import tempfile
 
         ours, its = socket.socketpair()
         code = _CODE.format(path=sys.path, fd=its.fileno(), modules=modules)
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what libraries write to standard error)
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how["env"] = {**os.environ, **_ONE_THREAD}
         with its:
             self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=(its.fileno(),), **how)
@@ -203,7 +206,7 @@ class _Child:
         """Let the process end."""
         import subprocess
 
-        if not self.is_ours:
+        if self.has_ended or not self.is_ours:
             return
         self.has_ended = True
         self._socket.close()
@@ -212,6 +215,16 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        said = self._last_words()
+        if said.strip():
+            print(visible.message(said), file=sys.stderr)
+        self._said.close()
+
+    def _last_words(self) -> str:
+        """Return the end of what the process wrote to standard error."""
+        size = self._said.seek(0, os.SEEK_END)
+        self._said.seek(max(0, size - _SHOWN))
+        return self._said.read().decode(errors="replace")
 
     def kill(self) -> None:
         """End the process in the middle of its work."""
@@ -240,10 +253,15 @@ class _Child:
 
     def _died(self, names: Sequence[Path], memory: int) -> RldsError:
         """Say what the end of the process means."""
+        code = self._process.wait()
+        lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())
+        if lacks_memory:
+            self._said.truncate(0)
         self.end()
-        code = self._process.returncode
         more = f" and {text.plural(len(names) - 1, 'other file')}" if len(names) > 1 else ""
         what = self._file or f"{names[0] if names else 'the archive'}{more}"
+        if lacks_memory:
+            return _too_much(what, memory)
         if code == -signal.SIGKILL:
             return ArchiveError(
                 f"{what}: the process that reads it was killed (signal 9; the system does this when memory runs out).",
@@ -267,6 +285,13 @@ def _signal(number: int) -> str:
 
 def _more_memory(memory: int) -> str:
     return f"RLDS_READ_MEMORY={text.size_of(2 * memory).replace(' ', '').replace('.0', '')} gives it more"
+
+
+def _too_much(file: str, memory: int) -> UnsafeArchive:
+    return UnsafeArchive(
+        f"{file}: reading it takes more than {text.size_of(memory)} of memory, the limit for an archive.",
+        hint=f"it is not read; if you trust it, {_more_memory(memory)}",
+    )
 
 
 def _restored(said: Any) -> BaseException:
@@ -407,10 +432,7 @@ def _described(e: Exception, file: str, memory: int) -> tuple[Any, ...]:
     """Return an error as plain data; one that lacks memory names the limit."""
     chain = [e, *errors.causes(e)]
     if any(map(_lacks_memory, chain)):
-        limited = UnsafeArchive(
-            f"{file}: reading it takes more than {text.size_of(memory)} of memory, the limit for an archive.",
-            hint=f"it is not read; if you trust it, {_more_memory(memory)}",
-        )
+        limited = _too_much(file, memory)
         return "UnsafeArchive", limited.message, limited.hint, list(map(errors.described, chain))
     if isinstance(e, RldsError):
         return type(e).__name__, e.message, e.hint, [*e.led_by] or list(map(errors.described, chain[1:]))
