@@ -12,6 +12,7 @@ import pytest
 
 from rlds_cli.archives import Archive, Replan, reader
 from rlds_cli.errors import CorruptArchive, RldsError, UnsafeArchive
+from rlds_cli.files import child
 from rlds_cli.formats import hdf5, hdf5_rows
 from rlds_cli.importing import import_archive
 
@@ -50,11 +51,10 @@ def refused(path: Path, match: str, **options: object) -> None:
     assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
 
 
-@pytest.mark.parametrize("kind", ["text", "list"])
-def test_values_that_share_one_place_of_the_heap(tmp_path: Path, kind: str) -> None:
+def test_values_that_share_one_place_of_the_heap(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5") as f:
-        d = f.create_dataset("note", (ROWS,), h5py.string_dtype() if kind == "text" else h5py.vlen_dtype(np.uint8))
-        d[0] = "x" * SHARED if kind == "text" else np.zeros(SHARED, np.uint8)
+        d = f.create_dataset("note", (ROWS,), h5py.string_dtype())
+        d[0] = "x" * SHARED
     share(tmp_path / "a.h5", "note")
     assert (tmp_path / "a.h5").stat().st_size < 4 * MIB  # and 40 GB when it is read
     refused(tmp_path / "a.h5", _LIMITED)
@@ -129,7 +129,8 @@ def test_a_small_file_of_high_and_narrow_chunks(tmp_path: Path, monkeypatch: pyt
         f.create_dataset("observations", data=np.zeros((1 << 15, 8)), chunks=(1 << 15, 1), compression="gzip")
         f["actions"], f["rewards"] = np.zeros((1 << 15, 1), "f4"), np.zeros(1 << 15, "f4")
         f["terminals"] = np.arange(1 << 15) % 128 == 127
-    refused(tmp_path / "a.h5", "a row cannot be read without unpacking 2,097,152 bytes")
+    with child.here():
+        refused(tmp_path / "a.h5", "a row cannot be read without unpacking 2,097,152 bytes")
 
 
 def directed(f: h5py.File, depth: int) -> None:

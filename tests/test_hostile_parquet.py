@@ -14,6 +14,7 @@ import pytest
 from rlds_cli.archives.minari.arrow_storage import _reading as arrow_reading
 from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
+from rlds_cli.files import child
 from rlds_cli.formats import arrow_tables, parquet
 from rlds_cli.importing import import_archive
 
@@ -87,7 +88,8 @@ def test_episodes_take_no_more_memory_than_the_files_account_for(
     path = flat(tmp_path / "a.parquet", 3000)
     monkeypatch.setattr(boundaries, "MARKS_RATIO", 0)
     monkeypatch.setattr(boundaries, limit, 200 - path.stat().st_size)
-    refused(path, message)
+    with child.here():
+        refused(path, message)
 
 
 # -- Arrow

@@ -217,7 +217,7 @@ class _Child:
             self._process.wait()
         said = self._last_words()
         if said.strip():
-            print(visible.message(said), file=sys.stderr)
+            sys.stderr.write(f"{visible.message(said)}\n")
         self._said.close()
 
     def _last_words(self) -> str:
