@@ -74,7 +74,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 # Modules whose archives are read in another process, as everywhere outside the tests.
-_APART = {"test_archives_child", "test_hostile_hdf5", "test_hostile_parquet", "test_hostile_texts", "test_golden"}
+_APART = {
+    "test_archives_child",
+    "test_hostile_hdf5",
+    "test_hostile_parquet",
+    "test_hostile_texts",
+    "test_golden",
+    "test_fuzz",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlds_cli.archives import (
     ARRIVE,
@@ -49,7 +50,7 @@ class Recognised:
         return tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in told)
 
 
-_last: list[tuple[str, Archive, Plan]] = []  # the last plan, and what it was made of
+_last: list[tuple[Any, Plan]] = []  # what the last plan was made of, and the plan
 ANSWERS = (Recognised, Plan, Archive, EpisodeSummary, Field, Note, Part, ArchivedValue)
 
 
@@ -69,9 +70,18 @@ def plan(archive: Archive, format: str | None) -> Recognised:
 
 def plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive of the family ``name``; a process keeps its last plan, which imports ask for again."""
-    if not (child.is_apart() and _last and _last[0][:2] == (name, archive)):
-        _last[:] = [(name, archive, reader(name).plan(archive))]
-    return _last[0][2]
+    key = (name, archive, [*map(_state, archive.files)])
+    if not (child.is_apart() and _last and _last[0][0] == key):
+        _last[:] = [(key, reader(name).plan(archive))]
+    return _last[0][1]
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return (0, 0, 0)
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def look_up(name: str, place: ArchivedStep, files: Sequence[Path]) -> list[ArchivedValue]:
