@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.archives import Archive, planning
+from rlds_cli.convert.archive import check_files
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
 from rlds_cli.files import answers, child
 from rlds_cli.importing import import_archive, plan_import
@@ -142,6 +143,14 @@ def test_a_plan_is_the_same_on_the_other_side(tmp_path: Path) -> None:
     found = child.ask(planning.plan, archive, None, names=archive.files, types=planning.ANSWERS)
     with child.here():
         assert str(child.ask(planning.plan, archive, None, names=archive.files)) == str(found)
+
+
+def test_a_plan_reads_no_other_file(tmp_path: Path) -> None:
+    given, other = table(tmp_path / "a.h5"), table(tmp_path / "b.h5")
+    with child.here():
+        found = child.ask(planning.plan, Archive(tmp_path, (other,)), None, names=())
+    with pytest.raises(UnsafeArchive, match=r"names another file, .*b\.h5"):
+        check_files(found.plan, [given])
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -32,6 +32,7 @@ from rlds_cli.store import arrays, versions
 from rlds_cli.store.build import PLACE, Built
 from rlds_cli.store.finish import Description, finish
 from rlds_cli.store.manifest import FORMAT, Manifest
+from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.videos import Extent
 from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import VIDEO, Array, merge_notes
@@ -142,7 +143,9 @@ def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progr
         raise _nothing(c, built)
     never_written = child.ask(reading.never_written, plan, **asked)
     notes = merge_notes((*c.archive.left_out, *plan.notes, *built.notes, *never_written))
-    built = replace(built, directory=work / PLACE, notes=notes)
+    # What a process of strangers' files says of places does not count.
+    paths = assign_paths(f.name for f in job.schema)
+    built = replace(built, directory=work / PLACE, schema=job.schema, paths=paths, notes=notes)
     _finish(c, plan, built, child.each(reading.metadata, plan, **asked), threads=threads)
     directory = built.directory
     del built  # frees its episode table: the checks read their own

@@ -190,7 +190,7 @@ class _Child:
                 answered = kind in ("end", "error")
                 if kind == "value":
                     yield value
-                elif kind == "event":
+                elif kind == "event" and isinstance(value, Event):
                     progress(value)
                 elif kind == "file":
                     self._file = str(value)
@@ -228,8 +228,9 @@ class _Child:
 
     def kill(self) -> None:
         """End the process in the middle of its work."""
-        self._process.terminate()
-        self.end()
+        if self.is_ours:
+            self._process.terminate()
+            self.end()
 
     def _receive(self, types: dict[str, type]) -> tuple[str, Any]:
         size, count = _HEAD.unpack(self._exactly(_HEAD.size))
