@@ -5,6 +5,7 @@ RLDS_HOME                 where datasets are written; else $XDG_CACHE_HOME/rlds,
 RLDS_PATH                 more homes to search, read-only, separated by ``:``
 RLDS_OFFLINE              1: never touch the network
 RLDS_MIRROR               roots of mirrors, looked at first: directories or URLs, separated by spaces or commas
+RLDS_READ_MEMORY          memory for reading an archive, as in 8GiB; else 4 GiB, or half of the machine's
 RLDS_REGISTRY             registries of one's own: files, directories or http(s):// addresses, separated by commas
 HF_ENDPOINT               the hub; https://huggingface.co unless given
 HF_TOKEN                  the hub token; else the token file of the hub's own client
@@ -26,7 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlds_cli.errors import InvalidArgument
+from rlds_cli.text import bytes_of
+
 _AWS = {"access_key_id": "ACCESS_KEY_ID", "secret_access_key": "SECRET_ACCESS_KEY", "token": "SESSION_TOKEN"}
+
+_READ_MEMORY = 4 << 30  # more than any known archive takes: readers keep chunks of some megabytes, and ends of episodes
 
 StrPath = str | os.PathLike[str]
 
@@ -59,6 +65,23 @@ class Settings:
 def cores() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_memory(environ: Mapping[str, str] | None = None) -> int:
+    """Return the bytes of memory that a process may take to read an archive; 0 for any number.
+
+    Raises
+    ------
+    InvalidArgument
+        RLDS_READ_MEMORY is not a size.
+    """
+    said = (os.environ if environ is None else environ).get("RLDS_READ_MEMORY", "").strip()
+    if not said:
+        return min(_READ_MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    size = bytes_of(said)
+    if size is None:
+        raise InvalidArgument(f"RLDS_READ_MEMORY={said!r} is not a size.", hint="RLDS_READ_MEMORY=8GiB")
+    return size
 
 
 def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{p}{b}": 1000**i for i, p in enumerate("kmgt", 1) for b in ("", "b")}
+_UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 _LONGEST = 1000  # digits; Python refuses to read numbers of more than 4,300
 
 
@@ -15,6 +18,12 @@ def size_of(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def bytes_of(size: str) -> int | None:
+    """Return the bytes of a size such as ``8GiB`` or ``500 MB``; None for anything else."""
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
+    return int(float(parts[1]) * _UNITS[parts[2]]) if parts and parts[2] in _UNITS else None
 
 
 def plural(n: int, word: str) -> str:

@@ -30,6 +30,7 @@ for several datasets accept glob patterns; quote them.
 | `RLDS_HOME` | directory of datasets; default: `$XDG_CACHE_HOME/rlds`, else `~/.cache/rlds` |
 | `RLDS_PATH` | further homes to search, read-only, separated by `:` |
 | `RLDS_OFFLINE` | `1`: do not use the network |
+| `RLDS_READ_MEMORY` | [memory for an archive](security.md#archives); default: `4GiB`, or half of the machine's |
 | `RLDS_REGISTRY` | [registries of your own](own-registry.md): files, directories or addresses, separated by commas |
 | `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` | address of the hub, its token, and the directory of its own client |
 """

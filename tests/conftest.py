@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import h5py
@@ -71,6 +71,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("RLDS_MIRROR", "RLDS_REGISTRY", "RLDS_GCS_ENDPOINT", "STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path / "home"
+
+
+# Modules whose archives are read in another process, as everywhere outside the tests.
+_APART = {
+    "test_archives_child",
+    "test_hostile_hdf5",
+    "test_hostile_parquet",
+    "test_hostile_texts",
+    "test_golden",
+    "test_fuzz",
+}
+
+
+@pytest.fixture(autouse=True)
+def read_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Archives are read in this process: another one takes a third of a second to start, and knows no monkeypatch."""
+    from rlds_cli.files import child
+
+    with nullcontext() if request.module.__name__ in _APART else child.here():
+        yield
 
 
 @pytest.fixture(autouse=True)

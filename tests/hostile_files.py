@@ -122,13 +122,6 @@ def absurd_shape_scale_offset(root: Path, f: h5py.File, key: str) -> None:
     f.create_dataset(key, (1 << 40, *shape[1:]), "i4", chunks=chunks, scaleoffset=0)[: shape[0]] = 0
 
 
-def absurd_chunks(root: Path, f: h5py.File, key: str) -> None:
-    values = f[key][()]
-    del f[key]
-    chunks = ((1 << 31) // max(1, values[:1].nbytes), *values.shape[1:])
-    f.create_dataset(key, values.shape, values.dtype, maxshape=(None, *values.shape[1:]), chunks=chunks)
-
-
 def endless_circle(root: Path, f: h5py.File, key: str) -> None:
     f[f"{key}_around"] = h5py.SoftLink("/")
 
@@ -141,7 +134,6 @@ TRICKS = (
     virtual_of_absurd_shape,
     absurd_shape,
     absurd_shape_scale_offset,
-    absurd_chunks,
 )
 
 

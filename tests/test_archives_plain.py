@@ -20,7 +20,7 @@ from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.formats.arrow_tables import ArrowRows
 from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_archive, plan_import
-from rlds_cli.report import files
+from rlds_cli.report import file_content
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -182,7 +182,7 @@ def test_columns_of_parquet_as_pandas_writes_them(tmp_path: Path) -> None:
     assert rows.codes == {"left-out": 1, "nan": 1, "open-end": 1, "rows": 1}
     pq.write_table(pa.table({"time": columns["time"]}), tmp_path / "b.parquet")
     assert archives.recognise([tmp_path / "b.parquet"]) is None
-    assert [n.name for n in files.tree(tmp_path / "b.parquet").nodes] == ["time"]
+    assert [n.name for n in file_content.tree(tmp_path / "b.parquet").nodes] == ["time"]
 
 
 def test_parquet_is_read_forward(tmp_path: Path) -> None:

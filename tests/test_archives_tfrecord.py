@@ -13,7 +13,7 @@ import pytest
 from tfds_files import framed, mask, write_records
 
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
-from rlds_cli.formats import tfrecord
+from rlds_cli.formats import compressed, tfrecord
 
 RECORDS = [b"", b"a", b"some bytes" * 7, bytes(range(256)) * 9000]
 
@@ -66,7 +66,7 @@ def test_a_file_cut_anywhere_is_an_error_that_says_where(tmp_path: Path, packed:
         if not packed and size in ends:
             assert len(list(tfrecord.records(path))) == sorted(ends).index(size)
         elif size:
-            with pytest.raises(CorruptArchive, match=r"x.tfrecord.*(at byte|gzip stream|cannot be read)"):
+            with pytest.raises(CorruptArchive, match=r"x.tfrecord.*(at byte|gzip stream|cannot be)"):
                 list(tfrecord.records(path))
 
 
@@ -106,12 +106,12 @@ def test_lengths_are_bounded_before_memory_is_taken(tmp_path: Path, packed: bool
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord, "FREE_OUTPUT", 1 << 20)
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     path = tmp_path / "x.tfrecord"
     path.write_bytes(packer.compress(framed(bytes(16 << 20))) + packer.flush())
     assert path.stat().st_size < 80_000
-    with pytest.raises(UnsafeArchive, match="more than 512 for each are refused"):
+    with pytest.raises(UnsafeArchive, match="more than 1,000 for each are refused"):
         list(tfrecord.records(path))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_cli.convert import archive
+from rlds_cli.convert import decoding
 from rlds_cli.ted import Chunk, EpisodeData, Field, lay_out
 
 
@@ -31,9 +31,9 @@ def test_raw_frames_are_resized_whatever_their_layout(shape: tuple[int, ...]) ->
     fine = coarse(small)
     rows, wanted = (np.moveaxis(a, 3, 1) if first else a for a in (fine, small))
     f = Field("observation", "uint8", rows.shape[1:], "both")
-    assert archive.decoded_field(f, "18x20").shape == wanted.shape[1:]
+    assert decoding.decoded_field(f, "18x20").shape == wanted.shape[1:]
     action = Field("action", "float64", (2,))
-    found = list(archive.decode_chunks(iter([chunk(f, rows)]), (f, action), "18x20", Path()))
+    found = list(decoding.decode_chunks(iter([chunk(f, rows)]), (f, action), "18x20", Path()))
     np.testing.assert_array_equal(np.concatenate([c.columns["observation"] for c in found]), wanted)
     assert found[0].columns["action"].shape == (5, 2)
     assert found[-1].episodes.length.tolist() == [4]
@@ -49,9 +49,9 @@ def test_raw_frames_are_resized_whatever_their_layout(shape: tuple[int, ...]) ->
     ],
 )
 def test_what_is_no_frame_stays(f: Field) -> None:
-    assert archive.decoded_field(f, "32x32") == f
+    assert decoding.decoded_field(f, "32x32") == f
 
 
 def test_raw_stays_raw() -> None:
     f = Field("observation", "uint8", (3, 84, 84), "both")
-    assert archive.decoded_field(f, "raw") == archive.decoded_field(f, "encoded") == f
+    assert decoding.decoded_field(f, "raw") == decoding.decoded_field(f, "encoded") == f

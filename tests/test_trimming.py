@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rlds_cli.convert.archive import trimmed
+from rlds_cli.convert.reading import trimmed
 from rlds_cli.subset import Subset
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeTable, Note, VideoFrames
 

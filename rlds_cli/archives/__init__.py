@@ -25,7 +25,7 @@ from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace,
 from rlds_cli.files.disk import is_full
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
-from rlds_cli.ted import Array, Chunk, Field, IntArray, Note
+from rlds_cli.ted import Array, Chunk, Column, Field, IntArray, Note
 from rlds_cli.ted import Part as Part
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MAX_ROW = 256 << 20  # bytes of one row of all arrays: rows are read and written whole
 FREE_ROWS = 64 << 20
-MAX_ROWS_PER_BYTE = 1100  # deflate packs a byte per row at most this densely
+# Deflate packs zeros 1,032 to 1, and any file may become this large.
+MAX_RATIO, FREE_BYTES = 1100, 256 << 20
 READERS = (
     "torchrl",
     "minari",
@@ -127,12 +128,15 @@ class Guarded:
         with untrusted(lambda: self._what(archive.files)):
             plan: Plan = self.module.plan(archive)
             _check(plan, lambda: self._what(archive.files))
-            return plan
+            return replace(plan, version=self.VERSION, stored=_stored(plan))
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """See `Reader`."""
         with untrusted(lambda: self._what(plan.archive.files)):
-            yield from self.module.read(plan, part)
+            try:
+                yield from _within(self.module.read(plan, part), plan, lambda: self._what(plan.archive.files))
+            except Replan as better:
+                raise Replan(replace(better.plan, version=plan.version, stored=_stored(better.plan))) from None
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
         """See `Reader`; names and texts are made writable as UTF-8."""
@@ -158,15 +162,34 @@ class Guarded:
         return f"{paths[0] if paths else 'nothing'}{more}, read as {self.name}"
 
 
+def _stored(plan: Plan) -> int:
+    return sum(path.stat().st_size for path in plan.archive.files)
+
+
+def _within(chunks: Iterator[Chunk], plan: Plan, what: Callable[[], str]) -> Iterator[Chunk]:
+    """Yield chunks until they have more bytes than files of that size can hold."""
+    given, most = 0, FREE_BYTES + MAX_RATIO * plan.stored
+    for chunk in chunks:
+        given += sum(map(_nbytes, chunk.columns.values()))
+        if given > most:
+            raise UnsafeArchive(f"{what()}: it has {plan.stored:,} bytes, and becomes more than {most:,}.")
+        yield chunk
+
+
+def _nbytes(column: Column) -> int:
+    return sum(map(len, filter(None, column))) if isinstance(column, list) else column.nbytes
+
+
 def _check(plan: Plan, what: Callable[[], str]) -> None:
     """Refuse too many rows for the size of the files, rows too large to be read whole, and text that is no Unicode."""
-    rows = sum(part.rows or 0 for part in plan.parts)
-    stored = sum(path.stat().st_size for path in plan.archive.files)
-    if rows > FREE_ROWS + MAX_ROWS_PER_BYTE * stored:
+    rows, stored = sum(part.rows or 0 for part in plan.parts), _stored(plan)
+    if rows > FREE_ROWS + MAX_RATIO * stored:
         raise UnsafeArchive(f"{what()}: it claims {rows:,} rows, and has {stored:,} bytes.")
     size = sum(_row_bytes(f.shape, f.dtype) for f in plan.schema if f.kind == "array")
     if size > MAX_ROW:
         raise UnsafeArchive(f"{what()}: it claims rows of {size:,} bytes; at most {MAX_ROW:,} are read.")
+    if rows * size > FREE_BYTES + MAX_RATIO * stored:
+        raise UnsafeArchive(f"{what()}: it claims {rows * size:,} bytes, and has {stored:,}.")
     try:
         said: Mapping[str, Any] = {"facts": plan.facts, "spaces": plan.spaces, "env": plan.env}
         json.dumps(said, ensure_ascii=False, default=str).encode()
@@ -332,6 +355,8 @@ class Plan:
     env: Mapping[str, Any] = field(default_factory=dict)  # "id", "spec" (JSON of a Gymnasium EnvSpec), ...
     notes: tuple[Note, ...] = ()
     episode_summary: EpisodeSummary | None = None
+    version: int = 0  # of the reader; `Guarded` fills in both
+    stored: int = 0  # bytes of the files
 
 
 class Replan(Signal):

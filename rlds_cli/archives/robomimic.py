@@ -36,7 +36,6 @@ from rlds_cli.formats.hdf5 import (
     attribute,
     attribute_values,
     attributes,
-    check_value,
     datasets,
     keys_found,
     plain,
@@ -167,7 +166,6 @@ class Robomimic(Grouped):
                 raise CorruptArchive(
                     f"{name}: mask/{key} holds {d.dtype} values; names of demonstrations are expected."
                 )
-            check_value(d)
             found[key] = set(map(str, np.ravel(d.asstr(errors="replace")[()])))
         return found
 

@@ -13,6 +13,7 @@ from rlds_cli import text, visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError, UnknownLayout
+from rlds_cli.files import child
 
 if TYPE_CHECKING:
     from rlds_cli.importing import ImportPlan
@@ -68,28 +69,30 @@ def import_(
     Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import importing
+    # The process that reads the files starts while this one imports what it needs.
+    with child.reading("rlds_cli.archives.planning" if dry_run else "rlds_cli.convert.reading"):
+        from rlds_cli import importing
 
-    file = importing.read(map_file) if map_file else importing.FieldMapping()
-    fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
-    what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
-    what |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards or file.rewards}
-    how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
-    about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
-    importing.stated(**about)  # before anything is read
-    try:
-        planned = importing.plan_import(path, as_, **what)
-    except UnknownLayout as e:
-        if format or fields or rule or _is_known(path):  # the error is about these options, or says what to add
-            raise
-        raise _unknown_layout(path[0], as_, e) from e
-    if dry_run:
-        out.page(_plan(planned), planned.summary())
-        return
-    del planned  # with millions of episodes it is large
-    with out.progress() as progress:
-        ds = importing.import_archive(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
-    out.new_dataset(ds)
+        file = importing.read(map_file) if map_file else importing.FieldMapping()
+        fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
+        what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
+        what |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards or file.rewards}
+        how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
+        about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
+        importing.stated(**about)  # before anything is read
+        try:
+            planned = importing.plan_import(path, as_, **what)
+        except UnknownLayout as e:
+            if format or fields or rule or _is_known(path):  # the error is about these options, or says what to add
+                raise
+            raise _unknown_layout(path[0], as_, e) from e
+        if dry_run:
+            out.page(_plan(planned), planned.summary())
+            return
+        del planned  # with millions of episodes it is large
+        with out.progress() as progress:
+            ds = importing.import_archive(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
+        out.new_dataset(ds)
 
 
 def _is_known(paths: list[str]) -> bool:
@@ -97,7 +100,8 @@ def _is_known(paths: list[str]) -> bool:
     from rlds_cli import archives, importing
 
     try:
-        return archives.recognise(importing.expand(paths)) is not None
+        files = importing.expand(paths)
+        return child.ask(archives.recognise, files, names=files) is not None
     except RldsError:
         return False
 
@@ -116,7 +120,7 @@ def _plan(p: ImportPlan) -> str:
 
 def plan_lines(p: ImportPlan) -> list[str]:
     """The files, fields and episodes that the import would read."""
-    from rlds_cli.report.columns import rank
+    from rlds_cli.report.order import rank
 
     lines = [f"{p.files[0].name}{f' and {len(p.files) - 1} more' if len(p.files) > 1 else ''}: {p.recognised}"]
     lines += [f"reader {p.reader}, {out.size(p.bytes)}, episodes end by {p.episodes_by}"]
@@ -144,7 +148,7 @@ def _episodes(seen: Mapping[str, Any]) -> list[str]:
 
 def _unknown_layout(path: str, id: str, error: UnknownLayout) -> UnknownLayout:
     """Print the contents of files that no reader knows; return the error with a command to try as its hint."""
-    from rlds_cli.cli.pages.inspect import FilePage
+    from rlds_cli.cli.pages.files import FilePage
     from rlds_cli.report import describe_file
     from rlds_cli.report.files import name_for
 

@@ -16,6 +16,7 @@ from rlds_cli import text
 from rlds_cli.cli import options, out, remote
 from rlds_cli.cli.commands import app
 from rlds_cli.errors import RldsError
+from rlds_cli.files import child
 from rlds_cli.refs import Ref
 
 if TYPE_CHECKING:
@@ -136,11 +137,12 @@ def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
 
 def _show_file(path: Path) -> None:
     """Print the page of a file."""
-    from rlds_cli import report
-    from rlds_cli.cli.pages.inspect import FilePage
+    from rlds_cli.report.files import READER, describe_file
 
-    with out.progress():
-        found = report.describe_file(path)
+    with child.reading(READER), out.progress():
+        from rlds_cli.cli.pages.files import FilePage
+
+        found = describe_file(path)
     out.page(FilePage(found), found)
 
 

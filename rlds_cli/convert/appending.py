@@ -13,8 +13,8 @@ import numpy as np
 
 from rlds_cli import home, ids, importing, settings
 from rlds_cli.convert import extending
-from rlds_cli.convert.archive import decoded_field
 from rlds_cli.convert.create import VideoSources, of_videos
+from rlds_cli.convert.decoding import decoded_field
 from rlds_cli.convert.merging import differences
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED

@@ -19,6 +19,7 @@ from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest, without_secrets
 from rlds_cli.downloads.schemes import scheme_of
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
+from rlds_cli.files import child
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
 from rlds_cli.http.client import RetryPolicy
@@ -179,11 +180,12 @@ def make(
                 Event(str(id), "note", note=f"{f.file.path} has changed: its sha256 is {f.record.sha256}, was {old}")
             )
     place = Home(where.home)
-    work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
-    try:
-        convert(work, place, jobs=jobs, progress=progress)
-    except CorruptArchive as exc:
-        raise _distrusted(exc, id, fetched) from exc
+    with child.reading("rlds_cli.convert.reading"):
+        work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
+        try:
+            convert(work, place, jobs=jobs, progress=progress)
+        except CorruptArchive as exc:
+            raise _distrusted(exc, id, fetched) from exc
     if not request.keep_archive and not request.portion:
         planning.forget(steps)
     elif not request.keep_archive:
@@ -221,13 +223,15 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
+    from rlds_cli.archives import planning
     from rlds_cli.convert.archive import Conversion
-    from rlds_cli.importing import reader_for
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     format = entry.format
     if not format:
-        format, _ = reader_for([f.path for f in came], None, bool(entry.fields), request.skip_bad, entry.rewards)
+        paths = tuple(f.path for f in came)
+        options = (None, bool(entry.fields), request.skip_bad, entry.rewards)
+        format, _ = child.ask(planning.reader_for, paths, *options, names=paths)
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
     return Conversion(

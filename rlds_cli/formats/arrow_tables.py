@@ -3,17 +3,11 @@
 Parquet, CSV and JSON lines are all read through this module. Members of a struct are columns of their own, their names
 joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing float is always
 NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
-
-The record batches of Arrow files are measured before their buffers are unpacked. A file is a stream of messages between
-two marks, with a list of their positions at its end. The list is not used, since it may name any position. Compressed
-buffers begin with their unpacked size, which pyarrow trusts (Arrow columnar format, ``RecordBatch`` and
-``BodyCompression``). Metadata are flatbuffers.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,18 +16,13 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.array_types import Array
-from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
+from rlds_cli.errors import CorruptArchive, MissingPackage, UnknownLayout
+from rlds_cli.files import child
 from rlds_cli.formats.text_numbers import Mixed
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
-MAX_RATIO = 1000
-FREE_BYTES = 64 << 20
-MAX_BATCH = 512 << 20
-_MARK = b"ARROW1\0\0"
-_HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3  # fields of Message, and of RecordBatch
-_BUFFER = struct.Struct("<qq")
 
 
 class ArrowFile:
@@ -312,97 +301,28 @@ def pyarrow() -> Any:
 
 def schema(path: Path) -> Any:
     """The columns of a file."""
-    pa = pyarrow()
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+    with _opened(path) as reader:
         return reader.schema
 
 
 def count(path: Path) -> int:
     """The number of rows of a file."""
-    return sum(_number(message.metadata, _batch(message.metadata), _LENGTH) for message in _messages(path))
+    with _opened(path) as reader:
+        return int(reader.count_rows())
 
 
 def batches(path: Path) -> Iterator[Any]:
-    """The record batches of a file, in order, checked in full.
+    """The record batches of a file, in order, checked in full."""
+    child.note(path)
+    with _opened(path) as reader:
+        for i in range(reader.num_record_batches):
+            batch = reader.get_batch(i)
+            batch.validate(full=True)
+            yield batch
 
-    Raises
-    ------
-    UnsafeArchive
-        Compressed buffers claim more than the file can hold.
-    CorruptArchive
-        A message is damaged, or is a dictionary, which no known archive has.
-    """
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     pa = pyarrow()
-    columns = schema(path)
-    claimed = 0
-    for message in _messages(path):
-        size = _unpacked(message)
-        claimed += size
-        if size > MAX_BATCH or claimed > FREE_BYTES + MAX_RATIO * path.stat().st_size:
-            raise UnsafeArchive(f"{path.name} claims {claimed:,} bytes, and has {path.stat().st_size:,}.")
-        batch = pa.ipc.read_record_batch(message, columns)
-        batch.validate(full=True)
-        yield batch
-
-
-def _messages(path: Path) -> Iterator[Any]:
-    """The messages of a file that hold record batches."""
-    pa = pyarrow()
-    with pa.memory_map(str(path)) as source:
-        if source.read(len(_MARK)) != _MARK:
-            raise CorruptArchive(f"{path.name} is no Arrow file.", hint=f"delete {path} and fetch it again")
-        reader = pa.ipc.MessageReader.open_stream(source)
-        while True:
-            try:
-                message = reader.read_next_message()
-            except StopIteration:
-                return
-            if message.type == "record batch":
-                yield message
-            elif message.type != "schema":
-                raise CorruptArchive(f"{path.name} holds a message that is a {message.type}.")
-
-
-def _unpacked(message: Any) -> int:
-    """Return the unpacked size of a batch's compressed buffers."""
-    data, body = message.metadata, message.body
-    table = _batch(data)
-    if not _field(data, table, _COMPRESSION):
-        return 0
-    at = _field(data, table, _BUFFERS)
-    start = at + _read("<I", data, at)
-    total = 0
-    for k in range(_read("<I", data, start)):
-        offset, length = _BUFFER.unpack_from(data, start + 4 + k * _BUFFER.size)
-        if length >= 8 and 0 <= offset <= len(body) - 8:
-            total += max(0, _read("<q", body, offset))
-    return total
-
-
-def _batch(data: Any) -> int:
-    """Return the position of the table ``RecordBatch`` of a message."""
-    at = _field(data, _read("<I", data, 0), _HEADER)
-    return at + _read("<I", data, at)
-
-
-def _number(data: Any, table: int, field: int) -> int:
-    at = _field(data, table, field)
-    return _read("<q", data, at) if at else 0
-
-
-def _field(data: Any, table: int, number: int) -> int:
-    """Return the position of a field of a table; 0 if the field has its default."""
-    described = table - _read("<i", data, table)
-    if 4 + 2 * number + 2 > _read("<H", data, described):
-        return 0
-    offset = _read("<H", data, described + 4 + 2 * number)
-    return table + offset if offset else 0
-
-
-def _read(form: str, data: Any, at: int) -> int:
-    try:
-        if at < 0:
-            raise ValueError(f"a place before the beginning: {at}")
-        return int(struct.unpack_from(form, data, at)[0])
-    except (struct.error, ValueError) as e:
-        raise CorruptArchive(f"the metadata of an Arrow message are damaged: {e}") from e
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        yield reader

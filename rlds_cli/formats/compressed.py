@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.files import child
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 1 << 20  # bytes unpacked at a time
@@ -236,6 +237,7 @@ def open_unpacked(path: Path, *, ratio: int = MAX_RATIO) -> Iterator[Unpacked]:
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     try:
         with path.open("rb") as file, closing(Unpacked(path, file, ratio=ratio)) as stream:
             yield stream

@@ -22,6 +22,7 @@ from rlds_cli.errors import (
     UnknownLayout,
     UnsafeArchive,
 )
+from rlds_cli.files import child
 from rlds_cli.formats import hdf5_limits
 
 MAX_DEPTH = 32
@@ -31,11 +32,11 @@ MAX_ALIASES, ALIASES_EACH = 1 << 10, 4  # further names of objects, in all and f
 MAX_RATIO = 1100
 UNWRITTEN_BYTES = 64 << 20
 MAX_ROW = 256 << 20  # bytes: rows are read whole
-TEXT_BYTES = 64  # of a text in memory, beside its characters
-MAX_VALUE = 256 << 20  # bytes of a value that is not per row, beyond those of the file
 
+_COUNTED = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}  # which store nothing for a chunk of one value
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
+MOST_KNOWN = 1 << 16
 _checked: set[tuple[str, int, int, int, int, int]] = set()  # files that are safe to read, as they were
 
 
@@ -68,6 +69,7 @@ def open_file(path: Path, *, check: bool = True) -> Iterator[h5py.File]:
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     try:
         f = _open(path)
     except PermissionError as e:
@@ -159,7 +161,7 @@ def _check(f: h5py.File, path: Path) -> None:
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
-    if len(_checked) >= hdf5_limits.MOST_KNOWN:
+    if len(_checked) >= MOST_KNOWN:
         _checked.clear()
     _checked.add(known)
 
@@ -264,9 +266,9 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
     if plist.get_external_count():
         raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    _check_size(name, d, path, virtual=virtual, counted=bool(filters & set(hdf5_limits.COUNTED)))
-    hdf5_limits.check_chunks(name, d.id, path)
-    hdf5_limits.check_heap(name, d.id, path)
+    _check_size(name, d, path, virtual=virtual, counted=bool(filters & _COUNTED))
+    if hdf5_limits.is_variable(d.id.get_type()):
+        hdf5_limits.check_heap(d.id, path)
     for code in filters:
         if not h5py.h5z.filter_avail(code):
             raise MissingPackage(
@@ -305,16 +307,9 @@ def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counte
 
 
 def plain(d: h5py.Dataset) -> Array | str | None:
-    """Return the whole value of a dataset that is not per row; texts as str, lists of texts one per line.
-
-    Raises
-    ------
-    UnsafeArchive
-        The value is much larger than its file.
-    """
+    """Return the whole value of a dataset that is not per row; texts as str, lists of texts one per line."""
     if d.shape is None:
         return None
-    check_value(d)
     if h5py.check_string_dtype(d.dtype) is not None:
         value = d.asstr(errors="replace")[()]
         return value if isinstance(value, str) else "\n".join(map(str, np.ravel(value)))
@@ -323,43 +318,23 @@ def plain(d: h5py.Dataset) -> Array | str | None:
     return np.asarray(d[()])
 
 
-def check_value(d: h5py.Dataset, *, most: int = MAX_VALUE) -> None:
-    """Refuse to read a whole dataset that is more than ``most`` bytes larger than its file.
-
-    Raises
-    ------
-    UnsafeArchive
-        The dataset is too large.
-    """
-    text = h5py.check_string_dtype(d.dtype) is not None
-    each = d.id.get_type().get_size() + TEXT_BYTES * text
-    path, size = Path(d.file.filename), math.prod(d.shape or ()) * each
-    if size > most and size > most + path.stat().st_size:
-        raise _refused(f"{path.name}: {d.name} has {size:,} bytes, and is not a column of rows.")
-
-
 def whole(d: h5py.Dataset) -> Any:
-    """Read a whole dataset; raises as `check_value`."""
-    check_value(d)
+    """Read a whole dataset."""
     return d[()]
 
 
 def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the attributes of a group or dataset.
-
-    Raises
-    ------
-    UnsafeArchive
-        A value would take more memory than its file has bytes.
-    """
+    """Yield the names and values of the attributes of a group or dataset."""
     for key in item.attrs:
         yield _text(key), attribute(item, key)
 
 
 def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
-    """Read one attribute; raises as `attribute_values`, and KeyError."""
+    """Read one attribute; raises KeyError if there is none. Names that are not UTF-8 are bytes."""
     path = Path(item.file.filename)
-    hdf5_limits.check_attribute(item, key, path)
+    raw = key if isinstance(key, bytes) else key.encode()
+    if hdf5_limits.is_variable(h5py.h5a.open(item.id, raw).get_type()):
+        hdf5_limits.check_heap(item.id, path)
     with reading(path, f"the attribute {_text(key)}"):
         return item.attrs[key]
 

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rlds_cli.array_types import IntArray
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.formats import text_numbers
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row, leaves, pyarrow, reading
@@ -29,8 +24,6 @@ CSV, JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
 BLOCK_BYTES = 8 << 20
 MAX_LINE = 32 << 20
 MAX_COLUMNS = 1 << 12
-MAX_CELLS = 1 << 24  # lines times columns that are parsed at a time: a column that one line has takes room for all
-MAX_DEPTH = 64  # of lists and objects in a line
 MAX_HEAD = 16 << 20  # of the first line, by which a file is recognised
 DELIMITERS = ",\t;"
 
@@ -201,7 +194,6 @@ def _listed(path: Path, column: Any, kind: Any) -> Any:
 def _parsed(path: Path, values: Any, kind: Any = None) -> Any:
     pa = pyarrow()
     text = "".join(f'{{"x":{" ".join(v.splitlines())}}}\n' for v in values.to_pylist()).encode()
-    _check_depth(path, text, np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1)
     schema = None if kind is None else pa.schema([("x", kind)])
     options = pa.json.ParseOptions(explicit_schema=schema)
     table = pa.json.read_json(io.BytesIO(text), parse_options=options, read_options=_json_block(len(text)))
@@ -234,7 +226,7 @@ def _first_line(path: Path) -> str:
 def _json_lines(path: Path, fill: bool) -> ArrowFile:
     pa = pyarrow()
     schema, rows, long = pa.schema([]), 0, text_numbers.LongIntegers()
-    for block in _pieces(path, None):
+    for block in _blocks(path):
         try:
             found = _json(block, None)
             long.add(block, rows)
@@ -251,7 +243,7 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
         chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
-        for block in _pieces(path, sum(map(_width, chosen.types))):
+        for block in _blocks(path):
             yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
 
     return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
@@ -313,50 +305,6 @@ def _too_wide(path: Path, count: int) -> UnsafeArchive:
 def _width(kind: Any) -> int:
     """Return the number of columns that a type makes."""
     return sum(_width(f.type) for f in kind) if pyarrow().types.is_struct(kind) else 1
-
-
-def _pieces(path: Path, columns: int | None) -> Iterator[bytes]:
-    """Yield the blocks of a file, split if lines times columns are too many; None stands for columns not yet known.
-
-    Raises
-    ------
-    UnsafeArchive
-        A line is too long, or nested too deeply.
-    """
-    for block in _blocks(path):
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
-        _check_depth(path, block, ends)
-        if columns is None:
-            lines = max(1, math.isqrt(MAX_CELLS * len(ends) // max(1, block.count(b":"))))
-        else:
-            lines = max(1, MAX_CELLS // max(1, columns))
-        stops = [*ends[lines - 1 : -1 : lines].tolist(), len(block)]
-        for piece in (block[a:b] for a, b in pairwise([0, *stops])):
-            yield from _halves(piece) if columns is None else (piece,) if piece.strip() else ()
-
-
-def _halves(piece: bytes) -> Iterator[bytes]:
-    """Some lines, as one piece or several: each colon may begin a column, and each line may be a row of all columns."""
-    lines, middle = piece.count(b"\n"), piece.find(b"\n", len(piece) // 2) + 1
-    if lines < 2 or lines * piece.count(b":") <= 2 * MAX_CELLS or middle == len(piece):
-        if piece.strip():
-            yield piece
-        return
-    yield from _halves(piece[:middle])
-    yield from _halves(piece[middle:])
-
-
-def _check_depth(path: Path, text: bytes, ends: IntArray) -> None:
-    """Refuse values that are nested too deeply: a JSON parser recurses once for each level, until its stack ends."""
-    values = np.frombuffer(text, np.uint8)
-    opening = np.flatnonzero((values == ord("[")) | (values == ord("{")))
-    counts = np.diff(np.searchsorted(opening, ends), prepend=0)
-    for k in np.flatnonzero(counts > MAX_DEPTH).tolist():
-        line = np.frombuffer(_STRING.sub(b"", text[ends[k - 1] if k else 0 : ends[k]]), np.uint8)
-        opened = ((line == ord("[")) | (line == ord("{"))).astype(np.int32)
-        depth = np.cumsum(opened - ((line == ord("]")) | (line == ord("}"))))
-        if len(depth) and int(depth.max()) > MAX_DEPTH:
-            raise UnsafeArchive(f"{path.name} has lists or objects that are nested more than {MAX_DEPTH} deep.")
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

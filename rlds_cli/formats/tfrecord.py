@@ -23,7 +23,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
@@ -34,11 +34,11 @@ import numpy.typing as npt
 
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
+from rlds_cli.files import child
+from rlds_cli.formats.compressed import Unpacked
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
 MAX_PACKED_RECORD = 256 << 20  # of a record that is unpacked into memory
-MAX_RATIO = 512  # unpacked to packed bytes of a whole file; deflate reaches 1,032
-FREE_OUTPUT = 64 << 20  # bytes that gzip may give before its ratio counts
 READ = 1 << 20
 
 Content = bytes | memoryview
@@ -111,16 +111,18 @@ def records(path: Path, *, limit: int = MAX_RECORD) -> Iterator[TFRecord]:
     CorruptArchive
         A checksum does not match, or the file ends inside a record; with the record's number and position.
     UnsafeArchive
-        A record claims more than ``limit`` bytes, or gzip unpacks to more than ``MAX_RATIO`` times its size.
+        A record claims more than ``limit`` bytes, or gzip unpacks to more than a thousand times its size.
     NoPermission
         The file may not be read.
     """
+    child.note(path)
     with _reading(path), path.open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
         size = os.fstat(file.fileno()).st_size
         if packed:
-            yield from _records(path, _Unpacked(file, path), None, min(limit, MAX_PACKED_RECORD))
+            with closing(Unpacked(path, file)) as content:
+                yield from _records(path, content, None, min(limit, MAX_PACKED_RECORD))
         elif size:
             yield from _records(path, _Mapped(file, size), size, limit)
 
@@ -183,62 +185,6 @@ class _Mapped:
         """Read ``size`` bytes, fewer at the end only."""
         self._at += size
         return self._view[self._at - size : self._at]
-
-
-class _Unpacked:
-    """The content of a gzip file with one or more members, unpacked a block at a time as it is read."""
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._member = zlib.decompressobj(_GZIP_WINDOW)
-        self._packed = self._block = b""
-        self._at = self._fed = self._given = 0
-
-    def read(self, size: int) -> bytes:
-        """Read exactly ``size`` bytes, fewer at the end only. Memory grows with the content, not with ``size``."""
-        pieces: list[bytes] = []
-        while size:
-            if self._at == len(self._block):
-                self._block, self._at = self._next(), 0
-                if not self._block:
-                    break
-            piece = self._block[self._at : self._at + size]
-            self._at += len(piece)
-            size -= len(piece)
-            pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _next(self) -> bytes:
-        """Return the next block of content; empty at the end."""
-        while True:
-            if self._member.eof:
-                self._packed = self._member.unused_data or self._more()
-                if not self._packed.strip(b"\0"):  # zeros may pad the end
-                    return b""
-                self._member = zlib.decompressobj(_GZIP_WINDOW)
-            elif not self._packed:
-                self._packed = self._more()
-                if not self._packed:
-                    raise CorruptArchive(
-                        f"{self._path.name}: its gzip stream ends at byte {self._fed:,} of the file, "
-                        f"{self._given:,} of its content.",
-                        hint=_again(self._path),
-                    )
-            block = self._member.decompress(self._packed, READ)
-            self._packed = self._member.unconsumed_tail
-            self._given += len(block)
-            if self._given > FREE_OUTPUT and self._given > MAX_RATIO * self._fed:
-                raise UnsafeArchive(
-                    f"{self._path.name}: {self._fed:,} bytes of gzip unpack to more than {self._given:,}; "
-                    f"more than {MAX_RATIO} for each are refused."
-                )
-            if block:
-                return block
-
-    def _more(self) -> bytes:
-        packed = self._file.read(READ >> 2)
-        self._fed += len(packed)
-        return packed
 
 
 # -- examples

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from rlds_cli import archives, ids, settings
-from rlds_cli.archives import ArchivedStep, ArchivedValue
+from rlds_cli import ids, settings
+from rlds_cli.archives import ArchivedStep, ArchivedValue, planning
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import RldsError
+from rlds_cli.files import child
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import opening
 from rlds_cli.growing.opening import open_store
@@ -203,18 +204,20 @@ def trace(
     ds = ref if isinstance(ref, Dataset) else _opened(ref, cache_dir)
     places = _places(ds, steps, seed)
     files = _files(ds, {_source_of(ds, p) for p in places}, archive)
-    readers = _Readers(ds, files)
     compared: set[str] = set()
     example: tuple[str, ...] = ()
     values, differences = 0, []
-    for place in places:
-        changed = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)]).changed
-        found = ((c, _base(ds, c.field)) for c in readers.look_up(place))
-        cells = [(c, name) for c, name in found if name and name not in changed and not _is_ours(ds, c, name, place)]
-        example = example or tuple(f"{c.field} = {c.key}" for c, _ in cells)
-        compared |= {name for _, name in cells}
-        values += len(cells)
-        differences += [d for c, name in cells if (d := _compare(ds, c, name, place)) is not None]
+    with child.reading(planning.__name__):
+        for place in places:
+            changed = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)]).changed
+            found = ((c, _base(ds, c.field)) for c in _look_up(ds, files, place))
+            cells = [
+                (c, name) for c, name in found if name and name not in changed and not _is_ours(ds, c, name, place)
+            ]
+            example = example or tuple(f"{c.field} = {c.key}" for c, _ in cells)
+            compared |= {name for _, name in cells}
+            values += len(cells)
+            differences += [d for c, name in cells if (d := _compare(ds, c, name, place)) is not None]
     others = tuple(sorted(set(ds.schema) - compared))
     return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences))
 
@@ -224,21 +227,16 @@ def _source_of(ds: Dataset, place: Source) -> int:
     return int(ds.store.episodes["source"][place.episode])
 
 
-class _Readers:
-    """The readers of the archives that episodes come from, and the files by their numbers."""
-
-    def __init__(self, ds: Dataset, files: Mapping[int, Path]) -> None:
-        self._ds, self._files = ds, files
-        self._known: dict[str, Callable[[ArchivedStep], Iterator[ArchivedValue]]] = {}
-
-    def look_up(self, place: Source) -> Iterator[ArchivedValue]:
-        """Look up the values of a step in the archive."""
-        number = _source_of(self._ds, place)
-        name = ReadAs.of(self._ds.manifest, self._ds.sources[number]).reader
-        if name not in self._known:
-            recognised = (archives.recognise([*self._files.values()]) or ("",))[0] if name == "preprocess" else name
-            self._known[name] = archives.reader(recognised).look_up
-        return self._known[name](_spot(self._ds, self._files[number], place))
+def _look_up(ds: Dataset, files: Mapping[int, Path], place: Source) -> Sequence[ArchivedValue]:
+    """Look up the values of a step in the archive, in another process."""
+    number = _source_of(ds, place)
+    name = ReadAs.of(ds.manifest, ds.sources[number]).reader
+    named = "" if name == "preprocess" else name  # else the files tell
+    all_files, spot = (*files.values(),), _spot(ds, files[number], place)
+    found: list[ArchivedValue] = child.ask(
+        planning.look_up, named, spot, all_files, names=(files[number],), types=planning.ANSWERS
+    )
+    return found
 
 
 def _files(ds: Dataset, wanted: Collection[int], archive: StrPath | None) -> dict[int, Path]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,12 @@ import numpy.typing as npt
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
 from rlds_cli.store.statistics import in_bins
-from rlds_cli.ted import FLAGS, REWARD, Array, Field, IntArray
-from rlds_cli.text import is_below, natural
+from rlds_cli.ted import Array, Field, IntArray
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.store.manifest import Stats, StoredField
+    from rlds_cli.store.manifest import Stats
 
-_ORDER = ("observation", "action", "next/observation", REWARD, *FLAGS, "next", "", "info", "next/info")
 SAMPLE_STEPS = 1 << 16
 _BLOCK = 512  # neighbouring steps that are read together: single rows of a cold file cost a page each
 _SAMPLE_BYTES = 64 << 20
@@ -37,12 +35,6 @@ _CHANNELS = (1, 3, 4)
 BINS = 16
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ASCII = " .:-=+*%#"
-
-
-def rank(f: Field | StoredField) -> tuple[Any, ...]:
-    """Sort key of fields on a page."""
-    known = [i for i, name in enumerate(_ORDER) if name and is_below(f.name, name)]
-    return max(known, default=_ORDER.index("")), natural(f.name)
 
 
 def number_of(ds: Dataset, episode: int) -> int:

@@ -20,8 +20,9 @@ from rlds_cli.checks.subject import Subject
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
 from rlds_cli.report import labels
-from rlds_cli.report.columns import Distribution, distribution, rank
+from rlds_cli.report.columns import Distribution, distribution
 from rlds_cli.report.labels import ColumnDifference, FactDifference
+from rlds_cli.report.order import rank
 from rlds_cli.report.summary import of_episodes
 from rlds_cli.settings import StrPath
 from rlds_cli.store import digests

@@ -36,10 +36,10 @@ from rlds_cli.report.columns import (
     is_image,
     number_of,
     places,
-    rank,
     resample,
     summarise_own_columns,
 )
+from rlds_cli.report.order import rank
 from rlds_cli.settings import StrPath
 from rlds_cli.store import references
 from rlds_cli.store.build import FAILURES

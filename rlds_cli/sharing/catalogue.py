@@ -15,8 +15,8 @@ from rlds_cli.remote import index as indexes
 from rlds_cli.remote import versions
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.reading import expect_index, read_file, read_groups
-from rlds_cli.report.columns import rank
 from rlds_cli.report.html.collection import Listed, is_catalogue, render
+from rlds_cli.report.order import rank
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing.pages import REPORT
 from rlds_cli.sources import addresses

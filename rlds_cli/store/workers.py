@@ -65,6 +65,10 @@ class Lost(Exception):
         self.how, self.attempts = how, attempts
 
 
+class Died(RldsError):
+    """The processes that worked on an item died."""
+
+
 class Workers(Protocol):
     """The running workers of an `Executor`."""
 
@@ -123,8 +127,10 @@ def run_items(
 
     Raises
     ------
+    Died
+        An item was lost too often.
     RldsError
-        An item was lost too often; or this process is itself a worker that starts; or a process left before it had
+        This process is itself a worker that starts; or a process left before it had
         begun, as it does where the program has no guard.
     Exception
         The first error that ``call`` raised, once the running items have been finished and yielded.
@@ -163,8 +169,8 @@ def run_items(
         raise failed
 
 
-def _given_up(id: str, what: str, times: int) -> RldsError:
-    return RldsError(
+def _given_up(id: str, what: str, times: int) -> Died:
+    return Died(
         f"{id}: {what}, {'twice' if times == 2 else f'{times} times'}. Finished work is kept.",
         hint="run the same command again: it resumes there; fewer workers (-j) need less memory",
     )

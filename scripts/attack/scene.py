@@ -114,7 +114,12 @@ class Scene:
 
     def _environment(self) -> dict[str, str]:
         keep = {k: v for k, v in os.environ.items() if k in ("PATH", "LANG", "PYTHONPATH")}
-        own = {"RLDS_HOME": str(self.home), "HOME": str(self.root / "user"), "NO_PROXY": "127.0.0.1"}
+        own = {
+            "RLDS_HOME": str(self.home),
+            "RLDS_READ_MEMORY": "512MiB",
+            "HOME": str(self.root / "user"),
+            "NO_PROXY": "127.0.0.1",
+        }
         return keep | own | self.environment
 
     def clear(self) -> None:

@@ -27,8 +27,9 @@ from rlds_cli.archives.exported import NOTHING, ExportedFile
 from rlds_cli.archives.openx.directory import STEPS, FeatureLeaf, Features
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
+from rlds_cli.formats.compressed import FREE_BYTES, MAX_RATIO
 from rlds_cli.formats.image_header import MAX_PIXELS
-from rlds_cli.formats.tfrecord import FREE_OUTPUT, MAX_RATIO, ExampleFeature
+from rlds_cli.formats.tfrecord import ExampleFeature
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -415,7 +416,7 @@ def _encoded_array(leaf: FeatureLeaf, feature: ExampleFeature, name: str) -> Arr
     dtype = np.dtype(leaf.dtype).newbyteorder("<")
     size = math.prod(leaf.shape) * dtype.itemsize
     rows = _byte_strings(feature, name)
-    if len(rows) * size > FREE_OUTPUT + MAX_RATIO * sum(map(len, rows)):
+    if len(rows) * size > FREE_BYTES + MAX_RATIO * sum(map(len, rows)):
         raise UnsafeArchive(f"{name}: claims {len(rows) * size:,} bytes, and holds {sum(map(len, rows)):,}.")
     try:
         if leaf.encoding == "zlib":

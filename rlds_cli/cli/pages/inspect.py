@@ -9,14 +9,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlds_cli import text, visible
+from rlds_cli import text
 from rlds_cli.checks.findings import SEVERITIES
 from rlds_cli.cli import out
 from rlds_cli.cli.out import figure, number, shape, space_text
@@ -25,12 +25,8 @@ from rlds_cli.cli.pages.checks import findings, tally
 from rlds_cli.dataset import history
 from rlds_cli.dataset.editing import CHANGES
 from rlds_cli.files.hashing import short
-from rlds_cli.report.columns import Distribution, OwnColumn, rank, resample, sparkline, trace
+from rlds_cli.report.columns import Distribution, OwnColumn, resample, sparkline, trace
 from rlds_cli.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
-
-if TYPE_CHECKING:
-    from rlds_cli.report.files import FileReport
-
 
 _DESCRIPTION = 240
 _SPACES = 300
@@ -64,7 +60,6 @@ ELEMENT_DETAIL = (
 )
 # Width of the curves, and whether first and last values are shown: the first that fits is taken.
 _DETAIL = ((64, True), (48, True), (32, True), (32, False), (16, False))
-_MOST_NODES = 40
 
 
 class SummaryPage:
@@ -412,52 +407,3 @@ def _without_dimensions(f: FieldTrace) -> str:
 
 
 # -- the page of rlds inspect FILE
-
-
-class FilePage:
-    """The page of a file report."""
-
-    def __init__(self, report: FileReport) -> None:
-        self.report = report
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        r = self.report
-        yield line(console, _file_heading(r), "bold")
-        yield _file_fields(r) if r.reader else _file_tree(r)
-        if not r.reader and len(r.tree) > _MOST_NODES:
-            yield line(console, f"{len(r.tree) - _MOST_NODES:,} more; --json has all of them", "dim")
-        yield from (line(console, f"note: {note}") for note in r.notes)
-        if r.suggestion:
-            yield line(console, f"hint: {r.suggestion}", whole=True)
-
-
-def _file_heading(r: FileReport) -> str:
-    files = "" if r.files == 1 else f" in {r.files:,} files"
-    if r.reader:
-        counts = [text.plural(r.episodes, "episode")] if r.episodes is not None else []
-        counts += [f"{r.rows:,} rows"] if r.rows is not None else []
-        ends = f"; episodes end by {r.episodes_by}" if r.episodes_by else ""
-        made = f": {', '.join(counts)}" if counts else ""
-        return visible.lines([f"{r.path}, {out.size(r.bytes)}{files}: {r.what}", f"reader {r.reader}{made}{ends}"])
-    why = f", no known layout ({r.why})" if r.why else ", which no reader knows"
-    inside = f" {text.plural(r.groups, 'group')}, {text.plural(len(r.tree), 'dataset')}:" if r.groups else ""
-    inside = inside or (f" {text.plural(len(r.tree), 'array')}:" if r.tree else "")
-    alike = f" {r.episodes:,} groups of one content, an episode each, most likely." if r.episodes else ""
-    return f"{r.path} is {r.what}, {out.size(r.bytes)}{why}.{alike}{inside}"
-
-
-def _file_fields(r: FileReport) -> Table:
-    table = grid([("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left")])
-    for f in sorted(r.fields, key=rank):
-        table.add_row(*(plain(c) for c in (f.name, f.placement, f.codec or f.dtype, shape(f.shape))))
-    return table
-
-
-def _file_tree(r: FileReport) -> Table:
-    table = grid([("", "left")] * 4)
-    field_of = {key: field for field, key in (r.guessed or {}).items()}
-    for node in r.tree[:_MOST_NODES]:
-        guess = f"{field_of[node.name]}?" if node.name in field_of else ""
-        dims = "nothing" if node.shape is None else shape(node.shape)
-        table.add_row(plain(f"  {node.name}"), plain(dims), plain(node.dtype), plain(guess, "dim"))
-    return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
@@ -18,13 +17,11 @@ from rlds_cli.loader.storage.page_cache import MappedRows, RandomMap, RandomRows
 from rlds_cli.loader.storage.remote import blocks_of, mapped
 from rlds_cli.store import arrays, compression
 from rlds_cli.ted import Array
+from rlds_cli.text import bytes_of
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{p}{b}": 1000**i for i, p in enumerate("kmgt", 1) for b in ("", "b")}
-_UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 _SHARE = 4  # a quarter of the limit: the training script needs the rest
 
 
@@ -86,9 +83,9 @@ def limit(root: Path = Path("/")) -> tuple[int, str]:
 
 def _bytes(memory: str | int) -> int:
     if isinstance(memory, str):
-        parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", memory.lower())
-        if parts and parts[2] in _UNITS:
-            return int(float(parts[1]) * _UNITS[parts[2]])
+        size = bytes_of(memory)
+        if size is not None:
+            return size
     elif not isinstance(memory, bool) and memory >= 0:
         return int(memory)
     raise InvalidArgument(f'memory={memory!r} is not a size such as "8GiB", 500_000_000 or 0.')

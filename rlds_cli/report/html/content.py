@@ -14,8 +14,9 @@ from PIL import Image as Pillow
 
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.errors import RldsError
-from rlds_cli.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places, rank
+from rlds_cli.report.columns import Distribution, as_bytes, channels_last, distribution, evenly, is_image, places
 from rlds_cli.report.html.spreads import Spreads, spread
+from rlds_cli.report.order import rank
 from rlds_cli.ted import END_NAMES, FLAGS, Array, Field, IntArray
 
 if TYPE_CHECKING:

@@ -1,0 +1,122 @@
+"""Values as plain data: JSON and the bytes of arrays, which a process takes from another one that it does not trust.
+
+Reading them runs no code, unlike reading a pickle. Besides JSON there are tuples, bytes, paths, arrays of numbers and
+texts, and dataclasses of a list that the reading side names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+_KINDS = "biufcSUmM"  # of NumPy's types: numbers and texts, and no objects
+
+
+def dump(value: object) -> tuple[bytes, list[memoryview]]:
+    """Return a value as JSON, and the bytes that it refers to by their numbers.
+
+    Raises
+    ------
+    TypeError
+        A value is not plain data.
+    """
+    buffers: list[memoryview] = []
+    return json.dumps(_written(value, buffers)).encode(), buffers
+
+
+def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+    """Return the value that `dump` wrote.
+
+    Parameters
+    ----------
+    text : bytes
+    buffers : sequence of bytearray
+        They become the memory of the arrays.
+    types : mapping of str to type
+        The dataclasses that may occur, by name.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, IndexError
+        The data are not such a value.
+    """
+    return _read(json.loads(text), buffers, types)
+
+
+def _written(value: object, buffers: list[memoryview]) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list):
+        return [_written(v, buffers) for v in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_written(v, buffers) for v in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[_written(k, buffers), _written(v, buffers)] for k, v in value.items()]}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__name__: [_written(getattr(value, f.name), buffers) for f in fields(value)]}
+    if isinstance(value, Path):
+        return {"path": str(value)}
+    if isinstance(value, bytes | bytearray | memoryview):
+        buffers.append(memoryview(value).cast("B") if len(value) else memoryview(b""))
+        return {"bytes": len(buffers) - 1}
+    return _array(value, buffers)
+
+
+def _array(value: object, buffers: list[memoryview]) -> Any:
+    import numpy as np
+
+    if isinstance(value, str):  # np.str_
+        return str(value)
+    if isinstance(value, Sequence):
+        return [_written(v, buffers) for v in value]
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{type(value).__name__} is not plain data.")
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        return {"objects": [list(array.shape), [_written(v, buffers) for v in array.ravel().tolist()]]}
+    if array.dtype.kind not in _KINDS:
+        raise TypeError(f"{array.dtype} is not plain data.")
+    flat = np.ascontiguousarray(array)
+    buffers.append(flat.reshape(-1).view(np.uint8).data if flat.nbytes else memoryview(b""))
+    name = "array" if isinstance(value, np.ndarray) else "scalar"
+    return {name: [array.dtype.str, list(array.shape), len(buffers) - 1]}
+
+
+def _read(value: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+    if isinstance(value, list):
+        return [_read(v, buffers, types) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((name, inner),) = value.items()
+    match name:
+        case "tuple":
+            return tuple(_read(v, buffers, types) for v in inner)
+        case "dict":
+            return {_read(k, buffers, types): _read(v, buffers, types) for k, v in inner}
+        case "path":
+            return Path(inner)
+        case "bytes":
+            return bytes(buffers[inner])
+        case "array" | "scalar" | "objects":
+            return _read_array(name, inner, buffers, types)
+    kind = types[name]
+    return kind(**{f.name: _read(v, buffers, types) for f, v in zip(fields(kind), inner, strict=True)})
+
+
+def _read_array(name: str, inner: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+    import numpy as np
+
+    if name == "objects":
+        shape, values = inner
+        out = np.empty(len(values), object)
+        out[:] = [_read(v, buffers, types) for v in values]
+        return out.reshape(shape)
+    said, shape, number = inner
+    dtype = np.dtype(str(said))
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"an array of {dtype}")
+    array = np.frombuffer(buffers[number], dtype).reshape(shape)
+    return array if name == "array" else array[()]

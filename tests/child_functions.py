@@ -1,0 +1,69 @@
+"""What test_archives_child asks of another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.files import child
+from rlds_cli.progress import Event
+
+
+def process() -> int:
+    return os.getpid()
+
+
+def end_by(number: int, path: Path) -> None:
+    child.note(path)
+    os.kill(os.getpid(), number)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def take(size: int, path: Path) -> int:
+    child.note(path)
+    return len(np.ones(size, np.uint8))
+
+
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+def damaged() -> None:
+    try:
+        raise ValueError("at byte 7")
+    except ValueError as e:
+        raise CorruptArchive("a.h5 is damaged.", hint="fetch it again") from e
+
+
+def surroundings() -> tuple[str, str]:
+    return os.environ["RLDS_HOME"], str(Path.cwd())
+
+
+def report() -> int:
+    child.tell(Event("local/x", "convert", done=1))
+    return 7
+
+
+def wait(path: Path) -> None:
+    path.write_text(str(os.getpid()))
+    child.tell(Event("local/x", "convert"))
+    signal.pause()
+
+
+class Trojan:
+    """What runs a command when it is unpickled, and what is not plain data."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("true",)
+
+
+def trojan() -> Trojan:
+    return Trojan()
