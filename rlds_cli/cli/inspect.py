@@ -132,7 +132,7 @@ def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
         out.page(EpisodePage(one), one)
     else:
         whole = report.summarise(dataset, elements=elements)
-        out.page(SummaryPage(whole, getattr(dataset.store, "address", None)), whole)
+        out.page(SummaryPage(whole, dataset.store.address or None), whole)
 
 
 def _show_file(path: Path) -> None:

@@ -191,7 +191,7 @@ def rerun_command(task: Task, episode: int, step: int | None = None) -> str:
 
 def named(source: Dataset) -> str:
     """Return what a command calls a source: its address if it is opened there, else its id."""
-    return str(getattr(source.store, "address", source.id))
+    return source.store.address or source.id
 
 
 def command_words(
