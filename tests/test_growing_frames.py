@@ -349,6 +349,7 @@ def test_a_selection_shares_the_digests_of_images(small: None) -> None:
     """The writer goes on in files of its own, so that those which are shared stay as they are."""
     with rlds_cli.writer("local/run") as w:
         w.add_episodes(episode(k) for k in range(4))
+        w.commit()
         some = w.dataset().select(episodes=[0, 2]).save("some")
         inodes = {f.stat().st_ino for f in w.dataset().path.rglob("c/**/*") if f.is_file()}
         w.add_episodes(episode(k) for k in range(4, 6))

@@ -79,6 +79,12 @@ def test_a_selection_shares_the_files_and_stays_while_the_source_goes_on() -> No
     assert some.episodes["source_episode"].tolist() == [1, 3, 6]
 
 
+def test_whole_numbers_of_a_column_of_floats_count_as_floats() -> None:
+    ds = record("local/rec", [e.labelled(score=score) for e, score in zip(episodes([2, 3]), (1, 0.5), strict=True)])
+    some = ds.select(episodes=[0])
+    assert some.fingerprint == some.save("some").fingerprint
+
+
 def test_the_source_may_be_compacted_and_removed() -> None:
     given = episodes()
     ds = record("local/rec", given, keep=Fifo(episodes=6))
