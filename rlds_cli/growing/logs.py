@@ -408,7 +408,7 @@ def append(file: Path, at: int, data: bytes) -> None:
             write(log.fileno(), data, at)
 
 
-def write(descriptor: int, data: bytes, at: int) -> None:
+def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
     """Write all bytes at a place of a file: a disk that fills up takes a part of them first."""
     left = memoryview(data)
     while left:
