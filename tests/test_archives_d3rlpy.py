@@ -15,6 +15,7 @@ from server import Server
 import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import flat as engine
+from rlds_cli.archives import flat_rows
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -74,7 +75,7 @@ def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytes
     terminals = np.maximum(terminals, np.append(terminals[1:], 0) * (1 - ends))
     flat(tmp_path / "a.h5", terminals.tolist(), ends.tolist())
     whole = Rows("d3rlpy", tmp_path / "a.h5")
-    monkeypatch.setattr(engine, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(flat_rows, "CHUNK_ROWS", 7)
     monkeypatch.setattr(engine, "PART_ROWS", 50)
     pieces = Rows("d3rlpy", tmp_path / "a.h5")
     assert len(pieces.plan.parts) > 4 and len(pieces.chunks) > 20

@@ -10,7 +10,7 @@ from d4rl_files import Rows, flags, ramp, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.archives import d4rl, flat
+from rlds_cli.archives import d4rl, flat, flat_rows
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -204,7 +204,7 @@ def test_several_files_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_chunks_are_bounded_and_long_episodes_run_through_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.flat.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_BYTES", 4096)
     monkeypatch.setattr(flat, "PART_ROWS", 700)
     n = 3000
     path = write(
@@ -281,9 +281,9 @@ def test_layout_equals_the_slow_reference(
     o, after, term, tout = ([*x] for x in zip(*drawn, strict=True))
     if recorded:  # mostly the row after: few mismatches
         after = [a if t % 5 == 3 else b for t, (a, b) in enumerate(zip(after, [*o[1:], after[-1]], strict=True))]
-    monkeypatch.setattr("rlds_cli.archives.flat.CHUNK_ROWS", 2 * block)
+    monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * block)
     monkeypatch.setattr(flat, "PART_ROWS", 4 * block)
-    monkeypatch.setattr(flat, "max_cuts", lambda pairs: pairs)
+    monkeypatch.setattr(flat_rows, "max_cuts", lambda pairs: pairs)
     monkeypatch.setattr("rlds_cli.formats.hdf5_rows.MIN_CHUNK_BYTES", 0)
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:

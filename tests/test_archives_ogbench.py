@@ -17,7 +17,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, preprocess, registry
-from rlds_cli.archives import flat, ogbench
+from rlds_cli.archives import flat, flat_rows, ogbench
 from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.http import client
@@ -72,7 +72,7 @@ def test_blocks_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert whole.episodes.length.tolist() == [3, 2, 1, 5]
     assert whole.codes == {"empty-episodes": 2}
     for size in (2, 3, 5):
-        monkeypatch.setattr(flat, "CHUNK_ROWS", size)
+        monkeypatch.setattr(flat_rows, "CHUNK_ROWS", size)
         monkeypatch.setattr(flat, "SCAN_ROWS", size)
         pieces = Rows("ogbench", path)
         assert len(pieces.chunks) > 2
@@ -134,7 +134,7 @@ def test_an_open_end_is_cut(tmp_path: Path) -> None:
 def test_a_trajectory_that_reaches_its_goal_at_the_end_terminates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_a_chunk: int
 ) -> None:
-    monkeypatch.setattr(flat, "CHUNK_ROWS", rows_of_a_chunk)
+    monkeypatch.setattr(flat_rows, "CHUNK_ROWS", rows_of_a_chunk)
     x = columns(4, 1, 3, 5, masks=np.array([1, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 1], "f4"))
     rows = Rows("ogbench", save(tmp_path / "a-v0.npz", x))
     assert rows.episodes.length.tolist() == [3, 2, 4]

@@ -14,7 +14,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, registry
-from rlds_cli.archives import flat, openml
+from rlds_cli.archives import flat_rows, openml
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.importing import import_archive
 from rlds_cli.maintenance.verification import trace
@@ -58,7 +58,7 @@ def adult(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_by_hand(adult: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = archives.recognise([adult])
     assert found == ("openml", "a table of 4 rows and 5 columns, as a contextual bandit")
-    monkeypatch.setattr(flat, "CHUNK_ROWS", 6)
+    monkeypatch.setattr(flat_rows, "CHUNK_ROWS", 6)
     rows = Rows("openml", adult)
     assert len(rows.chunks) == 2
     assert rows.episodes.length.tolist() == [1] * 4 and rows.episodes.row.tolist() == [0, 1, 2, 3]

@@ -62,7 +62,7 @@ def _type(values: np.ndarray) -> Any:
 @pytest.mark.parametrize("rows_at_a_time", [None, 3])
 def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if rows_at_a_time:
-        monkeypatch.setattr("rlds_cli.archives.flat.CHUNK_ROWS", 2 * rows_at_a_time)
+        monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * rows_at_a_time)
         monkeypatch.setattr("rlds_cli.formats.parquet.BATCH_ROWS", 7)
     rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
     assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]

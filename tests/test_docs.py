@@ -33,6 +33,7 @@ from rlds_cli import archives, preprocess, registry
 from rlds_cli.cli import COMMANDS, main
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader
+from rlds_cli.maintenance.verification import trace
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "rlds_cli" / "samples"
@@ -423,14 +424,34 @@ def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
 # -- the reader of writing-a-reader.md
 
 
-@pytest.fixture
-def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/writing-a-reader.md"), re.S)[0]
-    module = ModuleType("rlds_cli.archives.press")
+def documented(number: int, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/writing-a-reader.md"), re.S)[number]
+    module = ModuleType(f"rlds_cli.archives.{name}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(code, module.__dict__)
-    monkeypatch.setattr(archives, "READERS", (*archives.READERS, "press"))
-    yield module
+    monkeypatch.setattr(archives, "READERS", (*archives.READERS, name))
+    return module
+
+
+@pytest.fixture
+def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    yield documented(0, "press", monkeypatch)
+
+
+def test_the_documented_family_of_an_engine(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documented(1, "rig", monkeypatch)
+    q, cmd = np.arange(18.0).reshape(6, 3), np.arange(6.0).reshape(6, 1)
+    with h5py.File(desk / "rig.h5", "w") as f:
+        f["q"], f["cmd"], f["cost"], f["stop"] = q, cmd, np.arange(6.0), [0, 0, 0, 1, 0, 2]
+        f["gain"] = 0.5
+    ds = import_archive(desk / "rig.h5", "local/rig")
+    assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
+    assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
+    np.testing.assert_array_equal(ds.column("observation"), q, strict=True)
+    assert ds.column("action").reshape(-1).tolist() == [0, 1, 2, 0, 4, 0]
+    assert ds.column("next/reward").tolist() == [0, 1, 2, 0, 4, 0]
+    found = trace(ds, 4)
+    assert found.steps == 4 and not found.differences
 
 
 def write_press_logs(directory: Path, lengths: list[int]) -> dict[str, list[np.ndarray]]:

@@ -121,7 +121,7 @@ class Grouped:
     what: ClassVar[str] = "episodes"
     example: ClassVar[str] = "episode_0, episode_1, ..."
     parent: ClassVar[str] = ""
-    VERSION: ClassVar[int] = 1
+    VERSION: int = 1
     rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
     mapped: ClassVar[bool] = False
 
@@ -466,7 +466,7 @@ class _Rows(LazyColumn):
     field: Field
     group: str
     length: int
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note]
 
     def __len__(self) -> int:
         return self.length + (self.reader.observed and self.field.placement == "both")

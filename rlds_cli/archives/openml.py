@@ -180,6 +180,7 @@ def _shapes(table: CategoryTable, columns: Mapping[str, Sequence[str]]) -> Itera
     kinds = {c.name: c for c in table.columns}
     for name, members in columns.items():
         numbers = [kinds[n].dtype for n in members if kinds[n].kind == "number"]
+        dtype: np.dtype[Any]
         if name in ("action", CLASS):
             dtype = np.dtype("int64")
         elif name == ID:
@@ -205,7 +206,9 @@ def _categories(table: CategoryTable, columns: Mapping[str, Sequence[str]]) -> d
     for block in table.blocks([*found], SCAN_ROWS) if found else ():
         for name, values in block.items():
             most, what = (SCAN_ROWS, "class") if name in numbers else (MAX_CATEGORIES, "category")
-            found[name].update(np.unique(values).tolist() if name in numbers else (v for v in values if v is not None))
+            found[name].update(
+                np.unique(np.asarray(values)).tolist() if name in numbers else (v for v in values if v is not None)
+            )
             if len(found[name]) > most:
                 raise UnknownLayout(f"{name} has more than {most:,} different values, too many for a {what}.")
     return {

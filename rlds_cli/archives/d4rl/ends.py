@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlds_cli.archives.flat import FlatLayout, differs, is_set
+from rlds_cli.archives.flat_rows import FlatLayout, differs, is_set
 from rlds_cli.archives.names import expand, free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import keys_found, reading

@@ -29,19 +29,15 @@ from rlds_cli.archives import (
     every_file,
     skipped_file,
 )
-from rlds_cli.archives.flat import (
-    FINAL,
-    OWN,
+from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, with_own_next
+from rlds_cli.archives.flat_rows import (
     FlatLayout,
     NextValuesDiffer,
     Stretch,
     differs,
-    episodes_of,
-    flag_fields,
     is_set,
     noted_nan,
     stretch_chunks,
-    with_own_next,
 )
 from rlds_cli.archives.names import (
     differences,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlds_cli.archives import ACTION, ARRIVE
-from rlds_cli.archives.flat import differs, is_set
+from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.names import NEXT_OBSERVATION, Meaning
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.errors import UnknownLayout

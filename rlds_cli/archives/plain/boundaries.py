@@ -21,7 +21,7 @@ from functools import reduce
 
 import numpy as np
 
-from rlds_cli.archives.flat import differs, is_set
+from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.names import Meaning, flags_of
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
 from rlds_cli.formats.tables import ENDS, MISSING, Readable, Table

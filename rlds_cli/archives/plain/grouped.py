@@ -28,7 +28,7 @@ from rlds_cli.archives import (
     once,
     skipped_file,
 )
-from rlds_cli.archives.flat import differs, is_set
+from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,

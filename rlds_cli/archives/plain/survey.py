@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, once
 from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.flat import FlatLayout, differs, is_set
+from rlds_cli.archives.flat_rows import FlatLayout, differs, is_set
 from rlds_cli.archives.names import (
     NEXT_OBSERVATION,
     Meaning,

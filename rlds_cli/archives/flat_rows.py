@@ -1,0 +1,405 @@
+"""Rows of many episodes end to end, as chunks: the reading half of the engine `archives.flat`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
+from rlds_cli.errors import CorruptArchive
+from rlds_cli.formats.hdf5_rows import components, nan_count
+from rlds_cli.formats.tables import Readable
+from rlds_cli.ted import (
+    CUT,
+    FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    BoolArray,
+    Chunk,
+    Column,
+    EpisodeTable,
+    Field,
+    IntArray,
+    Note,
+)
+
+MIN_SPAN = 16
+TEXT_BYTES = 64
+Places = Callable[[IntArray], tuple[IntArray, IntArray]]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """One file.
+
+    Attributes
+    ----------
+    columns : mapping of str to str
+        Keys by the names of ``fields``.
+    next_columns : mapping of str to str
+        The keys of next observations, by the names of observations; ``own_next`` are the fields of these.
+    terminals, timeouts : str or None
+        Flags of the steps. ``timeouts_field`` is the field of timeouts that end nothing.
+    metadata : tuple of str
+        Keys that are not per row.
+    late : bool
+        The action and the results of a step stand in the row after its observation.
+    facts : mapping
+        What the manifest records about the file.
+    """
+
+    rows: int
+    fields: tuple[Field, ...]
+    columns: Mapping[str, str]
+    next_columns: Mapping[str, str] = field(default_factory=dict)
+    terminals: str | None = None
+    timeouts: str | None = None
+    timeouts_field: Field | None = None
+    metadata: tuple[str, ...] = ()
+    own_next: tuple[Field, ...] = ()
+    notes: tuple[Note, ...] = ()
+    late: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def recorded(self) -> bool:
+        """True if there are next observations with the fields and shapes of the observations."""
+        return bool(self.own_next) and {f.name: f.shape for f in self._observations} == {
+            f.name.removeprefix("next/"): f.shape for f in self.own_next
+        }
+
+    @property
+    def comparable(self) -> bool:
+        """True if next observations have the dtypes of the observations, too, and so can be compared with them."""
+        return self.recorded and {f.name: f.dtype for f in self._observations} == {
+            f.name.removeprefix("next/"): f.dtype for f in self.own_next
+        }
+
+    @property
+    def _observations(self) -> list[Field]:
+        return [f for f in self.fields if f.placement == "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatEpisodes:
+    """Episodes in the rows of a file, or of several files end to end.
+
+    Attributes
+    ----------
+    stops : int array [E]
+        The row after the last one of each.
+    finals : bool array [E]
+        True if that last row holds the final observation, and no step.
+    end : uint8 array [E] or None
+        How each ends; None where the flags of the steps tell.
+    about : mapping
+        What a family's ``facts`` record of them.
+    """
+
+    stops: IntArray
+    finals: BoolArray
+    end: Array | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def length(self) -> IntArray:
+        """The steps of each. int64 [E]."""
+        return np.asarray(np.diff(self.stops, prepend=0) - self.finals)
+
+
+def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
+    """Convert a flag of any number type, (N,) or (N, 1), to bool [rows]; NaN counts as False, and so does no column.
+
+    Raises
+    ------
+    CorruptArchive
+        The column holds something else: it is no flag.
+    """
+    if key is None:
+        return np.zeros(rows, bool)
+    value = seen[key][:rows].reshape(-1)
+    if value.dtype.kind == "b":
+        return value
+    is_set = (value != 0) & (value == value)
+    strange = is_set & (value != 1)
+    if strange.any():
+        raise CorruptArchive(
+            f"{key} holds {value[strange][0]}; flags are 0 or 1.",
+            hint="--map terminated=KEY or truncated=KEY names another",
+        )
+    return np.asarray(is_set)
+
+
+def differs(a: Array, b: Array) -> BoolArray:
+    """Mark the rows in which two columns differ; NaN equals itself."""
+    if a.dtype.kind in "fc":
+        return np.asarray((a != b) & ((a == a) | (b == b)))
+    return np.asarray(a != b, bool)
+
+
+def noted_nan(f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
+    """Mark the values that are NaN; see `Flat.odd_values`."""
+    return ("nan", "values are NaN and kept", np.isnan(values)) if nan_count(values) else None
+
+
+def max_cuts(pairs: int) -> int:
+    """Return how many of ``pairs`` may differ and still be single steps: 1 %, at least 16, at most a third."""
+    return max(pairs // 100, min(16, -(-pairs // 3)))
+
+
+class NextValuesDiffer(Exception):
+    """Next observations differ from the rows after at more than single steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Whole episodes from row ``start`` on, and how their rows are read.
+
+    Attributes
+    ----------
+    name : str
+        The file, for notes.
+    total : int
+        The rows of the file, or of all files.
+    cuts : bool
+        Episodes end where a next observation is not the row after. With ``jumps`` this is the rule for ends; otherwise
+        it may happen at single steps only.
+    flagged : bool
+        An end without a flag is noted.
+    places : callable
+        Maps rows to files, and to rows in them.
+    """
+
+    name: str
+    total: int
+    start: int
+    episodes: FlatEpisodes
+    layout: FlatLayout
+    fields: tuple[Field, ...]
+    cuts: bool
+    jumps: bool
+    flagged: bool
+    odd_values: Callable[[Field, Array], tuple[str, str, BoolArray] | None]
+    inside_notes: bool
+    places: Places
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one."""
+        return int(self.episodes.stops[-1])
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The column of each field."""
+        found = {**self.layout.columns, **{f"next/{n}": key for n, key in self.layout.next_columns.items()}}
+        if self.layout.timeouts_field and self.layout.timeouts:
+            found[self.layout.timeouts_field.name] = self.layout.timeouts
+        return {f.name: found[f.name] for f in self.fields}
+
+    @property
+    def finals(self) -> Mapping[str, str]:
+        """The columns of final observations, by field."""
+        return self.layout.next_columns if self.layout.recorded else {}
+
+    @property
+    def max_cuts(self) -> int | None:
+        """The steps whose next observation may differ from the row after; None for any number."""
+        pairs = self.stop - self.start - len(self.episodes.stops)
+        return max_cuts(pairs) if self.cuts and not self.jumps else None
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of the file in one block: with every end repeated, they still make one chunk."""
+        width = sum(TEXT_BYTES if f.kind == "text" else f.row_bytes for f in self.fields) + len(FLAGS)
+        rows = min(CHUNK_ROWS, CHUNK_BYTES // width)
+        return max(2, rows) if self.episodes.finals.all() else max(1, rows // 2)
+
+
+def stretch_chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
+    """Read the rows of a stretch, in order.
+
+    Raises
+    ------
+    NextValuesDiffer
+        More next observations differ from the rows after than single steps.
+    """
+    flags = {k for k in (stretch.layout.terminals, stretch.layout.timeouts) if k is not None}
+    columns = sorted({*stretch.keys.values(), *stretch.finals.values()} | flags)
+    size, most, cuts, state = stretch.block_rows, stretch.max_cuts, 0, _Open(stretch.start)
+    with f.rows(columns) as reader:
+        for start in range(stretch.start, stretch.stop, size):
+            stop = min(start + size, stretch.stop)
+            block = _Block(stretch, start, stop, state, reader.read(start, min(stop + 1, stretch.total)))
+            cuts += block.cut(most is not None) if stretch.cuts else 0
+            if most is not None and cuts > most:
+                raise NextValuesDiffer
+            chunk, state = block.chunk()
+            if len(chunk):
+                yield chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The episode that is open before a block: its first row, and the flags of its last row so far."""
+
+    first: int
+    terminated: bool = False
+    timeout: bool = False
+
+
+class _Copies:
+    """Copies rows of a block, some of them twice, and some not at all.
+
+    ``copies`` counts those of each row; ``twice`` are the repeated rows of a block of which all rows are copied.
+    """
+
+    def __init__(self, copies: IntArray, twice: IntArray | None) -> None:
+        self._rows, self._copies = len(copies), copies
+        self._spans: list[tuple[int, int]] | None = None
+        if twice is not None and MIN_SPAN * len(twice) < self._rows:  # long runs of rows are copied whole
+            self._spans = [*zip([0, *twice.tolist()], [*(twice + 1).tolist(), self._rows], strict=True)]
+
+    @cached_property
+    def _index(self) -> IntArray:
+        return np.repeat(np.arange(self._rows), self._copies)
+
+    def __call__(self, source: Array, *, late: bool = False, view: bool = False) -> Array:
+        """Copy rows of ``source``; with ``late`` those behind them. with ``view`` it may be no copy."""
+        if late:
+            return source.take(self._index + 1, axis=0, mode="clip")
+        if self._spans is None:
+            return source.take(self._index, axis=0)
+        if view and len(self._spans) == 1:
+            return source[: self._rows]
+        return np.concatenate([source[a:b] for a, b in self._spans])
+
+
+class _Block:
+    """Some rows of a stretch, with the row after them if there is one."""
+
+    def __init__(self, stretch: Stretch, start: int, stop: int, before: _Open, seen: Mapping[str, Array]) -> None:
+        self.stretch, self.start, self.rows, self.before, self.seen = stretch, start, stop - start, before, seen
+        e = stretch.episodes
+        here = slice(*np.searchsorted(e.stops, (start, stop + 1), "right"))  # with an end in the row after
+        at = e.stops[here] - 1 - start
+        ends, final, code = (np.zeros(self.rows + 1, dtype) for dtype in (bool, bool, np.uint8))
+        ends[at], final[at] = True, e.finals[here]
+        if e.end is not None:
+            code[at] = e.end[here]
+        self.final, self.ends = final[:-1], ends[:-1]
+        steps = ~final
+        behind = final[1:] & ~ends[:-1]  # the row after holds the final observation of this step
+        self.last_steps = (self.ends & steps[:-1]) | behind
+        self.code = np.where(behind, code[1:], code[:-1])
+        self.keep = ~(self.final & np.append(start == before.first, self.ends[:-1]))  # a final row alone is no episode
+        self.terminated, self.timeouts = self._flags()
+        self.notes: list[Note] = []
+
+    def _flags(self) -> tuple[BoolArray, BoolArray]:
+        """Read the flags of the steps; how an episode ends tells that of its last step."""
+        layout, coded = self.stretch.layout, self.stretch.episodes.end is not None
+        terminated = is_set(self.seen, layout.terminals, self.rows)
+        timeouts = is_set(self.seen, layout.timeouts, self.rows)
+        if coded:
+            terminated = terminated | (self.last_steps & (self.code == TERMINATED))
+            timeouts = timeouts | (self.last_steps & (self.code != TERMINATED))
+        return terminated, timeouts
+
+    def cut(self, noted: bool) -> int:
+        """End episodes where the next observation is not the row after; return how many end so."""
+        jumps = np.zeros(self.rows, bool)
+        keys = self.stretch.keys
+        for name, key in self.stretch.finals.items():
+            jumps |= self._jumps(self.seen[keys[name]], self.seen[key])
+        jumps &= ~self.ends
+        self.ends |= jumps
+        self.last_steps |= jumps
+        if noted:
+            self._note("unflagged-end", "a next observation is not the row after: the episode is cut there", jumps)
+        return int(np.count_nonzero(jumps))
+
+    def _jumps(self, now: Array, after: Array) -> BoolArray:
+        pairs = min(self.rows, len(now) - 1)
+        a, b = components(after[:pairs]), components(now[1 : pairs + 1])
+        out = np.zeros(self.rows, bool)
+        # Few differ in all files but those that stop here, so only they are looked at twice, for NaN.
+        row, column = np.divmod(np.flatnonzero(a != b), max(a.shape[1], 1))
+        out[row[differs(a[row, column], b[row, column])]] = True
+        return out
+
+    def chunk(self) -> tuple[Chunk, _Open]:
+        """Lay out the block in rows of the store; also return the episode that is open behind it."""
+        ends = np.flatnonzero(self.ends & self.keep)
+        twice = ends[~self.final[ends]]  # rows that are repeated
+        copies = self.keep.astype(np.int64)
+        copies[twice] = 2
+        stops = np.cumsum(copies)
+        last = np.zeros(int(stops[-1]), bool)
+        last[stops[ends] - 1] = True
+        self.copy = _Copies(copies, twice if self.keep.all() else None)
+        columns = {f.name: self._column(f, ends, last) for f in self.stretch.fields}
+        truncated = self.last_steps & (self.timeouts | ~self.terminated)
+        for name, flag in zip(FLAGS, (self.terminated, truncated), strict=True):
+            columns[name] = self.copy(flag, view=True) & ~last
+        table, first = self._episodes()
+        self._report(table)
+        after = _Open(first, bool(self.terminated[-1]), bool(self.timeouts[-1]))
+        return Chunk(columns, last, table, tuple(self.notes)), after
+
+    def _column(self, f: Field, ends: IntArray, last: BoolArray) -> Column:
+        values = self.seen[self.stretch.keys[f.name]]
+        source = values.reshape(len(values), *f.shape)
+        if odd := self.stretch.odd_values(f, source[: self.rows]):
+            code, text, marks = odd
+            rows: BoolArray = np.asarray(components(marks).any(axis=1))
+            self._note(code, f"{text}, first in {f.name}", rows, count=int(np.count_nonzero(marks)))
+        both = f.placement == "both"
+        out = self.copy(source, late=self.stretch.layout.late and not both, view=both or not len(ends))
+        if not both and len(ends):
+            out[last] = None if f.kind == "text" else 0
+        elif both and f.name in self.stretch.finals:
+            out[last] = self.seen[self.stretch.finals[f.name]][ends].reshape(len(ends), *f.shape)
+        return out.tolist() if f.kind == "text" else out.astype(f.dtype, copy=False)
+
+    def _episodes(self) -> tuple[EpisodeTable, int]:
+        at = np.flatnonzero(self.ends)
+        stops = self.start + at + 1
+        bounds = np.concatenate([[self.before.first], stops]).astype(np.int64)
+        final = self.final[at]
+        length = np.diff(bounds) - final
+        some = length > 0
+        step = (at - final)[some] + 1  # the last step may be the last row of the block before
+        terminated = np.append(self.before.terminated, self.terminated)[step]
+        timeouts = np.append(self.before.timeout, self.timeouts)[step]
+        end = np.where(terminated, TERMINATED, np.where(timeouts, TRUNCATED, CUT)).astype(np.uint8)
+        if self.stretch.episodes.end is not None:
+            code = self._codes(stops[some])
+            end = np.where((end == TERMINATED) | (code == TERMINATED), TERMINATED, code).astype(np.uint8)
+        source, row = self.stretch.places(bounds[:-1][some])
+        observed = final[some] | bool(self.stretch.finals)
+        return EpisodeTable(length[some], end, observed, source.astype(np.int32), row), int(bounds[-1])
+
+    def _codes(self, stops: IntArray) -> Array:
+        e = self.stretch.episodes
+        assert e.end is not None
+        return np.asarray(e.end[np.searchsorted(e.stops, stops)])
+
+    def _report(self, table: EpisodeTable) -> None:
+        if self.stretch.inside_notes:
+            inside = self.terminated & ~self.last_steps
+            self._note("terminated-inside", "steps are terminated inside an episode", inside)
+        whole_file = self.start + self.rows == self.stretch.total
+        if self.stretch.flagged and whole_file and len(table) and table.end[-1] == CUT and self.ends[-1]:
+            text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"
+            self.notes.append(Note("open-end", text, 1, self.stretch.name))
+
+    def _note(self, code: str, text: str, rows: BoolArray, *, count: int | None = None) -> None:
+        where = np.flatnonzero(rows)
+        if len(where):
+            place = f"row {self.start + where[0]:,} of {self.stretch.name}"
+            self.notes.append(Note(code, text, len(where) if count is None else count, place))
