@@ -180,7 +180,7 @@ class _Child:
         """Yield the values of a call, or its only one."""
         memory = settings.read_memory()
         known = {t.__name__: t for t in (*types, Event)}
-        call = _Call(function, arguments, dict(os.environ), os.getcwd(), memory)  # noqa: PTH109
+        call = _Call(function, arguments, dict(os.environ), _directory(), memory)
         answered = False
         try:
             data = pickle.dumps(call, protocol=5)
@@ -275,6 +275,13 @@ class _Child:
                 hint=f"fetch or write it again; if it is sound, {_more_memory(memory)} in case that memory ran out",
             )
         return ArchiveError(f"{what}: the process that reads it left with exit code {code}.")
+
+
+def _directory() -> str:
+    """Return the current directory, empty if it was removed."""
+    with suppress(OSError):
+        return str(Path.cwd())
+    return ""
 
 
 def _signal(number: int) -> str:
