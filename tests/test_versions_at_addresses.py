@@ -90,7 +90,7 @@ def test_every_version_opens_and_downloads(address: str, other: Path) -> None:
     for k, wanted in enumerate(versions, 1):
         for ref in (f"{address}#v{k}", f"{address}#{wanted.fingerprint}", f"{address}#{wanted.fingerprint[:18]}"):
             got = rlds_cli.open_dataset(ref, cache_dir=other)
-            assert got.store.remote and got.version == k
+            assert got.store.address and got.version == k
             same(got, wanted)
         got = bring(f"{address}#v{k}", other, f"v{k}")
         assert got.version == k
