@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlds_cli import checks as checks
     from rlds_cli import errors as errors
     from rlds_cli import exports as exports
+    from rlds_cli import formats as formats
     from rlds_cli import importing as importing
     from rlds_cli import interop as interop
     from rlds_cli import loader as loader
@@ -88,6 +89,7 @@ _MODULES = {
     "checks": "rlds_cli.checks",
     "errors": "rlds_cli.errors",
     "exports": "rlds_cli.exports",
+    "formats": "rlds_cli.formats",
     "importing": "rlds_cli.importing",
     "interop": "rlds_cli.interop",
     "loader": "rlds_cli.loader",

@@ -61,10 +61,14 @@ def test_chunks_in_nested_groups_and_odd_corners(tmp_path: Path) -> None:
 
 def test_a_sound_file_of_another_format_is_not_to_be_fetched_again(tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text("x,y\n1,2\n")
-    for reader in ("d3rlpy", "robomimic", "roboset", "ogbench"):
+    for reader in ("robomimic", "roboset"):
         with pytest.raises(ArchiveError) as e:
             import_archive(tmp_path / "steps.csv", "local/a", format=reader)
         assert (e.value.hint or "").startswith(f"rlds inspect {tmp_path / 'steps.csv'} shows what it is")
+    for reader in ("d3rlpy", "ogbench"):
+        with pytest.raises(UnknownLayout, match="It holds x, y") as e:
+            import_archive(tmp_path / "steps.csv", "local/a", format=reader)
+        assert "--format plain" in (e.value.hint or "")
 
 
 def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:

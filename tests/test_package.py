@@ -38,6 +38,7 @@ AT_HAND = [
     "exports.plan_export",
     "ted.lay_out",
     "archives.Archive",
+    "formats",
     "archives.hdf5",
     "mp4.read",
 ]

@@ -95,7 +95,10 @@ class Version1(Flat):
             listed = ", ".join(f"{k} {n}" for k, n in lengths.items())
             raise CorruptArchive(f"{table.path.name}: columns have different numbers of rows: {listed}.")
         if missing := [k for k in NEEDED if k not in there]:
-            raise UnknownLayout(f"{table.path.name} has no {', '.join(missing)}. It holds {', '.join(there)}.")
+            raise UnknownLayout(
+                f"{table.path.name} has no {', '.join(missing)}. It holds {', '.join(there)}.",
+                hint="d3rlpy's files have observations, actions, rewards and terminals; --format plain takes others",
+            )
         rows = lengths["actions"]
         columns = {field: key for key, field in NAMES.items()}
         others = [k for k, c in there.items() if k not in core and c.shape[:1] == (rows,)]

@@ -158,7 +158,7 @@ def open_rows(dataset: Dataset, name: str) -> ColumnRows:
     stored = dataset.store.rows(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
-    if dataset.store.file_of(name) is None:
+    if dataset.store.guarded(lambda: dataset.store.file_of(name)) is None:
         mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not dataset.store.refers_to)
         return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
