@@ -628,7 +628,7 @@ class Store(Followed):
         DamagedDataset
             Something leads out of the directory.
         """
-        return snapshots.of_directory(self.path, self._needed())
+        return snapshots.of_directory(self.path, self._rows_to_send())
 
     def rows_along(self) -> int:
         """Return how many rows of no episode `snapshot` has: those between the rows of episodes."""
@@ -645,7 +645,7 @@ class Store(Followed):
         first = self.episodes["start"][order]
         return np.stack([first, first + self.episodes["length"][order] + 1], 1)
 
-    def _needed(self) -> dict[Path, IntArray | None]:
+    def _rows_to_send(self) -> dict[Path, IntArray | None]:
         """Return the arrays of `places` with the rows that episodes lie in [episodes, 2]; None for all rows."""
         found: dict[Path, IntArray | None] = dict.fromkeys(self.places())
         if not self.has_gaps or self.manifest.encoding != "memmap":
