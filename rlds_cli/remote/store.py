@@ -19,6 +19,7 @@ from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing import logs
 from rlds_cli.growing.segments import SegmentedArray, SegmentMap
 from rlds_cli.growing.store import GrowingStore
+from rlds_cli.home import Home
 from rlds_cli.remote import content, decoding, finding, presence
 from rlds_cli.remote.blocks import BLOCK
 from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
@@ -138,9 +139,10 @@ class Access:
             safe_files.directory(root / content.DATASET, root)
             safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
         else:
-            self.root = root = where.home / "remote" / pinned.name
+            own = Home(where.home).remote
+            self.root = root = own / pinned.name
             try:
-                self.room = Room(where.home / "remote", limit)
+                self.room = Room(own, limit)
                 self.room.ground(pinned.name)
                 with self.room.locked():
                     finding.save(root, pinned, connection.address)
@@ -148,7 +150,7 @@ class Access:
                 error = disk.disk_error(e, root)
                 error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
                 raise error from e
-        self.content = RemoteContent(connection, pinned, root, stats, shares=self.root is not None)
+        self.content = RemoteContent(connection, pinned, root, stats, shared=finding.homes(where))
         self.path = self.content.path
         self.row_blocks: BlockFiles
 
