@@ -266,7 +266,9 @@ class RemoteContent:
         return self.index.objects[number].size
 
     def _write(self, file: File, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
+        out.truncate(file.size)
         for p in file.pieces:
+            out.seek(p.at)
             for g in range(*groups(p)):
                 start = g * GROUP
                 out.write(got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start])

@@ -25,6 +25,7 @@ from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 
 INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
+PROVED = "-proved"  # in the name of a directory: its blocks were proved by a fingerprint
 _MOST_ADDRESSES = 20  # that are kept
 
 
@@ -122,7 +123,7 @@ def load(root: Path) -> Pinned:
     if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
     found = Pinned(index, hashes)
-    if found.name != root.name:
+    if found.name != root.name.removesuffix(PROVED):
         raise DamagedDataset(f"{root / INDEX} is another index than {root.name} was made for.")
     return found
 
