@@ -361,7 +361,7 @@ class RemoteContent:
         """Fetch blocks as `_fetch` gives them from the store; ``lists`` are those of groups that come in parts."""
         if start == end:
             return
-        name = self.index.objects[number].name
+        o = self.index.objects[number]
 
         def arrive(at: int, data: Chunk) -> None:
             self.stats.add(fetched=len(data))
@@ -370,12 +370,13 @@ class RemoteContent:
         self.stats.add(requests=1)
         try:
             self.connection().fetch_checked(
-                name,
+                o.name,
                 start,
                 end,
                 unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
                 is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
                 take=arrive,
+                base=o.at,
             )
         except WrongHash:
             self._check_unchanged(None)

@@ -55,10 +55,11 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     objects = connection()
     index = read_there(objects, stats)
     if isinstance(index, Plain):
-        pushes = "" if address.scheme in ("http", "https") else f" {address}"
+        mounted = address if address.scheme == "file" else "DIR, where it is mounted"
+        pushes = "" if address.scheme in ("http", "https") else f"; rlds push ID {address}, where it was copied from"
         raise DatasetNotFound(
-            f"{address} is a copy of a dataset's files: it can be downloaded, and is not read where it is.",
-            hint=f"rlds download {address} --as local/NAME; or, where it was copied from, rlds push ID{pushes}",
+            f"{address} is a copy of a dataset's files without an index: it can be downloaded, not read in place.",
+            hint=f"rlds download {address} --as local/NAME; rlds index {mounted}{pushes}",
         )
     for root in homes(where):
         with suppress(OSError, RldsError):

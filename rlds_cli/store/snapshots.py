@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
-from rlds_cli.store import arrays, references, tags
+from rlds_cli.store import arrays, paths, references, tags
 from rlds_cli.store import files as store_files
 
 
@@ -73,7 +73,8 @@ def of_directory(path: Path, arrays_of_rows: Iterable[Path]) -> Iterator[LocalFi
     segments = (s for place in arrays_of_rows if arrays.is_segmented(place) for s in arrays.layout(place).segments)
     rows = {s.file: arrays.row_bytes(s.shape, s.dtype) * s.rows for s in segments if s.chunk}  # of longer files
     for name, file in sorted(references.files(path).items()):
-        if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
+        own = name == tags.FILE or paths.INDEXED.fullmatch(name)
+        if "/." in f"/{name}" or own:  # of a file system or a desktop; of this directory
             continue
         status = file.lstat()
         size = rows.get(file, status.st_size)
