@@ -171,6 +171,20 @@ def test_a_growing_dataset_is_indexed_again_without_reading_old_rows(tmp_path: P
     assert rlds_cli.download(f"file://{place}#v{versions[0]}", as_="local/x", cache_dir=other).num_episodes == 1
 
 
+def test_rows_that_leave_are_not_used(other: Path) -> None:
+    rng = np.random.default_rng(0)
+    with rlds_cli.writer("local/grow", fields=growing_model.FIELDS, keep=rlds_cli.Reservoir(episodes=4)) as w:
+        for round in range(3):
+            for _ in range(3):
+                w.add_episodes([growing_model.draw(rng, 2000).item()])
+                w.commit()
+            done = index(w.dataset().path)
+            wanted = rlds_cli.open_dataset(f"local/grow#v{done.version}")
+            got = rlds_cli.download(f"file://{done.address}", as_=f"local/{round}", cache_dir=other)
+            assert got.fingerprint == wanted.fingerprint
+            del wanted  # frees the version
+
+
 def test_a_dataset_of_a_home_keeps_its_index(other: Path) -> None:
     first = create([episode(k, 5 + k) for k in range(4)], ref="local/arm")
     done = index(first.path)
@@ -231,8 +245,9 @@ def test_files_that_change_after_they_were_indexed_are_not_used(tmp_path: Path, 
     file = place / "observation/c/0/0"
     file.write_bytes(bytes(b ^ 1 for b in file.read_bytes()))
     remote = rlds_cli.open_dataset(f"file://{place}", cache_dir=other)
-    with pytest.raises(WrongHash, match="observation/c/0/0"):
+    with pytest.raises(WrongHash, match="observation/c/0/0") as caught:
         remote.episode(0)
+    assert "rlds index DIR" in str(caught.value.hint)
     with pytest.raises(WrongHash, match="observation/c/0/0"):
         rlds_cli.download(f"file://{place}", as_="local/mine", cache_dir=other)
 

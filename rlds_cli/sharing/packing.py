@@ -207,6 +207,7 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
                 Match(piece.at, piece.length, number, piece)
                 for piece in (there.pieces if there else ())
                 if k.has(piece, file) and _overlaps(file.extents, piece)
+                if not k.index.objects[piece.object].path or _is_kept(piece, file, snapshot)
             ]
             if found:
                 return found
@@ -223,6 +224,11 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
                     parts = _equal_groups(file, piece, k, ranges)
                     found += [Match(p.at, p.length, number, p) for p in parts]
     return sorted(found, key=lambda m: m.at)
+
+
+def _is_kept(piece: Piece, file: LocalFile, snapshot: Snapshot) -> bool:
+    """Return whether a piece that is in place has the bytes that it had: rows that leave are freed there."""
+    return snapshot.store.keeps is None and _within(file.extents, piece)
 
 
 def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:

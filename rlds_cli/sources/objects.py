@@ -192,7 +192,9 @@ class Objects:
         return WrongHash(
             f"Bytes {start:,}-{start + length - 1:,} of {self._place(name)} do not have the sha256 that the index "
             f"names, in {ATTEMPTS} attempts. They are not used.",
-            hint=self.push_again,
+            hint=self.push_again
+            if name.startswith(("objects/", "blocks/"))
+            else "that file changed after it was indexed: rlds index DIR, where its directory is mounted",
         )
 
     @property
