@@ -24,6 +24,7 @@ import rlds_cli
 from rlds_cli.convert.writer import Writer
 from rlds_cli.errors import DamagedDataset, InvalidArgument
 from rlds_cli.loader import Loader, Mixture, Shuffled
+from rlds_cli.loader.read import DatasetSource
 from rlds_cli.sharing import collecting
 
 PATIENCE = 20.0  # seconds
@@ -108,6 +109,29 @@ def test_training_does_not_wait_for_the_address(writer: Writer, bucket: ObjectSt
     bucket.faults.clear()
     add(writer, 2)
     until(loader, batches, push("s3://lab/online"))
+
+
+def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
+    """Blocks that no batch asks for arrive in the background, those of the first version and of the next one."""
+    rng, loader = np.random.default_rng(0), None
+    with rlds_cli.writer("local/online") as w:
+        for _ in range(2):
+            rows = rng.integers(0, 256, (5, 40_001, 64), np.uint8)
+            w.add_episodes([{"observation": x, "action": np.zeros(40_000)} for x in rows])
+            w.commit()
+            version = push(tmp_path / "store")
+            if loader is None:
+                ds = rlds_cli.open_dataset(tmp_path / "store", cache_dir=other)
+                loader = Loader(ds, 1, live=True, prefetch=0)
+                batches = iter(loader)
+            until(loader, batches, version)
+            for _ in range(2):  # it begins after a batch
+                next(batches)
+            end, source = time.monotonic() + PATIENCE, loader.source
+            assert isinstance(source, DatasetSource) and source.compiled.remote is not None
+            while len(set(source.compiled.remote.extent)) > 1:
+                assert time.monotonic() < end, source.compiled.remote.extent
+                time.sleep(0.05)
 
 
 def test_few_requests(writer: Writer, bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
