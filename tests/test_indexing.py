@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import growing_model
@@ -271,6 +275,25 @@ def test_an_interrupted_index_leaves_the_earlier_one(
         index(place)
     assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 1
     assert index(place).version == 2
+    assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 2
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_mounted_bucket_has_no_modes_and_no_locks(
+    tmp_path: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = copy(labelled(), tmp_path / "copy")
+
+    def refused(error: int) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        return call
+
+    with monkeypatch.context() as m:
+        m.setattr(os, "fchmod", refused(errno.EPERM))
+        m.setattr(fcntl, "flock", refused(errno.ENOSYS))
+        index(place)
     assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 2
 
 

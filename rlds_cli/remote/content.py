@@ -52,13 +52,12 @@ from rlds_cli.sources.opening import open_objects
 from rlds_cli.sources.source import Chunk
 from rlds_cli.store import files as store_files
 
-DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"
+DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
 MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
 _RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
 _AT_A_TIME = 64 << 20  # bytes of groups that are in memory for small files
-_MOST_ADDRESSES = 20  # that are kept
 _DIGITS, _PROVED = 24, 32  # of fingerprint and index in a name
 _SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
 _NO_LIMIT = 1 << 30

@@ -14,7 +14,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.cache import Stats
-from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
@@ -23,7 +23,7 @@ from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 
-INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
+HASHES, ADDRESSES, BOOT = "hashes", "addresses.json", "boot"
 _MOST_ADDRESSES = 20  # that are kept
 
 
