@@ -143,15 +143,15 @@ def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_versions_whose_rows_were_replaced_are_removed(tmp_path: Path, other: Path) -> None:
     old = create([episode(k, 5 + k) for k in range(4)], ref="local/arm")
-    place = copy(old, tmp_path / "copy")
+    place, kept, fingerprint = copy(old, tmp_path / "copy"), copy(old, tmp_path / "kept"), old.fingerprint
     index(place)
-    new = rlds_cli.create("local/arm", [episode(k + 7, 5 + k) for k in range(4)], cache_dir=tmp_path / "new")
+    new = create([episode(k + 7, 5 + k) for k in range(4)], ref="local/arm")
     copy(new, place)
-    assert [v.fingerprint for v in index(place).removed] == [old.fingerprint]
+    assert [v.fingerprint for v in index(place).removed] == [fingerprint]
     assert_same(rlds_cli.open_dataset(f"file://{place}", cache_dir=other), new)
     with pytest.raises(WrongFingerprint):
-        rlds_cli.open_dataset(f"file://{place}#{old.fingerprint}", cache_dir=other)
-    copy(old, place)
+        rlds_cli.open_dataset(f"file://{place}#{fingerprint}", cache_dir=other)
+    shutil.copytree(kept, place, dirs_exist_ok=True)
     assert b"v1  removed: its rows were replaced" in run_rlds("index", place).stdout
 
 

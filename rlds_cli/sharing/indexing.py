@@ -135,7 +135,7 @@ def _files_of_rows(taken: Snapshot, directory: Path) -> Collection[str]:
             continue
         if f.file != directory / f.path:
             raise InvalidArgument(
-                f"{directory} has rows in {f.file}, which who opens {directory} would not find.",
+                f"{f.file} holds rows of {directory}, and is outside of it: readers of the address would not find it.",
                 hint=f"rlds compact {directory} copies them; or rlds push {directory} ADDRESS",
             )
         found.add(f.path)

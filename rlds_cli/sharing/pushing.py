@@ -207,7 +207,7 @@ def send(
             progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
     done = _pushed(plan, taken, address, there, versions)
     sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} were there"
-    progress(Event(taken.id, "ready", note=f"pushed to {address}: {sizes}"))
+    progress(Event(taken.id, "ready", note=f"indexed in {address}" if in_place else f"pushed to {address}: {sizes}"))
     return done
 
 
