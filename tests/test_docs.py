@@ -810,6 +810,17 @@ def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
     assert rlds_cli.open_dataset("local/arm@norm", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
 
 
+def test_every_block_about_addresses_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/remote.md", monkeypatch)
+    assert ran["ds"].store.address and ran["ds"].fingerprint == ran["local"].fingerprint
+    assert rlds_cli.open_dataset("local/copy", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+
+
+def test_the_code_about_training_from_an_address_runs(desk: Path) -> None:
+    ran = run_code("docs/remote_loader.md")
+    assert ran["live"].state_dict()["versions"].tolist() == [[0, ran["live"].version]]
+
+
 def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
     rng = np.random.default_rng(0)
     given = []
@@ -842,7 +853,7 @@ def commands(page: str) -> list[str]:
 
 
 # These in the order of their blocks, above.
-ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")
+ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
 
 
 @pytest.mark.slow

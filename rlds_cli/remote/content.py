@@ -52,13 +52,12 @@ from rlds_cli.sources.opening import open_objects
 from rlds_cli.sources.source import Chunk
 from rlds_cli.store import files as store_files
 
-DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"
+DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
 MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
 _RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
 _AT_A_TIME = 64 << 20  # bytes of groups that are in memory for small files
-_MOST_ADDRESSES = 20  # that are kept
 _DIGITS, _PROVED = 24, 32  # of fingerprint and index in a name
 _SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
 _NO_LIMIT = 1 << 30
@@ -365,7 +364,7 @@ class RemoteContent:
         """Fetch blocks as `_fetch` gives them from the store; ``lists`` are those of groups that come in parts."""
         if start == end:
             return
-        name = self.index.objects[number].name
+        o = self.index.objects[number]
 
         def arrive(at: int, data: Chunk) -> None:
             self.stats.add(fetched=len(data))
@@ -374,12 +373,13 @@ class RemoteContent:
         self.stats.add(requests=1)
         try:
             self.connection().fetch_checked(
-                name,
+                o.name,
                 start,
                 end,
                 unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
                 is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
                 take=arrive,
+                base=o.at,
             )
         except WrongHash:
             self._check_unchanged(None)

@@ -15,7 +15,7 @@ from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.cache import Stats
-from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
@@ -24,7 +24,7 @@ from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 
-INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
+HASHES, ADDRESSES, BOOT = "hashes", "addresses.json", "boot"
 PROVED = "-proved"  # in the name of a directory: its blocks were proved by a fingerprint
 _MOST_ADDRESSES = 20  # that are kept
 
@@ -59,10 +59,11 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     objects = connection()
     index = read_there(objects, stats)
     if isinstance(index, Plain):
-        pushes = "" if address.scheme in ("http", "https") else f" {address}"
+        mounted = address if address.scheme == "file" else "DIR, where it is mounted"
+        pushes = "" if address.scheme in ("http", "https") else f"; rlds push ID {address}, where it was copied from"
         raise DatasetNotFound(
-            f"{address} is a copy of a dataset's files: it can be downloaded, and is not read where it is.",
-            hint=f"rlds download {address} --as local/NAME; or, where it was copied from, rlds push ID{pushes}",
+            f"{address} is a copy of a dataset's files without an index: it can be downloaded, not read in place.",
+            hint=f"rlds download {address} --as local/NAME; rlds index {mounted}{pushes}",
         )
     for root in homes(where):
         with suppress(OSError, RldsError):

@@ -5,6 +5,7 @@
     {"rlds_index": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "version": number,
      "manifest": sha256 of zarr.json,
      "objects": [[sha256, size], ...],                     objects/<sha256> and blocks/<sha256>
+                 or [sha256, size, path, at]                 bytes of a file of the dataset, and blocks/<sha256>
      "groups": [sha256, size],                             groups/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
@@ -20,7 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -64,15 +65,26 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A file that never changes, named by the sha256 of its content."""
+    """Bytes that never change: a file named by their sha256, or, after ``rlds index``, a part of a dataset's file.
+
+    Attributes
+    ----------
+    sha256 : str
+    size : int
+    path : str
+        Of the file below the address, from byte ``at`` on; empty for a file of its own.
+    at : int
+    """
 
     sha256: str
     size: int
+    path: str = ""
+    at: int = 0
 
     @property
     def name(self) -> str:
-        """Name below the address."""
-        return f"objects/{self.sha256}"
+        """Name of the file below the address."""
+        return self.path or f"objects/{self.sha256}"
 
     @property
     def list(self) -> tuple[str, int]:
@@ -81,8 +93,8 @@ class Object:
 
     @property
     def stored(self) -> dict[str, int]:
-        """Names and sizes of the files at the address that belong to it."""
-        return {self.name: self.size} | dict([self.list])
+        """Names and sizes of the files at the address that are there for it alone."""
+        return ({} if self.path else {self.name: self.size}) | dict([self.list])
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ class Index:
             "version": self.version,
             "manifest": self.manifest,
             "groups": [self.groups.sha256, self.groups.size],
-            "objects": [[o.sha256, o.size] for o in self.objects],
+            "objects": [[o.sha256, o.size, *((o.path, o.at) if o.path else ())] for o in self.objects],
         }
         files = (
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
@@ -246,8 +258,11 @@ def _path(value: Any) -> str:
 
 
 def _object(value: Any) -> Object:
-    sha256, size = values.members(value, 2, "an object")
+    sha256, size, *place = values.items(value, 4, "members of an object")
     found = Object(values.sha256(sha256), values.number(size, _LARGEST + 1, "a size"))
+    if place:
+        path, at = values.members(place, 2, "a place")
+        found = replace(found, path=_path(path), at=values.number(at, _LARGEST, "a place"))
     if found.size < 1:
         raise ValueError("an object is empty")
     return found

@@ -27,6 +27,7 @@ from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Source, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
 from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
+from rlds_cli.remote.following import Follower
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.remote.proving import Proof
 from rlds_cli.settings import Settings, StrPath
@@ -253,7 +254,6 @@ class _Remote(Store):
     blocks: BlockFiles
     access: Access
     identity = None
-    why_fixed = "it is at an address, where nobody looks for new versions"
 
     @property
     def address(self) -> str:  # type: ignore[override]
@@ -613,11 +613,11 @@ class RemoteVideos(Videos):
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):
-    """The files of a dataset that grows at an address, at the version that was pushed."""
+    """The files of a version of a growing dataset at an address."""
 
     is_packable = False
 
-    def __init__(self, access: Access, version: int | None = None) -> None:
+    def __init__(self, access: Access, follower: Follower[RemoteGrowingStore] | None = None) -> None:
         self.access = access
         of, index = access.content, access.pinned.index
         of.need("zarr.json", commits.FILE)
@@ -637,6 +637,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
                 hint="rlds push ID sends it again",
             )
         self.blocks = access.blocks(self._row_files())
+        self._follower = follower or Follower(_Look(access, self.version, self.version_id))
 
     def _digests(self) -> Digests:
         self.access.content.need(logs.DIGESTS)
@@ -679,20 +680,31 @@ class RemoteGrowingStore(_Remote, GrowingStore):
     def _segment(self, array: SegmentedArray, number: int) -> str:
         return array.file(number).relative_to(self.path).as_posix()
 
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest version that can be taken up; a later one is looked for in the background."""
+        return self._follower.newest(self.version)
+
     def newest(self) -> GrowingStore:
         """Return what is at the address now, which may be this version."""
-        access = self.access
-        stats = Stats()
-        unpinned = access.address.unpinned
-        connection = Connection(unpinned, access.where, access.timeout)
-        pinned = finding.find(unpinned, access.where, connection, stats)
-        known = access.pinned.index
-        if pinned.index == known:
+        return _Look(self.access, self.version, self.version_id)(self._follower) or self
+
+    def at(self, version: int) -> GrowingStore:
+        """Return another version at the address.
+
+        Raises
+        ------
+        DatasetNotFound
+            It is not there.
+        DownloadFailed, Offline
+        """
+        opened = self._follower.opened
+        if version == self.version:
             return self
-        if not pinned.index.grows:
-            raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")
-        limit = parse_size(access.cache)
-        return RemoteGrowingStore(Access(connection, pinned, access.where, limit, access.timeout, stats, access.cache))
+        if opened is not None and opened.version == version:
+            return opened
+        look = _Look(self.access, self.version, self.version_id)
+        return look.open(replace(self.access.address.unpinned, version=version), self._follower) or self
 
     def mapped(self, key: str) -> Array:
         """Return an array as it is mapped; see `_Remote.mapped`."""
@@ -712,6 +724,47 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         for number in self.needed(array):
             files[number - first] = self.blocks.number(self._segment(array, number))
         return Place(files, array.size, (g.first_row - first * array.segment_rows) * array.width)
+
+
+class _Look:
+    """Opens other versions of a dataset at an address, of which one is known. It does not hold that one."""
+
+    def __init__(self, access: Access, version: int, version_id: str) -> None:
+        self._address, self._where, self._cache = access.address.unpinned, access.where, access.cache
+        self._timeout, self._stats, self._index = access.timeout, access.stats, access.pinned.index.sha256
+        self._version, self._version_id = version, version_id
+
+    def __call__(self, follower: Follower[RemoteGrowingStore]) -> RemoteGrowingStore | None:
+        """Return the newest version; see `open`."""
+        return self.open(self._address, follower)
+
+    def open(self, address: Address, follower: Follower[RemoteGrowingStore]) -> RemoteGrowingStore | None:
+        """Return the version that an address names; None if it is the one that was opened last.
+
+        Raises
+        ------
+        DamagedDataset
+            Another dataset is at the address by now.
+        DatasetNotFound, DownloadFailed, Offline
+        """
+        connection = Connection(address, self._where, self._timeout)
+        pinned = finding.find(address, self._where, connection, self._stats)
+        if pinned.index.sha256 == self._index:
+            return None
+        limit = parse_size(self._cache)
+        access = Access(connection, pinned, self._where, limit, self._timeout, self._stats, self._cache)
+        found = RemoteGrowingStore(access, follower) if pinned.index.grows else None
+        if found is None or not self._has_grown_to(found, address):
+            raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
+        connection.wait_longer()
+        self._index = pinned.index.sha256
+        return found
+
+    def _has_grown_to(self, found: RemoteGrowingStore, address: Address) -> bool:
+        """Return whether a version is a later one of the known dataset; an earlier one may be asked for by number."""
+        if found.version < self._version:
+            return address.version is not None
+        return commits.at(found.path, self._version).version_id == self._version_id
 
 
 class _RemoteSegments(SegmentMap):

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import safe as safe_files
-from rlds_cli.store import arrays, references, tags
+from rlds_cli.store import arrays, paths, references, tags
 from rlds_cli.store import files as store_files
 from rlds_cli.store.arrays import Segment
 from rlds_cli.ted import IntArray
@@ -96,7 +96,8 @@ def of_directory(path: Path, needed: Mapping[Path, IntArray | None]) -> Iterator
             for s in arrays.layout(place).segments:
                 parts.setdefault(s.file, []).extend(_extents(s, spans))  # two segments may be of one file
     for name, file in sorted(references.files(path).items()):
-        if "/." in f"/{name}" or name == tags.FILE:  # of a file system or a desktop; of this directory
+        own = name == tags.FILE or paths.INDEXED.fullmatch(name)
+        if "/." in f"/{name}" or own:  # of a file system or a desktop; of this directory
             continue
         status = file.lstat()
         extents = parts.get(file, [(0, status.st_size)])
