@@ -112,6 +112,8 @@ def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
 
 
 def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+    if request.listed:
+        return request.listed
     if request.source and len(entry.files) > 1 and not request.files and listing.names_file(request.source):
         return _only_file(request, entry, where, policy)
     if request.files or entry.files:
