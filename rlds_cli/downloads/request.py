@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlds_cli import home, ids, settings
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.locks import file_lock
-from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.home import Home
 from rlds_cli.ids import DatasetId
 from rlds_cli.registry import File, check

@@ -8,8 +8,9 @@
     signed-s3://[<region>@]<bucket>/<path>           a file of a private bucket; its request is signed when it is made
     file:<path>   <path>   package:samples/...
 
-``<path>`` is a file, a directory, a pattern (`rlds_cli.sources.names.selected`) or, on the hub and in buckets, a prefix.
-A new scheme is a class here, and a line in `SCHEMES`; what reads and lists its places is a `rlds_cli.sources.source.Source`.
+``<path>`` is a file, a directory, a pattern (`rlds_cli.sources.names.selected`) or, on the hub and in buckets, a
+prefix. A new scheme is a class here, and a line in `SCHEMES`; what reads and lists its places is a
+`rlds_cli.sources.source.Source`.
 """
 
 from __future__ import annotations

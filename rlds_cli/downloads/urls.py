@@ -233,7 +233,7 @@ def _urls(line: Mapping[str, Any]) -> list[str]:
 
 
 def _is_made_of(line: Mapping[str, Any], given: Sequence[str]) -> bool:
-    """Return whether each file of a line has one of the given URLs or matches a pattern, and each of these has a file."""
+    """Return whether the files of a line are those that URLs and patterns name: none is missing, and none is left."""
     urls = _urls(line)
     found = [{u for u in urls if u == g or (_is_pattern(g) and _matches(u, g))} for g in given]
     return all(found) and set().union(*found) == set(urls)

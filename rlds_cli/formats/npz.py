@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +30,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.files import child
+from rlds_cli.files import child, disk
 
 MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
@@ -39,7 +40,10 @@ MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be count
 FREE_BYTES = 64 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 READ_BYTES = 1 << 20
+MOST_KNOWN, FEW_MEMBERS = 1 << 13, 1 << 6  # files whose members are remembered, and their members
+SHORT_HEADER = 1 << 10  # bytes of a header that is parsed once for all files
 MAX_THREADS, THREADED_BYTES = 4, 1 << 20
+_known: dict[tuple[Path, disk.State], Mapping[str, ZipMember]] = {}  # an import opens every file several times
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,16 @@ def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
         why = str(e) if content else _why(path, e)
         raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=hint(path)) from e
     with archive:
-        yield NpzFile(path, archive)
+        if content is not None:
+            yield NpzFile(path, archive)
+            return
+        key = path, disk.state(path)
+        npz = NpzFile(path, archive, _known.get(key))
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        if len(npz.members) <= FEW_MEMBERS:
+            _known[key] = npz.members
+        yield npz
 
 
 class NpzFile:
@@ -122,6 +135,8 @@ class NpzFile:
     path : Path
         The file, for messages.
     archive : zipfile.ZipFile
+    known : mapping, optional
+        Its members, if they were read before.
 
     Example
     -------
@@ -129,11 +144,11 @@ class NpzFile:
     ...     block = rows.read(0, 4096)["observations"]
     """
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+    def __init__(self, path: Path, archive: zipfile.ZipFile, known: Mapping[str, ZipMember] | None = None) -> None:
         self.path = path
         self._archive = archive
         self._infos = _checked(path, archive)
-        self.members: Mapping[str, ZipMember] = {name: self._member(name) for name in self._infos}
+        self.members = self._members() if known is None else known
 
     def array(self, name: str, *, most: int = FREE_BYTES) -> Array:
         """Read a whole member that is small, such as flags or metadata.
@@ -163,6 +178,9 @@ class NpzFile:
             f = self._archive.open(self._infos[member.name])
             skip(f, member.offset)
             return f
+
+    def _members(self) -> Mapping[str, ZipMember]:
+        return {name: self._member(name) for name in self._infos}
 
     def _member(self, name: str) -> ZipMember:
         info = self._infos[name]
@@ -224,18 +242,23 @@ def parse_header(name: str, f: IO[bytes], file: str) -> ZipMember:
 
 
 def _parsed(header: bytes, version: tuple[int, int], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    f = BytesIO(header)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # headers of Python 2
-            np.lib.format.read_magic(f)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return read(f, max_header_size=MAX_HEADER)
+        return (_read_header if len(header) <= SHORT_HEADER else _read_header.__wrapped__)(header, version)
     except (
         *(ValueError, TypeError, SyntaxError, KeyError, OverflowError),
         *(RecursionError, MemoryError, tokenize.TokenError),  # of Python's own parser, which NumPy asks
     ) as e:
         raise CorruptArchive(f"{what} has a header that cannot be understood: {e}") from e
+
+
+@lru_cache(1 << 10)
+def _read_header(header: bytes, version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    f = BytesIO(header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # headers of Python 2
+        np.lib.format.read_magic(f)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        return read(f, max_header_size=MAX_HEADER)
 
 
 def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -13,8 +13,10 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
+from rlds_cli.http.client import Client
 from rlds_cli.http.connections import Budget, Permanent, Retryable
 from rlds_cli.http.ranges import range_of
+from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.limits import ListingLimits
 from rlds_cli.sources.source import Chunk, Document, Meta, Source
 
