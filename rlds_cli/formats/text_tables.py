@@ -164,7 +164,7 @@ class _Column:
         flags = numbers is None and self.is_flag and _are_flags(values)
         self.is_flag &= flags
         self.is_list = self.is_list and numbers is None and not flags and self._add_lists(values)
-        self.cells.add(column, start, numbers, none=flags)
+        self.cells.add(column, start, numbers if self.is_number else None, none=flags)
 
     def _whole(self, values: Any) -> Any:
         pa = pyarrow()
