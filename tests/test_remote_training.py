@@ -22,7 +22,7 @@ from test_remote_store import HASTY, MAKERS, large
 import rlds_cli
 from rlds_cli import bench
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DownloadFailed, InvalidArgument
+from rlds_cli.errors import DownloadFailed
 from rlds_cli.loader import Episode, Goals, Loader, Member, Mixture, ReturnToGo, Sequential, Shuffled, Slice, Transition
 from rlds_cli.sharing.pushing import push
 
@@ -141,15 +141,6 @@ def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path,
         check(here, there, window=Slice(5))
         again = Loader(there, 64, sampler=Shuffled())
         assert sum(len(batch["observation"]) for batch in again) == read and again.stats().fetched < 1 << 16
-
-
-def test_a_dataset_that_grows_is_not_live_at_an_address(tmp_path: Path, far: Path) -> None:
-    here = MAKERS["grown"](tmp_path)
-    push(here.id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
-    for dataset in (there, Mixture({"a": there})):
-        with pytest.raises(InvalidArgument, match="live=True"):
-            Loader(dataset, 4, live=True)
 
 
 # -- how much is read
