@@ -624,6 +624,8 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
     assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
     read = run_code("docs/torchrl_directories.md")
     assert read["again"].fingerprint == read["ds"].fingerprint and read["td"].batch_size == (80,)
+    made = rlds_cli.open_dataset("local/rollouts")
+    assert made.num_episodes == 3 and made.num_transitions == 24
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 

@@ -25,7 +25,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -130,8 +130,8 @@ class RemoteContent:
         Directory for its small files.
     stats : Stats
         Counts requests and bytes.
-    shares : bool
-        The root is one of those of all remote datasets of a home, which share what they have.
+    shared : sequence of Path
+        Directories of remote datasets, whose blocks are used where they are those of this one.
 
     Attributes
     ----------
@@ -139,7 +139,9 @@ class RemoteContent:
         Directory with the small files that are here.
     """
 
-    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shares: bool) -> None:
+    def __init__(
+        self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shared: Sequence[Path]
+    ) -> None:
         self.connection, self.index, self.stats = connection, pinned.index, stats
         self.path = root / DATASET
         self._files = {f.path: f for f in pinned.index.files}
@@ -155,7 +157,7 @@ class RemoteContent:
             lambda size: stats.add(requests=1, fetched=size),
         )
         self._small = SmallFiles(pinned.index, str(connection.address))
-        self._shared = Shared(root if shares else None, pinned.index, INDEX)
+        self._shared = Shared(shared, root, pinned.index, INDEX)
         self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
         _contents.add(self)
 
@@ -263,7 +265,9 @@ class RemoteContent:
         return self.index.objects[number].size
 
     def _write(self, file: File, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
+        out.truncate(file.size)
         for p in file.pieces:
+            out.seek(p.at)
             for g in range(*groups(p)):
                 start = g * GROUP
                 out.write(got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start])

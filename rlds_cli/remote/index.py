@@ -10,7 +10,7 @@
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
 A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
-``offset`` on. What no piece covers is a hole: rows that a growing dataset does not need. `blocks` describes the hashes.
+``offset`` on. What no piece covers is a hole: rows of no episode. `blocks` describes the hashes.
 `versions` has the sha256 of the index, which proves all of these. A stranger may have written the index, so every value
 is checked before it is used, and the text must be as `Index.to_bytes` writes it.
 """
@@ -35,7 +35,7 @@ FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
 MANIFEST = "zarr.json"
-_SEGMENT = re.compile(r"/[0-9]+/c/0(/0)*$")  # its file may have room for more rows than there are
+_ROWS = re.compile(r"(?!episodes/|digests/|metadata/|sources/|text/).*/c/0(/0)*")  # a file that may have holes
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
 _LARGEST = 1 << 50  # bytes of a file or an object
@@ -190,7 +190,7 @@ def _index(content: dict[str, Any]) -> Index:
         raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
     listed = values.items(content.get("files"), _MOST_FILES, "files")
     grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
-    files = tuple(_file(f, objects, holes=grows) for f in listed)
+    files = tuple(_file(f, objects, grows=grows) for f in listed)
     if sum(len(f.pieces) for f in files) > _MOST_PIECES:
         raise ValueError("more pieces than any dataset has")
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
@@ -208,9 +208,10 @@ def _index(content: dict[str, Any]) -> Index:
     )
 
 
-def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
+def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> File:
     path, size, listed = values.members(value, 3, "a file")
     path, size = _path(path), values.number(size, _LARGEST, "a size")
+    holes = grows or _ROWS.fullmatch(path) is not None
     pieces, end = [], 0
     for one in values.items(listed, _MOST_PIECES, "pieces"):
         at, number, offset, length, sha256 = values.members(one, 5, "a piece")
@@ -227,7 +228,7 @@ def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
             raise ValueError(f"a piece of {path} ends behind its object or file")
         end = piece.at + piece.length
         pieces.append(piece)
-    if end != size and not holes and _SEGMENT.search(path) is None:
+    if end != size and not holes:
         raise ValueError(f"the pieces of {path} are not all of it")
     return File(path, size, tuple(pieces))
 

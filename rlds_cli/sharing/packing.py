@@ -214,7 +214,7 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
     for number, k in enumerate(known):
         for other in k.like(file):
             for piece in other.pieces:
-                if not k.has(piece, file) or not _within(file.extents, piece):
+                if not k.has(piece, file) or not _may_come(file, piece):
                     continue
                 if not _is_free(piece, found):
                     continue
@@ -253,6 +253,13 @@ def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) 
             begun = None
 
 
+def _may_come(file: LocalFile, piece: Piece) -> bool:
+    """Return whether a piece may be that of a file: with rows of no episode, but without what a writer may change."""
+    if file.growing:
+        return _within(file.extents, piece)
+    return piece.at + piece.length <= file.size and _overlaps(file.extents, piece)
+
+
 def _within(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:
     """Return whether one of a file's extents, in order, holds a piece whole."""
     k = bisect_right(extents, piece.at, key=lambda e: e[0]) - 1
@@ -289,10 +296,11 @@ def _worthwhile(matches: list[list[Match]], known: Sequence[Known], snapshot: Sn
     """
     used: dict[_Key, int] = {}
     longest: dict[_Key, int] = {}
-    for found in matches:
+    for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
             key = m.known, m.piece.object
-            used[key], longest[key] = used.get(key, 0) + m.length, max(longest.get(key, 0), m.length)
+            needed = sum(max(0, min(stop, m.at + m.length) - max(at, m.at)) for at, stop in file.extents)
+            used[key], longest[key] = used.get(key, 0) + needed, max(longest.get(key, 0), needed)
     in_place = {key for key in used if known[key[0]].index.objects[key[1]].path}
     worth = (key for key in used.keys() - in_place if known[key[0]].here or longest[key] >= _WORTH)
     kept = sorted(worth, key=lambda key: used[key])

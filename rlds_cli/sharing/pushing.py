@@ -60,6 +60,9 @@ class Pushed:
         Objects of the dataset.
     dropped : int
         Dropped episodes of a dataset that grows, which are sent, too.
+    others : int
+        Steps of other episodes that are sent, too: in the files of a selection or an older recording they lie between
+        steps of this version.
     tags : tuple of str
         Tags of this version at the address.
     missing : mapping of str to int
@@ -76,6 +79,7 @@ class Pushed:
     skipped: int
     objects: int
     dropped: int = 0
+    others: int = 0
     tags: tuple[str, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
     dry_run: bool = False
@@ -246,6 +250,7 @@ def _pushed(
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
         dropped=taken.store.dropped,
+        others=taken.store.rows_along(),
         tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
         missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
         dry_run=dry_run,
