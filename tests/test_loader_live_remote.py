@@ -205,6 +205,13 @@ def test_versions_may_be_removed_behind_the_training(writer: Writer, tmp_path: P
     assert pickle.loads(pickle.dumps(loader.dataset)).version == version
 
 
+def test_a_fingerprint_is_not_left_behind(writer: Writer, tmp_path: Path, other: Path) -> None:
+    push(tmp_path / "store")
+    pinned = f"{tmp_path / 'store'}#{rlds_cli.open_dataset('local/online').fingerprint}"
+    with pytest.raises(InvalidArgument, match="pins a fingerprint"):
+        Loader(rlds_cli.open_dataset(pinned, cache_dir=other), 4, live=True)
+
+
 def test_what_is_no_growing_dataset_is_refused(tmp_path: Path, other: Path) -> None:
     from loader_data import create, episode
 

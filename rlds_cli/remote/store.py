@@ -681,6 +681,11 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         return array.file(number).relative_to(self.path).as_posix()
 
     @property
+    def why_fixed(self) -> str:  # type: ignore[override]
+        """Why loaders take up no later versions while they read this one; empty if they can."""
+        return "its address pins a fingerprint" if self.access.is_proved else ""
+
+    @property
     def newest_version(self) -> int:
         """Number of the newest version that can be taken up; a later one is looked for in the background."""
         return self._follower.newest(self.version)
