@@ -235,3 +235,15 @@ def _small() -> bytes:
 
 
 SMALL = _small()
+
+
+def test_a_file_that_was_written_again_is_looked_at_again(tmp_path: Path) -> None:
+    for dtype, name in (("f4", "a"), ("i4", "a"), ("i4", "b")):
+        np.savez(tmp_path / "x.npz", **{name: np.arange(5).astype(dtype)})
+        for _ in range(2):
+            with open_npz(tmp_path / "x.npz") as npz:
+                assert {n: m.dtype for n, m in npz.members.items()} == {name: np.dtype(dtype)}
+                assert npz.array(name).tolist() == [0, 1, 2, 3, 4]
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(CorruptArchive, match="truncated or damaged"), open_npz(tmp_path / "x.npz"):
+        pass

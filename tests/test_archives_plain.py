@@ -17,6 +17,7 @@ import rlds_cli
 from rlds_cli import archives, importing
 from rlds_cli.cli import app
 from rlds_cli.errors import RldsError, UnknownLayout
+from rlds_cli.formats import text_tables
 from rlds_cli.formats.arrow_tables import ArrowRows
 from rlds_cli.formats.parquet import open_parquet
 from rlds_cli.importing import import_archive, plan_import
@@ -262,3 +263,41 @@ def test_what_a_repository_has_beside_its_data_is_no_data(tmp_path: Path) -> Non
     assert planned.reader == "plain" and [f.name for f in planned.files] == ["a.npz"]
     with pytest.raises(UnknownLayout, match=r"README\.md has no layout"):
         plan_import(tmp_path / "set" / "README.md", "local/a")
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (["1", "-2", ""], "int64"),
+        (["1", "18446744073709551615"], "uint64"),
+        (["-1", "18446744073709551615", "x"], "object"),
+        (["1", "2.5", "NA", "inf"], "float64"),
+        (["True", "FALSE", ""], "bool"),
+        (["True", "1"], "object"),
+        (["0x1F", "0x20"], "int64"),
+        (["0x1F", "2.5"], "object"),
+        (["", "NaN"], "int64"),
+        (['"[1, 2]"', '"[0.5, 2]"'], "float64"),
+        (["1", '"[0.5, 2]"'], "object"),
+    ],
+)
+def test_types_of_csv_over_blocks(
+    values: list[str], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block holds a few rows here, so that types are joined over blocks; a file that is written again has others."""
+    monkeypatch.setattr(text_tables, "BLOCK_BYTES", 64)
+    for lines in ([f"{t},{values[t % len(values)]}" for t in range(40)], ["1,2"]):
+        (tmp_path / "a.csv").write_text("\n".join(["t,x", *lines]) + "\n")
+        with text_tables.open_text(tmp_path / "a.csv", fill=True) as table:
+            assert table.num_rows == len(lines)
+            assert str(table.columns["x"][1]) == (dtype if len(lines) > 1 else "int64")
+
+
+def test_a_number_that_would_be_rounded_in_any_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_tables, "BLOCK_BYTES", 64)
+    for cell in ("9007199254740993", "9007199254740993.0", "-9007199254740993"):
+        for lines in ([cell, *["0.5"] * 40], [*["0.5"] * 40, cell]):
+            (tmp_path / "a.csv").write_text("\n".join(["t,x", *(f"1,{x}" for x in lines)]) + "\n")
+            row = lines.index(cell)
+            with pytest.raises(UnknownLayout, match=f"x holds {cell} in row {row}, which would be rounded"):
+                text_tables.open_text(tmp_path / "a.csv").__enter__()
