@@ -104,7 +104,7 @@ class Flat:
     Attributes
     ----------
     name, title : str
-        The name of the reader, and of the family in messages.
+        The name of the reader, if it is part of rlds, and of the family in messages.
     rules : tuple of str
         What ``--episodes-by`` may say; ``no_rule`` is the message otherwise, and ``mapped`` says whether ``--map``
         applies.
@@ -112,8 +112,8 @@ class Flat:
         A file is one part: parts of a compressed npz would each inflate what lies before them.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = "the family"
     VERSION: int = 1
     rules: ClassVar[tuple[str, ...]] = ("flags",)
     no_rule: ClassVar[str] = "the files say where their episodes end"
@@ -224,7 +224,7 @@ class Flat:
             )
         if archive.fields and not self.mapped:
             raise UnknownLayout(
-                f"{self.title}'s names are fixed; --map does not apply.", hint="--format plain takes any names"
+                f"{self.title}'s names are fixed; --map does not apply.", hint="--reader plain takes any names"
             )
 
     def schema(self, found: FlatLayout, mode: str | None, rule: str) -> tuple[Field, ...]:

@@ -109,15 +109,16 @@ class Grouped:
     Attributes
     ----------
     name, title, what, example : str
-        The name of the reader; those of the family, of its episodes and of their groups in messages.
+        The name of the reader, if it is part of rlds; those of the family, of its episodes and of their groups in
+        messages.
     parent : str
         The group that holds the groups, with a slash at its end; empty for the root.
     mapped : bool
         ``--map`` applies.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = "the family"
     what: ClassVar[str] = "episodes"
     example: ClassVar[str] = "episode_0, episode_1, ..."
     parent: ClassVar[str] = ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.archives import Archive, choose
+from rlds_cli.archives import Archive, choose, plugins
 from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.fetching import Fetched
@@ -18,7 +18,7 @@ from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest, without_secrets
 from rlds_cli.downloads.schemes import scheme_of
-from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
+from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline, ReaderError
 from rlds_cli.files import child
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -228,6 +228,8 @@ def _conversion(
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     format = entry.format
+    if plugins.is_file(format):  # in the line of a manifest: a file of code is only run if the user names it
+        raise ReaderError(f"{id}: {format} is not the name of a reader.")
     if not format:
         paths = tuple(f.path for f in came)
         options = (None, bool(entry.fields), request.skip_bad, entry.rewards)
