@@ -162,9 +162,9 @@ class Flat:
         """Tell for each named split whether the episodes of a file are in it."""
         return {}
 
-    def odd_values(self, f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
-        """Mark values that a note tells of [rows, ...], with the note's code and text."""
-        return noted_nan(f, values)
+    def odd_values(self, f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
+        """Mark values [rows, ...] from row ``start`` on that a note tells of, with its code and text."""
+        return noted_nan(f, values, start)
 
     def has_final(self, table: Table, place: ArchivedStep) -> bool:
         """Tell whether the row after the last step of an episode holds its final observation."""
@@ -276,7 +276,7 @@ class Flat:
         """Say how a part of one file is read."""
         source = int(part.args["file"])
         return Stretch(
-            name=plan.archive.name_of(source),
+            name_of=plan.archive.name_of,
             total=found.rows,
             start=int(part.args["start"]),
             episodes=episodes_of(part),

@@ -463,7 +463,7 @@ def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
 def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
     total = sum(plan.facts["counts"])
     return Stretch(
-        name=plan.archive.name_of(0),
+        name_of=plan.archive.name_of,
         total=total,
         start=int(part.args["start"]),
         episodes=episodes_of(part),
