@@ -178,17 +178,17 @@ class Stretch:
     """
 
     name_of: Callable[[int], str]
+    places: Places
     total: int
     start: int
     episodes: FlatEpisodes
     layout: FlatLayout
     fields: tuple[Field, ...]
-    cuts: bool
-    jumps: bool
-    flagged: bool
-    odd_values: Callable[[Field, Array, int], tuple[str, str, BoolArray] | None]
-    inside_notes: bool
-    places: Places
+    cuts: bool = False
+    jumps: bool = False
+    flagged: bool = False
+    odd_values: Callable[[Field, Array, int], tuple[str, str, BoolArray] | None] = noted_nan
+    inside_notes: bool = True
 
     @property
     def stop(self) -> int:

@@ -251,11 +251,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         episodes=episodes,
         layout=FlatLayout(view.counts[0], plan.schema, columns, terminals=terminals, late=True),
         fields=tuple(f for f in plan.schema if f.name not in FLAGS),
-        cuts=False,
-        jumps=False,
-        flagged=False,
         odd_values=first_rows,
-        inside_notes=True,
         places=places,
     )
     try:
