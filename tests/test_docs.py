@@ -471,17 +471,34 @@ def test_the_documented_reader_reads(desk: Path) -> None:
         )
         np.testing.assert_array_equal(ds.column("action")[start : start + lengths[k]], written["cmd"][k], strict=True)
     assert ds.episodes["end"][:2].tolist() == ["terminated", "truncated"]
+    found = trace(ds, 50, reader=press)
+    assert found.ok and found.fields == ("action", "next/reward", "observation")
 
 
 def test_the_documented_reader_refuses_what_does_not_fit(desk: Path) -> None:
     press = documented(1, desk / "press.py")
     write_press_logs(desk / "press", [3, 3])
     np.savez(desk / "press" / "run1.npz", q=np.zeros((3, 7)), cmd=np.zeros((3, 7)), reward=np.zeros(2), success=True)
-    with pytest.raises(rlds_cli.errors.RldsError, match="run1: next/reward has 2 rows; expected 3"):
+    with pytest.raises(rlds_cli.errors.RldsError, match=r"run1\.npz has columns of q 3, cmd 3, reward 2 rows"):
         import_archive(desk / "press", "local/press", reader=press)
     (desk / "press" / "run0.npz").write_bytes(b"PK\3\4 cut")
     with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.npz"):
         import_archive(desk / "press", "local/press", reader=press)
+
+
+def test_the_documented_reader_of_another_kind(desk: Path) -> None:
+    logs = documented(2, desk / "logs.py")
+    (desk / "arm").mkdir()
+    for k, success in enumerate((True, False)):
+        log = {"q": np.arange(8.0).reshape(4, 2) + k, "cmd": np.ones((3, 1)), "reward": np.arange(3.0)}
+        text = json.dumps({key: v.tolist() for key, v in log.items()} | {"success": success})
+        (desk / "arm" / f"run{k}.json").write_text(text)
+    ds = import_archive(desk / "arm", "local/logs", reader=logs)
+    assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
+    assert ds.column("observation").tolist() == [[2 * t + k, 2 * t + 1 + k] for k in (0, 1) for t in range(4)]
+    (desk / "arm" / "run0.json").write_text("[1")
+    with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.json is not a readable log"):
+        import_archive(desk / "arm", "local/again", reader=logs)
 
 
 # -- code and commands

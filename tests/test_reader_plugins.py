@@ -254,3 +254,58 @@ def test_files_that_a_reader_fails_on_can_be_left_out(lab: Path) -> None:
 def test_a_reader_that_is_missing(lab: Path, name: str, message: str) -> None:
     with pytest.raises(ReaderError, match=message):
         importing.plan_import("run.h5", "local/rig", reader=name)
+
+
+# -- the engine for a group or file of an episode each
+
+TRIALS = """
+from rlds_cli.archives.grouped import Grouped
+
+
+class Trials(Grouped):
+    title, parent = "trials", "runs/"
+    keys = {"observation/q": "q", "observation/note": "note", "action": "u"}
+    keys |= {"next/reward": "r", "next/terminated": "done"}
+
+    def describe(self, f, paths):
+        return ("trials", "of a lab") if "runs" in f else None
+
+
+READER = Trials()
+"""
+
+
+def test_groups_are_declared_by_their_keys(lab: Path) -> None:
+    Path("trials.py").write_text(TRIALS)
+    rng, wrote = np.random.default_rng(0), {}
+    for k, numbers in enumerate([(2, 10), (1,)]):
+        with h5py.File(f"t{k}.h5", "w") as f:
+            for n in numbers:
+                q, u, r = rng.normal(size=(n + 1, 2)), rng.normal(size=(n, 1)), rng.normal(size=n)
+                note = [f"{n}.{t}" for t in range(n + 1)]
+                done = np.arange(n) == (n - 1 if n != 10 else -1)
+                wrote[n] = q, u, r, note
+                for key, v in {"q": q, "u": u, "r": r, "done": done, "gain": 0.5}.items():
+                    f[f"runs/run_{n}/{key}"] = v
+                f.create_dataset(f"runs/run_{n}/note", data=note, dtype=h5py.string_dtype())
+    ds = import_archive("t?.h5", "local/t", reader="trials.py")
+    assert ds.episodes["length"].tolist() == [2, 10, 1]  # in the order of their numbers
+    assert ds.episodes["end"].tolist() == ["terminated", "cut", "terminated"]
+    for start, n in zip(ds.episodes["start"].tolist(), (2, 10, 1), strict=True):
+        q, u, r, note = wrote[n]
+        np.testing.assert_array_equal(ds.column("observation/q")[start : start + n + 1], q, strict=True)
+        np.testing.assert_array_equal(ds.column("action")[start : start + n], u, strict=True)
+        np.testing.assert_array_equal(ds.column("next/reward")[start : start + n], r, strict=True)
+        assert list(ds.gather("observation/note", np.arange(start, start + n + 1))) == note
+    found = trace(ds, 13, reader="trials.py")
+    assert found.ok and not {"observation/q", "observation/note", "action", "next/reward"} - set(found.fields)
+
+
+def test_a_group_that_does_not_fit_is_named(lab: Path) -> None:
+    Path("trials.py").write_text(TRIALS)
+    with h5py.File("t.h5", "w") as f:
+        for key, v in {"q": np.zeros((4, 2)), "u": np.zeros((2, 1)), "r": np.zeros(2), "done": [0, 1]}.items():
+            f[f"runs/run_0/{key}"] = v
+        f["runs/run_0/note"] = np.array([b"a"] * 3)
+    with pytest.raises(CorruptArchive, match=r"t\.h5: run_0 has columns of q 4, note 3, u 2"):
+        import_archive("t.h5", "local/t", reader="trials.py")
