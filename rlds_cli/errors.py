@@ -156,7 +156,15 @@ class NoReward(UnknownField):
 
 
 class ArchiveError(RldsError):
-    """An archive that cannot be read."""
+    """An archive that cannot be read.
+
+    Attributes
+    ----------
+    ended_at : str
+        The file at which the process that read the archive ended; empty if it did not end.
+    """
+
+    ended_at: str = ""
 
 
 class UnknownLayout(ArchiveError):

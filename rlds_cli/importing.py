@@ -13,15 +13,14 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
 from rlds_cli.archives import REWARDS, Archive, Plan, planning, plugins
-from rlds_cli.archives.planning import Recognised
 from rlds_cli.convert import given, reading
-from rlds_cli.convert.archive import Conversion, check_plan, convert, identities
+from rlds_cli.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.convert.create import rate, texts
 from rlds_cli.convert.given import expand as expand
 from rlds_cli.dataset import Dataset, open_dataset
@@ -39,7 +38,6 @@ from rlds_cli.store import manifest
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import Field
 
-_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes about files that a reader left out with skip_bad
 KEYS = ("fields", "episodes_by", "rewards")
 
 
@@ -123,7 +121,7 @@ def plan_import(
     with child.reading(planning.__name__):
         files = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
         options = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step, rewards=rewards)
-        found: Recognised = child.ask(planning.plan, options, named, names=files, types=planning.ANSWERS)
+        found = recognised(options, named)
     plan = found.plan
     check_plan(plan, files, named)
     return ImportPlan(
@@ -137,7 +135,7 @@ def plan_import(
         rows=found.rows,
         facts=plan.facts,
         notes=found.notes,
-        plan=_with_left_out(plan, found.archive),
+        plan=plan,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
 
@@ -241,14 +239,6 @@ def _is_done(
             hint=f"another name; --force to replace it; rlds append {id} FILES appends to it",
         )
     return there is not None
-
-
-def _with_left_out(plan: Plan, given: Archive) -> Plan:
-    """Add notes about files that the reader left out to the archive: a second plan of it would not repeat them."""
-    if plan.archive.files == given.files:
-        return plan
-    gone = tuple(n for n in plan.notes if n.code in _SKIPPED)
-    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *gone)))
 
 
 def _root(files: Sequence[Path]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import zlib
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server import Server
 
+import rlds_cli
 from rlds_cli.archives import Archive, planning
 from rlds_cli.convert.archive import check_files
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
@@ -29,6 +32,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits th
 
 
 def table(path: Path, rows: int = 20) -> Path:
+    path.parent.mkdir(exist_ok=True)
     with h5py.File(path, "w") as f:
         f["observations"], f["actions"] = np.zeros((rows, 2), "f4"), np.zeros((rows, 1), "f4")
         f["rewards"], f["terminals"] = np.zeros(rows, "f4"), np.arange(rows) % 10 == 9
@@ -184,3 +188,27 @@ def test_files_that_crash_libraries(path: Path) -> None:
         describe_file(path)
     with suppress(ArchiveError):
         plan_import(path, "local/x")
+
+
+@pytest.mark.parametrize("path", CRASHES, ids=lambda path: path.name)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_skip_bad_leaves_out_a_file_that_ends_the_process(tmp_path: Path, path: Path, jobs: int) -> None:
+    sound = [table(tmp_path / "files" / f"{k}.h5") for k in ("a", "z")]
+    shutil.copyfile(path, tmp_path / "files" / path.name)
+    ds = import_archive(tmp_path / "files", "local/kept", skip_bad=True, jobs=jobs)
+    assert [s["file"] for s in ds.sources] == [f.name for f in sound]
+    assert ds.fingerprint == import_archive(sound, "local/sound").fingerprint
+    assert any(path.name in n["where"] + n["text"] and "signal" in n["where"] + n["text"] for n in ds.manifest.notes)
+    with pytest.raises(CorruptArchive, match=path.name):
+        import_archive(path, "local/alone", skip_bad=True)
+
+
+def test_skip_bad_of_a_download(tmp_path: Path) -> None:
+    with Server() as server:
+        files = {f"{k}.h5": table(tmp_path / f"{k}.h5").read_bytes() for k in ("a", "z")}
+        for name, content in (files | {p.name: p.read_bytes() for p in CRASHES}).items():
+            server.add(f"/runs/{name}", content)
+        server.add("/runs/", "".join(f'<a href="{p[6:]}">x</a>' for p in server.pages), content_type="text/html")
+        ds = rlds_cli.download(f"{server.url}/runs/*.h5", as_="local/runs", skip_bad=True)
+    assert [s["file"] for s in ds.sources] == [*files]
+    assert any("signal" in n["where"] + n["text"] for n in ds.manifest.notes)

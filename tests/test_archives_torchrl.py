@@ -31,10 +31,7 @@ WRAPPED = ("envs_wrapped_0", "envs_wrapped_1")
 DUMPS: dict[str, tuple[tuple[str, ...], int]] = {
     **{f"{form}_part": (("part",), 80) for form in ("ted", "flat", "nested", "h5")},
     **{f"{form}_wrapped": (("wrapped",), 80) for form in ("ted", "flat", "nested", "h5")},
-    **{
-        f"{form}_envs_part": (ENVS, 50)
-        for form in ("ted", "flat", "nested", "h5", "rollout", "interleaved", "ensemble")
-    },
+    **{f"{form}_envs_part": (ENVS, 50) for form in ("ted", "flat", "nested", "h5", "rollout", "ensemble")},
     **{f"{form}_envs_wrapped": (WRAPPED, 50) for form in ("ted", "flat", "nested", "h5")},
     "flat_full": (("full",), 80),
     "padded_part": (("part",), 80),
@@ -94,21 +91,6 @@ def test_genuine_dumps(name: str, dumps: Path, truth: dict[str, np.ndarray]) -> 
     assert {*found.schema} == {*PLAIN, "next/reward", "next/terminated", "next/truncated"}
 
 
-def test_a_buffer_of_plain_tensors(dumps: Path) -> None:
-    """A pytree storage, 40 steps of 60, without numbers of trajectories: the ring begins at row 20."""
-    found = rows(dumps / "pytree_wrapped")
-    raw = {n: np.fromfile(dumps / f"pytree_wrapped/storage/{n}.memmap", "f4").reshape(40, -1) for n in
-           ("observation", "next/observation")}  # fmt: skip
-    done = np.fromfile(dumps / "pytree_wrapped/storage/next/done.memmap", bool)
-    order = [*range(20, 40), *range(20)]
-    ends = [i for i, row in enumerate(order) if done[row]]
-    assert np.cumsum(found.episodes.length).tolist() == [*(e + 1 for e in ends), 40]
-    joined = np.concatenate([found.of(k, "observation")[:-1] for k in range(len(found.episodes))])
-    np.testing.assert_array_equal(joined, raw["observation"][order])
-    finals = [found.of(k, "observation")[-1] for k in range(len(found.episodes))]
-    np.testing.assert_array_equal(finals, raw["next/observation"][[order[e] for e in [*ends, 39]]])
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -117,9 +99,7 @@ def test_a_buffer_of_plain_tensors(dumps: Path) -> None:
         "nested_part",
         "h5_part",
         "ted_envs_wrapped",
-        "interleaved_envs_part",
         "padded_part",
-        "pytree_wrapped",
     ],
 )
 def test_steps_are_found_in_the_directory(name: str, dumps: Path) -> None:
@@ -173,8 +153,7 @@ def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytes
     whole = rows(tmp_path / "a")
     monkeypatch.setattr(torchrl, "PART_ROWS", 20)
     monkeypatch.setattr(torchrl.lanes, "CHUNK_BYTES", 64)
-    for module in (torchrl.boundaries, torchrl):
-        monkeypatch.setattr(module, "block_steps", lambda lanes, names: 3)
+    monkeypatch.setattr(torchrl.boundaries, "block_steps", lambda lanes, names: 3)
     pieces = rows(tmp_path / "a")
     assert len(pieces.plan.parts) > 4
     for name in whole.schema:
@@ -271,10 +250,20 @@ def test_environments_without_numbers(tmp_path: Path) -> None:
     assert found.episodes.length.tolist() == [5] * 16 and found.codes["unflagged-end"] == 12
     np.testing.assert_array_equal(found.of(1, "observation")[-1], lanes[1]["next/observation"][4])
     x["collector/traj_ids"] = np.concatenate([np.full(5, e) for e, _ in order])
-    together = rows(written(tmp_path / "b", x))
-    assert together.episodes.length.tolist() == [20] * 4 and together.codes["interleaved"] == 12
-    np.testing.assert_array_equal(together.of(3, "action"), lanes[3]["action"])
-    assert together.episodes.group[0] == "[0:5], [20:25], [40:45], [60:65]"
+    with pytest.raises(UnknownLayout, match="trajectory 0 stops after row 4 and continues at row 20") as caught:
+        rows(written(tmp_path / "b", x))
+    assert "TensorDict.load_memmap" in str(caught.value.hint) and "rlds_cli.create" in str(caught.value.hint)
+    assert rows(tmp_path / "b", episodes_by="flags").episodes.length.tolist() == [5] * 16
+
+
+def test_interleaved_steps_of_a_collector_are_refused(dumps: Path) -> None:
+    with pytest.raises(UnknownLayout, match=r"trajectory 2 stops .* interleaved"):
+        rows(dumps / "interleaved_envs_part")
+
+
+def test_trees_of_tensors_are_refused(dumps: Path) -> None:
+    with pytest.raises(UnknownLayout, match="no TensorDict, but a tree"):
+        rows(dumps / "pytree_wrapped")
 
 
 def test_goals_that_terminate_and_go_on(tmp_path: Path) -> None:
@@ -385,17 +374,11 @@ def test_trials_of_several_files(tmp_path: Path) -> None:
     assert "repeated-numbers" in found.codes and found.codes["filler-final"] == 4
 
 
-def test_rows_that_were_never_written(tmp_path: Path) -> None:
-    """As of GenDGRL: the number of rows was assumed."""
-    x = {k: np.concatenate([v, np.zeros_like(v[:5])]) for k, v in walk([3, 2]).items()}
-    found = rows(written(tmp_path / "a", x))
-    assert found.episodes.length.tolist() == [3, 2] and found.codes["unwritten-rows"] == 5
-
-
-def test_nothing_but_zeros(tmp_path: Path) -> None:
-    """As of Minari, since TorchRL 0.11."""
-    x = {k: np.zeros_like(v) for k, v in walk([3, 2]).items()} | {"episode": np.zeros(5, int)}
-    with pytest.raises(CorruptArchive, match="only zeros"):
+@pytest.mark.parametrize("lengths", [[3, 2], []], ids=["at the end", "everywhere"])
+def test_rows_that_were_never_written(tmp_path: Path, lengths: list[int]) -> None:
+    """As of GenDGRL, where the number of rows was assumed, and of Minari, since TorchRL 0.11."""
+    x = {k: np.concatenate([v[: sum(lengths)], np.zeros_like(v[:5])]) for k, v in walk([3, 2]).items()}
+    with pytest.raises(CorruptArchive, match=rf"row {sum(lengths) + 4} is zero in every entry"):
         rows(written(tmp_path / "a", x))
 
 
@@ -410,40 +393,14 @@ def test_the_first_observation_of_the_next_episode_is_no_final_one(tmp_path: Pat
     assert found.episodes.observed.tolist() == [False, True, False]  # truncated counts as an end
 
 
-def test_replay_logs_of_atari(tmp_path: Path) -> None:
-    """As of AtariDQN: a ring of 6 rows to which 8 were added, observations with a row of zeros at the end."""
-    pixels = np.arange(1, 7 * 4 + 1, dtype=np.uint8).reshape(7, 2, 2)
-    pixels[6] = 0
-    ring = {
-        "data/observation": pixels,
-        "data/action": np.arange(6, dtype=np.int32),
-        "data/next/reward": np.arange(6, dtype=np.float32),
-        "data/next/terminated": np.array([0, 0, 0, 1, 0, 0], np.uint8),
-        "add_count": np.array(8),
-        "invalid_range": np.arange(5),
-    }
-    TensorDict({tuple(k.split("/")): torch.from_numpy(v) for k, v in ring.items()}, []).memmap(tmp_path / "Pong/1/0")
-    found = rows(tmp_path / "Pong")
-    assert found.episodes.length.tolist() == [2, 4] and found.episodes.end.tolist() == [TERMINATED, CUT]
-    assert found.of(1, "action").tolist() == [4, 5, 0, 1] and found.episodes.group == ["[2:4]", "[4:6], [0:2]"]
-    np.testing.assert_array_equal(found.of(0, "observation"), pixels[[2, 3, 3]])
-    assert found.episodes.num_transitions.tolist() == [2, 3]
-    assert trace(import_archive(tmp_path / "Pong", "local/x", jobs=1), 6).ok
-
-
-def test_jpeg_bytes_of_minari_are_named(tmp_path: Path) -> None:
-    x = walk([3])
-    x["observation"] = np.tile(np.array([0xFF, 0xD8, 0xFF, 1], "u1"), (3, 1))
-    del x["next/observation"]
-    assert "encoded-images" in rows(written(tmp_path / "a", x)).codes
-
-
 # -- shapes, dtypes and what is no tensor
 
 
 @pytest.mark.parametrize("order", ["ET", "TE", "EET"])
 def test_batches_of_environments(tmp_path: Path, order: str) -> None:
     lanes = [walk([3, 5], seed=0), walk([4, 4], seed=1), walk([7, 1], seed=2), walk([8], seed=3)]
+    for e, lane in enumerate(lanes):
+        lane["collector/traj_ids"] = np.cumsum(np.roll(lane["next/done"][:, 0], 1)) + 10 * e
     x = {k: np.stack([lane[k] for lane in lanes]) for k in lanes[0]}
     batch: tuple[int, ...] = (4, 8)
     if order == "TE":
@@ -455,6 +412,13 @@ def test_batches_of_environments(tmp_path: Path, order: str) -> None:
     np.testing.assert_array_equal(found.of(1, "observation")[:-1], lanes[0]["observation"][3:])
     np.testing.assert_array_equal(found.of(4, "observation")[1:], lanes[2]["next/observation"][:7])
     assert found.episodes.group[1] == {"ET": "[0, 3:8]", "TE": "[3:8, 0]", "EET": "[0, 0, 3:8]"}[order]
+    for numbers in (None, np.zeros(batch, int), np.arange(32).reshape(batch)):
+        del x["collector/traj_ids"]
+        x |= {} if numbers is None else {"collector/traj_ids": numbers}
+        with pytest.raises(UnknownLayout, match="which of its axes is time") as caught:
+            rows(written(tmp_path / f"b{len([*tmp_path.iterdir()])}", x, batch))
+        assert "rlds_cli.create" in str(caught.value.hint)
+        x.setdefault("collector/traj_ids", np.zeros(0))
 
 
 def test_dtypes_are_kept(tmp_path: Path) -> None:

@@ -277,3 +277,140 @@ def test_a_lock_cannot_redefine_a_dataset_of_the_package(web: Server, tmp_path: 
         with pytest.raises(RldsError, match="is not a lock file"):
             pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
     assert len(web.asked) == asked
+
+
+# -- several URLs and patterns
+
+
+@pytest.fixture
+def runs(web: Server, tmp_path: Path) -> dict[str, bytes]:
+    """Three files, and a page of links of their directory."""
+    found = {}
+    for i, lengths in {1: [5, 7], 2: [3], 10: [4, 4]}.items():
+        write_d4rl(tmp_path / f"runs/run_{i}.hdf5", lengths, seed=i)
+        found[f"run_{i}.hdf5"] = (tmp_path / f"runs/run_{i}.hdf5").read_bytes()
+        web.add(f"/runs/run_{i}.hdf5", found[f"run_{i}.hdf5"])
+    web.add("/runs/notes.txt", "about the runs")
+    names = [*found, "notes.txt", ".hidden.hdf5", "older/"]
+    web.add("/runs/", "".join(f'<a href="{n}">{n}</a>' for n in names), content_type="text/html")
+    return found
+
+
+def sources(ds: rlds_cli.Dataset) -> dict[str, str]:
+    return {s["file"]: s["url"] for s in ds.store.sources}
+
+
+def test_several_urls_are_the_files_of_one_archive(web: Server, runs: dict[str, bytes], tmp_path: Path) -> None:
+    urls = [f"{web.url}/runs/{name}" for name in reversed(runs)]
+    assert run_rlds("download", *urls, "--as", "local/runs").returncode == 0
+    ds = rlds_cli.open_dataset("local/runs")
+    files = [tmp_path / "runs" / name for name in runs]
+    assert ds.fingerprint == import_archive(files, "local/same").fingerprint
+    assert sources(ds) == {name: f"{web.url}/runs/{name}" for name in runs}
+    assert [s["sha256"] for s in ds.store.sources] == [hashlib.sha256(content).hexdigest() for content in runs.values()]
+    asked = len(web.asked)
+    assert rlds_cli.download(urls[::-1], as_="local/runs").fingerprint == ds.fingerprint
+    with pytest.raises(NameTaken, match=r"run_1\.hdf5 and 2 more"):
+        rlds_cli.download(urls[:2], as_="local/runs")
+    assert len(web.asked) == asked
+
+
+def test_a_pattern_names_the_files_of_a_page_of_links(web: Server, runs: dict[str, bytes], tmp_path: Path) -> None:
+    done = run_rlds("download", f"{web.url}/runs/run_*.hdf5", "--as", "local/runs")
+    assert done.returncode == 0, done.stderr
+    ds = rlds_cli.open_dataset("local/runs")
+    assert ds.fingerprint == import_archive(tmp_path / "runs", "local/same").fingerprint
+    assert sources(ds) == {name: f"{web.url}/runs/{name}" for name in runs}
+    assert not any("older" in path for path in web.asked)  # no pattern matches in a directory below
+    asked = len(web.asked)
+    assert rlds_cli.download(f"{web.url}/runs/run_*.hdf5", as_="local/runs", offline=True).path == ds.path
+    assert len(web.asked) == asked
+    one = rlds_cli.download([f"{web.url}/runs/*1.hdf5", f"{web.url}/runs/run_2.hdf5"], as_="local/two")
+    assert list(sources(one)) == ["run_1.hdf5", "run_2.hdf5"]
+
+
+@pytest.mark.parametrize("scheme", ["hf", "s3", "gs"])
+def test_patterns_of_buckets_and_the_hub(web: Server, runs: dict[str, bytes], scheme: str, tmp_path: Path) -> None:
+    files = {f"day1/{name}": content for name, content in runs.items()} | {"day1/notes.txt": b"x", "day2/a.hdf5": b"x"}
+    if scheme == "hf":
+        web.add_repository("lab/runs", files)
+    else:
+        web.add_bucket("lab", files)
+    place = {"hf": "hf://datasets/lab/runs", "s3": "s3://lab", "gs": "gs://lab"}[scheme]
+    ds = rlds_cli.download(f"{place}/day1/run_*.hdf5", as_="local/runs")
+    assert list(sources(ds)) == list(runs)
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(pinning.lock(["local/runs"]))
+    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
+    again = rlds_cli.open_dataset("local/runs", cache_dir=tmp_path / "elsewhere")
+    assert again.manifest.options == ds.manifest.options
+    with pytest.raises(DownloadFailed) as e:
+        rlds_cli.download(f"{place}/day1/*.npz", as_="local/none")
+    assert "4 files: day1/notes.txt" in str(e.value.hint)
+
+
+def test_a_pattern_that_matches_nothing_says_what_is_there(web: Server, runs: dict[str, bytes]) -> None:
+    with pytest.raises(DownloadFailed, match=r"\*\.npz") as e:
+        rlds_cli.download(f"{web.url}/runs/*.npz", as_="local/none")
+    assert e.value.hint == "it has 4 files: runs/notes.txt, runs/run_1.hdf5, runs/run_2.hdf5, runs/run_10.hdf5"
+    with pytest.raises(DownloadFailed, match="does not list its files"):
+        rlds_cli.download(f"{web.url}/nowhere/*.npz", as_="local/none")
+
+
+def test_files_of_one_name_keep_their_directories(web: Server, runs: dict[str, bytes]) -> None:
+    for i, content in enumerate(runs.values()):
+        web.add(f"/days/{i}/run.hdf5", content)
+        web.add(f"/days/{i}/", '<a href="run.hdf5">run</a>', content_type="text/html")
+    web.add("/days/", "".join(f'<a href="{i}/">{i}</a>' for i in range(3)), content_type="text/html")
+    ds = rlds_cli.download(f"{web.url}/days/*/run.hdf5", as_="local/days")
+    assert list(sources(ds)) == ["0/run.hdf5", "1/run.hdf5", "2/run.hdf5"]
+    two = rlds_cli.download([f"{web.url}/days/{i}/run.hdf5" for i in (0, 2)], as_="local/two")
+    assert list(sources(two)) == ["0/run.hdf5", "2/run.hdf5"]
+    assert sources(rlds_cli.download(f"{web.url}/days/**/run.hdf5", as_="local/all")) == sources(ds)
+
+
+def test_a_lock_pins_every_file(web: Server, runs: dict[str, bytes], tmp_path: Path) -> None:
+    ds = rlds_cli.download(f"{web.url}/runs/*.hdf5", as_="local/runs")
+    lock = tmp_path / "rlds.lock"
+    lock.write_text(pinning.lock(["local/runs"]))
+    web.add("/runs/", "", content_type="text/html")  # the list of files is in the lock
+    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
+    web.add("/runs/run_2.hdf5", runs["run_1.hdf5"])
+    with pytest.raises(WrongHash, match=r"run_2\.hdf5"):
+        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "third")
+
+
+def test_what_is_asked_for_with_several_urls(web: Server, runs: dict[str, bytes]) -> None:
+    urls = [f"{web.url}/runs/{name}" for name in runs]
+    with pytest.raises(InvalidArgument, match="sha256"):
+        rlds_cli.download(urls, as_="local/runs", sha256="0" * 64)
+    with pytest.raises(InvalidId, match="needs an id") as e:
+        rlds_cli.download(f"{web.url}/runs/*.hdf5")
+    assert "local/run" in str(e.value.hint)
+    for other in (f"{web.url}/runs/", "d4rl/hopper-medium-v2", "/data/run.hdf5"):
+        with pytest.raises(InvalidArgument, match="not the URL of a file"):
+            rlds_cli.download([urls[0], other], as_="local/runs")
+    assert run_rlds("download", *urls).returncode != 0
+
+
+def test_an_interrupted_download_of_several_files_goes_on(web: Server, runs: dict[str, bytes]) -> None:
+    content = runs["run_2.hdf5"]
+    page = web.add("/runs/run_2.hdf5", content, drops=[9000] * 6, ranges=True)
+    page.statuses = [None, (403, {})]
+    with pytest.raises(DownloadFailed, match="403"):
+        rlds_cli.download(f"{web.url}/runs/*.hdf5", as_="local/runs")
+    page.drops, page.statuses, before, listings = [], [], page.sent, web.asked.count("/runs/")
+    assert run_rlds("download", "--resume-all").returncode == 0
+    assert page.sent - before < len(content)
+    assert web.asked.count("/runs/") == listings
+    assert rlds_cli.open_dataset("local/runs").num_episodes == 5
+
+
+def test_secrets_of_patterns_are_not_written(web: Server, runs: dict[str, bytes], home: Path) -> None:
+    url = f"{web.url}/runs/*.hdf5?token=secret2"
+    ds = rlds_cli.download(url, as_="local/runs")
+    assert sources(ds)["run_1.hdf5"] == f"{web.url}/runs/run_1.hdf5?token=***"
+    assert rlds_cli.download(url, as_="local/runs").path == ds.path
+    assert b"secret" not in b"".join(f.read_bytes() for f in home.rglob("*") if f.is_file())

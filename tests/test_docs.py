@@ -635,6 +635,8 @@ def test_the_code_about_torchrl_runs(desk: Path) -> None:
     assert ran["observation"].shape == (ran["ds"].num_rows, 2) and len(ran["steps"]["action"]) == len(ran["ds"])
     read = run_code("docs/torchrl_directories.md")
     assert read["again"].fingerprint == read["ds"].fingerprint and read["td"].batch_size == (80,)
+    made = rlds_cli.open_dataset("local/rollouts")
+    assert made.num_episodes == 3 and made.num_transitions == 24
     assert read["ds"].num_steps == len(read["ds"]) == 80 and read["episode"]["action"].shape == (11, 2)
 
 
@@ -821,6 +823,17 @@ def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
     assert rlds_cli.open_dataset("local/arm@norm", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
 
 
+def test_every_block_about_addresses_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run_in_order("docs/remote.md", monkeypatch)
+    assert ran["ds"].store.address and ran["ds"].fingerprint == ran["local"].fingerprint
+    assert rlds_cli.open_dataset("local/copy", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+
+
+def test_the_code_about_training_from_an_address_runs(desk: Path) -> None:
+    ran = run_code("docs/remote_loader.md")
+    assert ran["live"].state_dict()["versions"].tolist() == [[0, ran["live"].version]]
+
+
 def test_numpy_alone_reads_a_dataset_that_grows(desk: Path) -> None:
     rng = np.random.default_rng(0)
     given = []
@@ -853,7 +866,7 @@ def commands(page: str) -> list[str]:
 
 
 # These in the order of their blocks, above.
-ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/sharing.md")
+ELSEWHERE = ("docs/commands.md", "docs/export.md", "docs/growing.md", "docs/remote.md", "docs/sharing.md")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from rlds_cli import ids
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.files.locks import LockHeld, file_lock
+from rlds_cli.files.locks import LockHeld, file_lock, flock
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
 from rlds_cli.progress import Event
@@ -165,3 +166,17 @@ def test_what_the_file_system_refuses_is_an_error_of_rlds(
     refusing(monkeypatch, number)
     with pytest.raises(kind, match=text), exclusive(Home(home), ids.parse("local/x"), lambda event: None):
         pass
+
+
+def test_a_wait_says_what_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rlds_cli.files.locks._PATIENCE", 0.05)
+    path = tmp_path / "commit"
+    descriptors = [os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2)]
+    flock(descriptors[0], path)
+    assert not caplog.messages
+    threading.Timer(0.5, os.close, [descriptors[0]]).start()
+    flock(descriptors[1], path)
+    os.close(descriptors[1])
+    assert [str(path) in m for m in caplog.messages] == [True]

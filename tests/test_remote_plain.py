@@ -31,6 +31,7 @@ from test_remote_store import (
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, RldsError, WrongFingerprint
+from rlds_cli.loader import Loader
 from rlds_cli.maintenance import gc
 from rlds_cli.maintenance.verification import verify
 
@@ -240,11 +241,17 @@ def test_a_copy_made_while_it_grew(tmp_path: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["texts", "grown"])
 def test_a_plain_copy_is_not_read_where_it_is(kind: str, tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
-    address = copied(bucket, SMALL[kind](tmp_path), "a")
+    ds = SMALL[kind](tmp_path)
+    address = copied(bucket, ds, "a")
     with pytest.raises(DatasetNotFound, match="can be downloaded") as caught:
         rlds_cli.open_dataset(address, cache_dir=other)
     assert f"rlds download {address} --as local/NAME" in str(caught.value.hint)
     assert f"rlds push ID {address}" in str(caught.value.hint)
+    assert "rlds index DIR" in str(caught.value.hint)
+    place = copy(ds, tmp_path / "copy")
+    with pytest.raises(DatasetNotFound) as caught:
+        Loader(rlds_cli.open_dataset(place, cache_dir=other), batch_size=4)
+    assert f"rlds index {tmp_path / 'copy'}" in str(caught.value.hint)
 
 
 def test_commands_on_a_plain_copy(tmp_path: Path, bucket: ObjectStore, other: Path) -> None:

@@ -126,6 +126,23 @@ def test_ranks(tmp_path: Path, far: Path) -> None:
         check(here, there, rank=rank, world_size=4, window=Slice(5))
 
 
+def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
+    if os.geteuid():
+        pytest.skip("a file is given to another user")
+    here = large()
+    push(here.id, "s3://lab/a")
+    loader = Loader(rlds_cli.open_dataset("s3://lab/a", cache_dir=far), 64, sampler=Shuffled())
+    read = sum(len(batch["observation"]) for batch in loader)
+    assert read == len(here) and loader.stats().fetched > 1 << 20
+    for path in (far, *far.rglob("*")):
+        os.chown(path, 1, -1, follow_symlinks=False)
+    for options in ({"cache": 0}, {}):
+        there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far, **options)
+        check(here, there, window=Slice(5))
+        again = Loader(there, 64, sampler=Shuffled())
+        assert sum(len(batch["observation"]) for batch in again) == read and again.stats().fetched < 1 << 16
+
+
 def test_a_dataset_that_grows_is_not_live_at_an_address(tmp_path: Path, far: Path) -> None:
     here = MAKERS["grown"](tmp_path)
     push(here.id, tmp_path / "store")

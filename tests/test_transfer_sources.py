@@ -122,7 +122,7 @@ def test_a_prefix_and_a_suffix(server: Server, where: Settings, server_knows: di
     url = "hf://datasets/jdvakil/RoboSet_Sim/DAPG(expert)/door_v2d-v1"
     expected = ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]
     assert [f.path for f in listed(where, url, suffix=".h5")] == expected
-    assert [f.path for f in listed(where, url + "*.h5")] == expected
+    assert [f.path for f in listed(where, url + "**.h5")] == expected
     assert [f.path for f in listed(where, url)] == ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed2.txt", expected[1]]
 
 

@@ -176,8 +176,9 @@ class History:
             self.made(dropped, left)
             more = self.recorded(w, left)
             if left:
-                new = [left[0].labelled(quality="bad"), *more[1:]]
-                self.made(dropped.select(episodes=[0]).label(quality="bad"), new)
+                value = "good" if left[0].about.get("quality") == "bad" else "bad"
+                new = [left[0].labelled(quality=value), *more[1:]]
+                self.made(dropped.select(episodes=[0]).label(quality=value), new)
                 more = new
             self.recorded(w, more)
 
@@ -332,6 +333,15 @@ def test_large_numbers_that_leave_take_their_type_along(five: list[Episode]) -> 
     ds = build("local/a", five).label(count=[e.about["count"] for e in new])
     check(ds.select(episodes=[0, 1]).save("few"), new[:2])
     check(ds.select(episodes=[2]).drop(), [*new[:2], *new[3:]])
+
+
+def test_a_version_without_episodes(five: list[Episode]) -> None:
+    build("local/a", five[:2])
+    build("local/b", five[2:])
+    merged = rlds_cli.merge(["local/a", "local/b"], "local/m")
+    none = merged.select(episodes=slice(None)).drop()
+    check(none, [])
+    assert not verify(none.path).problems
 
 
 def test_an_episode_is_not_saved_twice(five: list[Episode]) -> None:

@@ -61,11 +61,13 @@ def written(directory: Path, columns: dict[str, Any], batch: tuple[int, ...] | N
 
 
 def write_desk(directory: Path) -> None:
-    """The directories that the pages about TorchRL speak of: a dump of a buffer, and an old cache."""
+    """The directories that the pages about TorchRL speak of: a dump of a buffer, rollouts, and an old cache."""
     with tarfile.open(DATA / "dumps.tar.xz") as tar:
         members = [m for m in tar if m.name.startswith("ted_wrapped/")]
         tar.extractall(directory, members, filter="data")
     (directory / "ted_wrapped").rename(directory / "my_buffer")
+    lanes = [walk([8], seed=k) for k in range(3)]
+    written(directory / "rollouts", {k: np.stack([lane[k] for lane in lanes]) for k in lanes[0]}, (3, 8))
     cached = walk([3, 2, 4])
     cached["next/observation"][[2, 4]] = 0
     (directory / ".cache/torchrl/d4rl").mkdir(parents=True)

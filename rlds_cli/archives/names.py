@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,6 +62,7 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1], 
 ROLES = {"episode": "ids", "step": "steps", "starts": "starts"}
 TEXT_ROWS = 1 << 18  # rows of texts that are looked at together
 EPISODE_PREFIX = "episode/"  # `--map episode/task=KEY`: a column per episode
+_MOST_NAMES = 1 << 10  # columns of files whose meaning is remembered
 _NUMBERED = re.compile(r"^(.*?)[_.\[/]?(\d+)\]?$")
 
 
@@ -125,6 +127,20 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     UnknownLayout
         A chosen key is not there.
     """
+    if chosen or len(columns) > _MOST_NAMES:
+        return _meaning(columns, chosen, file)
+    found = _meaning_of(tuple(columns))
+    return replace(found, fields=dict(found.fields), per_episode={})
+
+
+@lru_cache(16)
+def _meaning_of(names: tuple[str, ...]) -> Meaning:
+    """Find the meaning of columns by their names: thousands of files may have the same ones."""
+    shapes: dict[str, Any] = dict.fromkeys(names)  # which only a user's choice needs
+    return _meaning(shapes, {}, "")
+
+
+def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str) -> Meaning:
     heads = _heads(columns)
     said = {SHORT_NAMES.get(k, k): v for k, v in chosen.items()}
     roles = {ROLES[k]: v for k, v in said.items() if k in ROLES}

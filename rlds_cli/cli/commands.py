@@ -47,6 +47,7 @@ COMMANDS = {
     "tag": "Name versions of a dataset, or list their names.",
     "verify": "Hash all files again and compare with the recorded hashes.",
     "push": "Push a dataset to a store, from which rlds download ADDRESS fetches it.",
+    "index": "Make the directory of a dataset an address, from which others train: write an index beside its files.",
     "lock": "Print a lock file: content, files, functions, episodes and labels.",
     "sync": "Make the datasets of a lock file again.",
     "mirror": "Copy the archives of datasets to a store of your own, for RLDS_MIRROR.",

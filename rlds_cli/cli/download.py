@@ -20,20 +20,23 @@ if TYPE_CHECKING:
     from rlds_cli.downloads.request import DownloadRequest
 
 
+_SHOWN = 5  # hashes of files
+
+
 @app.command("download")
 def download(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[ID|GLOB|ADDRESS|URL]...",
-            help="Ids, patterns such as 'd4rl/hopper-*-v2', addresses of pushed datasets, or the URL of an archive.",
+            help="Ids, patterns such as 'd4rl/hopper-*-v2', addresses of pushed datasets, or the URLs of an archive.",
             autocompletion=options.complete_id,
         ),
     ] = None,
     as_: Annotated[
         str | None,
         typer.Option(
-            "--as", metavar="local/NAME", help="Id for a dataset at an address, or at a URL.", show_default=False
+            "--as", metavar="local/NAME", help="Id for a dataset at an address, or at URLs.", show_default=False
         ),
     ] = None,
     sha256: Annotated[
@@ -108,14 +111,15 @@ def download(
     ADDRESS is a directory or hf://datasets/OWNER/NAME, s3://BUCKET/PATH, gs://BUCKET/PATH, https://HOST/PATH/.
 
     URL is an archive such as https://HOST/run.hdf5, which is recognised as rlds import does; --as gives it an id.
+    Several URLs, and patterns such as 'https://HOST/runs/*.hdf5', are the files of one archive.
 
     Example: rlds download d4rl/hopper-medium-v2 'minari/D4RL/door/*'
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
-    if as_ is not None and (ids is None or len(ids) != 1):
-        raise typer.BadParameter("--as goes with one address or URL")
+    if as_ is not None and not ids:
+        raise typer.BadParameter("--as goes with an address or URLs")
     from rlds_cli.downloads import download
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
@@ -125,6 +129,7 @@ def download(
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
+    refs = [(ids[0], *ids[1:])] if as_ is not None and ids else [(ref,) for ref in download.expand(ids or ())]
     orders = [
         DownloadRequest(
             ref,
@@ -141,8 +146,9 @@ def download(
             blocks=blocks,
             sha256=sha256,
             reading=reading,
+            also=tuple(also),
         )
-        for ref in download.expand(ids or ())
+        for ref, *also in refs
     ]
     return _download(orders, jobs=jobs or 0, dry_run=dry_run)
 
@@ -253,9 +259,13 @@ def _tell_hashes(made: Sequence[Dataset]) -> None:
     """Print the hash of each archive that nobody published one for: it is recorded, and rlds lock pins it."""
     for ds in made:
         entry = ds.manifest.options.get("entry")
-        if isinstance(entry, dict) and "urls" in entry and "sha256" not in entry:
-            for source in ds.store.sources:
-                out.note(f"{source['file']}: sha256 {source['sha256']} recorded, which rlds lock {ds.id} pins")
+        holders = [entry, *entry.get("files", ())] if isinstance(entry, dict) else []
+        if all("sha256" in h for h in holders if "urls" in h):
+            continue
+        for source in ds.store.sources[:_SHOWN]:
+            out.note(f"{source['file']}: sha256 {source['sha256']} recorded, which rlds lock {ds.id} pins")
+        if (more := len(ds.store.sources) - _SHOWN) > 0:
+            out.note(f"the sha256 of {text.plural(more, 'more file')} recorded")
 
 
 def _existing(p: Deliveries) -> list[Dataset]:

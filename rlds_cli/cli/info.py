@@ -94,8 +94,10 @@ def _page(card: Card) -> str:
         lines += [_line(*pair) for pair in _source(card.entry)]
     if card.here and card.here.manifest:
         line = card.here.manifest.options.get("entry")
-        if card.entry is None and isinstance(line, dict) and line.get("urls"):
-            lines.append(_line("source", str(line["urls"][0])))
+        if card.entry is None and isinstance(line, dict):
+            holders = [h for h in (line, *line.get("files", ())) if h.get("urls")]
+            more = f" and {len(holders) - 1:,} more" if len(holders) > 1 else ""
+            lines += [_line("source", f"{h['urls'][0]}{more}") for h in holders[:1]]
         lines += [_line(*pair) for pair in _stored(card.here, card.here.manifest)]
     if card.entry and not (card.here and card.here.manifest):
         lines.append(_line("episodes", _episodes(card.entry.episodes_by)))

@@ -37,14 +37,13 @@ def log(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import refs, settings
     from rlds_cli.dataset import history
-    from rlds_cli.dataset.opening import remote_address
+    from rlds_cli.dataset.opening import address_of
     from rlds_cli.home import locate
     from rlds_cli.remote import listing
 
-    where = settings.read(cache_dir)
-    address = remote_address(refs.parse(refs.whole(id)), where)
+    address = address_of(refs.parse(refs.whole(id)))
     if address is not None:
-        found = history.pushed(listing.versions_at(address, where))
+        found = history.pushed(listing.versions_at(address, settings.read(cache_dir)))
     else:
         found = history.versions_of(locate.dataset(id, cache_dir=cache_dir))
     out.result(found, visible.lines(_line(v) for v in reversed(found)))

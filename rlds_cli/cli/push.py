@@ -98,6 +98,8 @@ def _told(done: Pushed) -> str:
     ]
     if done.dropped:
         lines.append(f"with {text.plural(done.dropped, 'dropped episode')}, which rlds compact removes")
+    if done.others:
+        lines.append(f"with {text.plural(done.others, 'step')} of other episodes, from between its own")
     for tag, number in done.missing.items():
         lines.append(f"tag {tag} names v{number}, which is not there: rlds push {done.id}#v{number} sends it")
     if not done.dry_run:

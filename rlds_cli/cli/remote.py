@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import refs, settings, text
+from rlds_cli import refs, text
 from rlds_cli.cli import out
 from rlds_cli.sources import addresses
 
@@ -20,7 +20,7 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     from rlds_cli import dataset
     from rlds_cli.dataset import opening
 
-    address = opening.remote_address(refs.parse(ref), settings.read(cache_dir))
+    address = opening.remote_address(refs.parse(ref))
     if address is None:
         return None
     found = dataset.open_dataset(ref, cache_dir=cache_dir)

@@ -23,11 +23,11 @@ def selected(
     ref: str, *, where: str | None, split: str | None, episodes: str | None, cache_dir: Path | None
 ) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
-    from rlds_cli import refs, settings
+    from rlds_cli import refs
     from rlds_cli.dataset import open_dataset
     from rlds_cli.dataset.opening import remote_address
 
-    if remote_address(refs.parse(ref), settings.read(cache_dir)) is not None:
+    if remote_address(refs.parse(ref)) is not None:
         raise InvalidArgument(f"{ref} is an address: what lies there stays as it is.", hint="the id of a dataset here")
     ds = open_dataset(ref, cache_dir=cache_dir)
     if where is None and split is None and episodes is None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.archives import Archive, Plan, planning, plugins
+from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
 from rlds_cli.checks.run import record
 from rlds_cli.convert import reading
 from rlds_cli.convert.decoding import decoded_field, is_raw_frame
@@ -37,6 +37,7 @@ from rlds_cli.store.videos import Extent
 from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import VIDEO, Array, merge_notes
 
+_SKIPPED = ("skipped-file", "skipped-files")  # codes of notes about files that a reader left out with skip_bad
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 
 
@@ -58,6 +59,34 @@ class Conversion:
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
     reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
+
+
+def recognised(archive: Archive, format: str | None) -> planning.Recognised:
+    """Find the reader of files and plan to read them, in another process, as `archives.planning.plan`.
+
+    With ``skip_bad``, a file that ends the process is left out like other bad ones; the plan's archive has a note.
+    """
+    while True:
+        try:
+            found: planning.Recognised = child.ask(
+                planning.plan, archive, format, names=archive.files, types=planning.ANSWERS
+            )
+        except ArchiveError as e:
+            rest = tuple(f for f in archive.files if str(f) != e.ended_at)
+            if not archive.skip_bad or not rest or len(rest) == len(archive.files):
+                raise
+            note = skipped_file(archive.name_of(archive.files.index(Path(e.ended_at))), e)
+            archive = replace(archive, files=rest, left_out=(*archive.left_out, note))
+        else:
+            return replace(found, plan=_with_left_out(found.plan, found.archive))
+
+
+def _with_left_out(plan: Plan, given: Archive) -> Plan:
+    """Add notes about files that the reader left out to the archive: a second plan of it would not repeat them."""
+    if plan.archive.files == given.files:
+        return plan
+    gone = tuple(n for n in plan.notes if n.code in _SKIPPED)
+    return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *gone)))
 
 
 def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> Manifest:
@@ -101,7 +130,7 @@ def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
     others = set(plan.archive.files).difference(given)
     if others:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another file, {min(others)}.")
-    if plan.reader != reader and (reader is not None or plugins.is_file(plan.reader)):
+    if plan.reader != reader and plugins.is_file(plan.reader):
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
 
 

@@ -112,6 +112,8 @@ def _as_pinned(file: RemoteFile, pin: File) -> RemoteFile:
 
 
 def _listed(request: DownloadRequest, entry: Entry, where: Settings, policy: RetryPolicy) -> tuple[RemoteFile, ...]:
+    if request.listed:
+        return request.listed
     if request.source and len(entry.files) > 1 and not request.files and listing.names_file(request.source):
         return _only_file(request, entry, where, policy)
     if request.files or entry.files:
@@ -181,8 +183,8 @@ def make(
             )
     place = Home(where.home)
     with child.reading("rlds_cli.convert.reading"):
-        work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
         try:
+            work = replace(_conversion(request, id, entry, transfer, fetched), check=check)
             convert(work, place, jobs=jobs, progress=progress)
         except CorruptArchive as exc:
             raise _distrusted(exc, id, fetched) from exc
@@ -223,32 +225,34 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
-    from rlds_cli.archives import planning
-    from rlds_cli.convert.archive import Conversion
+    from rlds_cli.convert.archive import Conversion, check_plan, recognised
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
+    archive = Archive(
+        transfer.plan.destination,
+        tuple(f.path for f in came),
+        entry.episodes_by,
+        dict(entry.fields or {}),
+        skip_bad=request.skip_bad,
+        last_step=entry.last_step,
+        partial=transfer.plan.listed is not None,
+        rewards=entry.rewards,
+    )
     format = entry.format
     if plugins.is_file(format):  # in the line of a manifest: a file of code is only run if the user names it
         raise ReaderError(f"{id}: {format} is not the name of a reader.")
-    if not format:
-        paths = tuple(f.path for f in came)
-        options = (None, bool(entry.fields), request.skip_bad, entry.rewards)
-        format, _ = child.ask(planning.reader_for, paths, *options, names=paths)
+    if not format or request.skip_bad:
+        found = recognised(archive, format or None)
+        check_plan(found.plan, archive.files, format or None)
+        format, archive = found.reader, found.plan.archive
+        kept = set(archive.files)
+        came = [f for f in came if f.path in kept]
     env = {"id": entry.env_id, "eval_id": entry.eval_env_id, "max_episode_steps": entry.max_episode_steps}
     scores = {"ref_min_score": entry.ref_min_score, "ref_max_score": entry.ref_max_score}
     return Conversion(
         id=id,
         reader=format,
-        archive=Archive(
-            transfer.plan.destination,
-            tuple(f.path for f in came),
-            entry.episodes_by,
-            dict(entry.fields or {}),
-            skip_bad=request.skip_bad,
-            last_step=entry.last_step,
-            partial=transfer.plan.listed is not None,
-            rewards=entry.rewards,
-        ),
+        archive=archive,
         encoding=request.store,
         frames=request.frames,
         sources=tuple(_source(f) for f in came),

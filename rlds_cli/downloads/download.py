@@ -83,7 +83,7 @@ class Deliveries:
 
 
 def download(
-    ref: str,
+    ref: str | Sequence[str],
     *,
     source: str | None = None,
     store: Encoding = "memmap",
@@ -112,11 +112,12 @@ def download(
 
     Parameters
     ----------
-    ref : str
+    ref : str or sequence of str
         An id of the registry, or an alias; or the id of a variant that is here; or the address of a dataset that was
         pushed: ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``https://HOST/PATH/`` or a
         directory. ``ADDRESS#rlds1:...`` pins its content. Or the URL of an archive, ``https://HOST/run.hdf5``, which
-        is recognised as `importing.import_archive` does.
+        is recognised as `importing.import_archive` does; several URLs, or a pattern such as
+        ``https://HOST/runs/*.hdf5``, are the files of one archive.
     source : str, optional
         The only file, directory or mirror to take the archive from; or a dataset to copy.
     store : {"memmap", "zarr"}
@@ -144,7 +145,7 @@ def download(
         hold them are fetched where the layout tells which those are.
     as_ : str, optional
         Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``. An
-        archive at a URL needs one.
+        archive at URLs needs one.
     blocks : bool
         Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
     sha256 : str, optional
@@ -175,8 +176,9 @@ def download(
     (3,)
     """
     portion = Subset.of(include=include, exclude=exclude, split=split, episodes=episodes)
+    first, *also = [os.fspath(ref)] if isinstance(ref, str | os.PathLike) else map(os.fspath, ref)
     request = DownloadRequest(
-        os.fspath(ref),
+        first,
         source,
         store,
         frames,
@@ -190,6 +192,7 @@ def download(
         blocks=blocks,
         sha256=sha256,
         reading=reading(reader, fields, episodes_by, last_step, rewards),
+        also=tuple(also),
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
 
@@ -266,7 +269,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
     """Return the request for what is at the address of a request: an archive gets its id and line, others stay."""
     if request.line is not None:
         return request
-    if not addresses.is_address(request.ref):
+    if not addresses.is_address(request.ref) and not request.also:
         _check_known(request)
         return request
     path = settings.expanded(str(request.ref).removeprefix("file://"))

@@ -79,7 +79,7 @@ def list_files(
     urls : sequence of str
         As for `list_source`, best first.
     suffix : str, optional
-        Only files that begin as one of ``urls`` and end with this: the same as ``<url>*<suffix>``.
+        Only files that begin as one of ``urls`` and end with this: the same as ``<url>**<suffix>``.
     source : str, optional
         ``--from``: a file, a directory or the root of a mirror to take the files from, and nothing else. Below it, a
         file is looked for at its place at the source and at every tail of that: ``host/a/b.h5``, ``a/b.h5``, ``b.h5``.
@@ -90,7 +90,7 @@ def list_files(
         As `list_source`; of several failures the first.
     """
     if suffix:
-        urls = [f"{url}*{suffix}" for url in urls]
+        urls = [f"{url}**{suffix}" for url in urls]
     if source is not None:
         return _with_promise(list_copy(urls, where, source, policy), size, sha256)
     failures: list[RldsError] = []

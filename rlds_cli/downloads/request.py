@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlds_cli import home, ids, settings
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
@@ -29,7 +30,7 @@ from rlds_cli.subset import EVERYTHING, Subset
 Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
 _TAG = "order"
-_HERE = ("cache_dir", "offline")  # settings of a process, not of the request
+_HERE = ("cache_dir", "offline", "listed")  # of a process, not of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class DownloadRequest:
     reading: Mapping[str, Any] = field(default_factory=dict)
     line: Mapping[str, Any] | None = None  # the line of a registry that describes ``ref``, instead of the registry
     url: str | None = None  # what was given instead of an id
+    also: tuple[str, ...] = ()  # more URLs and patterns of the same archive
+    listed: tuple[RemoteFile, ...] = ()  # the files that these URLs and patterns name, once they were asked for
 
     @property
     def variant(self) -> str | None:
@@ -116,10 +119,13 @@ def _without_credentials(request: DownloadRequest) -> DownloadRequest:
         tuple(replace(f, urls=tuple(names.shown(u) for u in f.urls if not _has_secret_query(u))) for f in found)
         for found in (request.files, request.pinned)
     )
-    withheld = request.withheld or _withheld(request.source or "") or _withheld(request.url or "")
+    given = filter(None, (request.source, request.url, *request.also))
+    withheld = request.withheld or next(filter(None, map(_withheld, given)), "")
+    also = tuple(map(names.shown, request.also))
     ref = addresses.parse(request.ref).pinned if addresses.is_address(request.ref) else request.ref
     line, url = request.line and without_secrets(request.line), request.url and names.shown(request.url)
-    return replace(request, ref=ref, source=source, files=files, pinned=pinned, withheld=withheld, line=line, url=url)
+    kept = replace(request, ref=ref, source=source, files=files, pinned=pinned, line=line, url=url, also=also)
+    return replace(kept, withheld=withheld)
 
 
 def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +190,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
     optional = (request.source, request.revision, request.as_, request.sha256, request.url)
     texts = (request.ref, request.store, request.frames, *(text or "" for text in optional))
     flags = (request.force, request.keep_archive, request.skip_bad, request.blocks)
-    urls = [u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls)]
+    urls = [*request.also, *(u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls))]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
     sound &= isinstance(request.reading, dict) and _is_line(request.line, request.ref)
     return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
@@ -199,6 +205,7 @@ def _read(values: dict[str, Any]) -> DownloadRequest:
     known = {f.name: values[f.name] for f in fields(DownloadRequest) if f.name in values and f.name not in _HERE}
     portion: dict[str, Any] = known.pop("portion", None) or {}
     portion = {k: tuple(v) if isinstance(v, list) else v for k, v in portion.items()}
+    known["also"] = tuple(known.get("also") or ())
     for name in ("files", "pinned"):
         known[name] = tuple(File(**{**f, "urls": tuple(f["urls"])}) for f in known.get(name) or ())
     return DownloadRequest(**known, portion=Subset(**portion))

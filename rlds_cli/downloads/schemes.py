@@ -8,8 +8,9 @@
     signed-s3://[<region>@]<bucket>/<path>           a file of a private bucket; its request is signed when it is made
     file:<path>   <path>   package:samples/...
 
-``<path>`` is a file, a directory, a pattern with ``*`` or, on the hub and in buckets, a prefix. A new scheme is a class
-here, and a line in `SCHEMES`; what reads and lists its places is a `rlds_cli.sources.source.Source`.
+``<path>`` is a file, a directory, a pattern (`rlds_cli.sources.names.selected`) or, on the hub and in buckets, a
+prefix. A new scheme is a class here, and a line in `SCHEMES`; what reads and lists its places is a
+`rlds_cli.sources.source.Source`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files as resources
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from rlds_cli import settings
+from rlds_cli import settings, text
 from rlds_cli.downloads.fetch.parts import FileRecord
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.errors import DownloadFailed
@@ -54,6 +55,7 @@ _KEYS = {
 }
 _ELSEWHERE = "--from DIR|URL takes the files from another source"
 _PACKAGE = "package:"
+_SHOWN = 5  # names in a hint
 
 
 class Unanswered(DownloadFailed):
@@ -97,6 +99,10 @@ class Scheme(ABC):
         """Return the file that a URL names where its form alone says that it names one."""
         return None
 
+    def matching(self, pattern: str, name: str) -> str:
+        """Return the URL of a file that the listing of a pattern names."""
+        return f"{names.fixed_directory(pattern)}/{name}"
+
     def local_path(self, url: str) -> Path | None:
         """Return the path of a URL on this machine; None for remote ones."""
         return None
@@ -135,12 +141,12 @@ def _offered(
 ) -> tuple[RemoteFile, ...]:
     """Return the listed files that belong to a path.
 
-    ``root`` is the beginning of their keys. Raises DownloadFailed with the message ``nothing`` if there are none, and
-    UnsafeArchive.
+    ``root`` is the beginning of their keys. Raises DownloadFailed with the message ``nothing`` and the names of other
+    files if there are none, and UnsafeArchive.
     """
     chosen = names.selected(found, path)
     if not chosen:
-        raise DownloadFailed(nothing)
+        raise DownloadFailed(nothing, hint=_others(found, path))
     names.all_safe(chosen.values())
     return tuple(
         RemoteFile(
@@ -155,6 +161,15 @@ def _offered(
             crc32c=m.crc32c,
         )
         for name, relative in chosen.items()
+    )
+
+
+def _others(found: Iterable[str], path: str) -> str | None:
+    """Say which files are in the directory of a pattern that matches none."""
+    there = names.selected(found, names.fixed_directory(path)) if "*" in path else {}
+    some = ", ".join(list(there)[:_SHOWN])
+    return (
+        f"it has {text.plural(len(there), 'file')}: {some}{', ...' if len(there) > _SHOWN else ''}" if there else None
     )
 
 
@@ -177,8 +192,9 @@ class _Web(Scheme):
         parts = names.split(url)  # its query is often a token: it is sent with every page and file
         root = urlunsplit((parts.scheme, parts.netloc, "/", parts.query, ""))
         host, path = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
-        source = WebSource(Address(parts.scheme, host, "", url=root), client)
         start = names.fixed_directory(path) if "*" in path else path
+        deep = path.count("/") - start.count("/") - bool(start) if "*" in path and "**" not in path else None
+        source = WebSource(Address(parts.scheme, host, "", url=root), client, deep=deep)
         try:
             found = {m.name: m for m in source.list(f"{start}/" if start else "")}
         except Permanent as exc:
@@ -194,6 +210,10 @@ class _Web(Scheme):
     def single_file(self, url: str) -> RemoteFile | None:
         path = names.split(url).path
         return None if "*" in path or path.endswith("/") else http_file(url)
+
+    def matching(self, pattern: str, name: str) -> str:
+        place, mark, query = pattern.partition("#")[0].partition("?")
+        return names.join(f"{names.fixed_directory(place)}{mark}{query}", name)
 
     def answers(self, mirror: str, where: Settings) -> bool:
         with Client(where, policy=RetryPolicy(connect=5.0, read=5.0)) as client:
@@ -285,6 +305,11 @@ class _Hub(Scheme):
             return None
         name = place.path.rpartition("/")[2]
         return RemoteFile(path=name, urls=(url,), revision=place.revision, key=f"{place.repo}/{place.path}")
+
+    def matching(self, pattern: str, name: str) -> str:
+        place = self._parse(pattern)
+        path = "/".join(filter(None, (names.fixed_directory(place.path), name)))
+        return f"hf://datasets/{place.repo}" + ("" if place.revision == "main" else f"@{place.revision}") + f"/{path}"
 
     def request_url(self, url: str, where: Settings) -> str:
         place = self._parse(url)

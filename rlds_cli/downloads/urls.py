@@ -1,18 +1,24 @@
-"""Archives at a URL: ``rlds download https://HOST/run.hdf5 --as local/run``.
+"""Archives at URLs: ``rlds download https://HOST/run.hdf5 --as local/run``.
 
 A URL may also be the address of a dataset that was pushed. What is there decides: an address has an index, an archive
 is a file. The request for an archive gets the line that a registry would have for it, and is then served as all others.
+
+Several URLs, and patterns such as ``https://HOST/runs/*.hdf5``, name the files of one archive. Patterns are resolved by
+the listing of their server; the line then has every file by its own URL.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from rlds_cli import ids
+from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, InvalidId, NameTaken, RldsError
 from rlds_cli.registry.facts import file_name
@@ -20,6 +26,7 @@ from rlds_cli.settings import Settings
 from rlds_cli.sources import addresses, names
 from rlds_cli.store import manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.text import natural
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"#(v\d+$|rlds)")  # see `refs`; a mistyped fingerprint is an error, not an archive
@@ -33,7 +40,7 @@ _TEXT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None = None) -> DownloadRequest | None:
-    """Return the request for the archive at a URL; None if the URL is the address of a dataset.
+    """Return the request for the archive at URLs; None if the only URL is the address of a dataset.
 
     Parameters
     ----------
@@ -45,13 +52,25 @@ def as_archive(request: DownloadRequest, where: Settings, *, here: Path | None =
     InvalidId
         The request has no id, or one that belongs to the registry.
     InvalidArgument
-        The URL is one of a web page, or the hash is no sha256.
+        A URL is one of a web page, or the hash is no sha256; or one of several URLs cannot be that of a file.
+    DownloadFailed
+        A pattern matches no file, or the files of its directory are not listed.
     """
     url = request.ref
-    if not _may_be_archive(url):
+    several = bool(request.also) or _is_pattern(url)
+    odd = next((u for u in (url, *request.also) if not _may_be_archive(u)), None)
+    if odd is not None and request.also:
+        raise InvalidArgument(
+            f"{names.shown(odd)} is not the URL of a file: several URLs with one id are the files of one archive.",
+            hint="a pattern names the files of a directory: 'https://HOST/DIR/*.hdf5'",
+        )
+    if odd is not None:
         return None
-    _check_page(url)
+    for given in (url, *request.also):
+        _check_page(given)
     made = _described(request, here)
+    if several:
+        return _of_several(request, where, made)
     if made is not None and made.get("urls", [None])[0] == names.shown(url):
         return _with_line(request)
     if not _is_asked_for(request) and _has_index(url, request, where):
@@ -68,19 +87,21 @@ def check_same(request: DownloadRequest, here: Path) -> None:
         It was made of something else, or is read in another way.
     """
     line, m = request.line or {}, manifest.read(here)
-    id, urls = str(line.get("id")), line.get("urls", ())
+    given = [names.shown(u) for u in (str(request.url), *request.also)]
+    id, asked_for = str(line.get("id")), " and ".join(given)
     before = m.options.get("entry")
     again = f"--force replaces {id}; --as local/NAME gives the new one another name"
     if not isinstance(before, Mapping):
-        raise NameTaken(f"{id} exists, and was not made of {names.shown(urls[0])}.", hint=again)
-    was = (before.get("urls") or ["its files"])[0]
-    if was != names.shown(urls[0]):
-        raise NameTaken(f"{id} exists, and was made of {was}, not of {names.shown(urls[0])}.", hint=again)
+        raise NameTaken(f"{id} exists, and was not made of {asked_for}.", hint=again)
+    if not _is_made_of(before, given):
+        was, *others = _urls(before) or ["its files"]
+        more = f" and {len(others):,} more" if others else ""
+        raise NameTaken(f"{id} exists, and was made of {was}{more}, not of {asked_for}.", hint=again)
     sha256 = next((s.get("sha256") for s in Store(here, check=False).sources), None)
     if request.sha256 not in (None, sha256):
         raise NameTaken(
             f"{id} exists, and was made of a file with sha256 {sha256}, not {request.sha256}.",
-            hint=f"--force fetches {names.shown(urls[0])} again, and replaces {id}",
+            hint=f"--force fetches {asked_for} again, and replaces {id}",
         )
     for key, asked in request.reading.items():
         if asked != before.get(key):
@@ -133,17 +154,105 @@ def _described(request: DownloadRequest, here: Path | None) -> Mapping[str, Any]
     return found if isinstance(found, Mapping) else None
 
 
-def _with_line(request: DownloadRequest) -> DownloadRequest:
-    url, sha256 = request.ref.partition("#")[0], request.sha256
+def _check_has_id(request: DownloadRequest) -> None:
     if request.as_ is None:
+        url = request.ref
         raise InvalidId(
             f"{names.shown(url)} is an archive, and needs an id.",
             hint=f"--as {_proposed(url)} (as_={_proposed(url)!r})",
         )
+
+
+# -- several URLs
+
+
+def _is_pattern(url: str) -> bool:
+    return "://" in url and "*" in url.partition("#")[0].partition("?")[0]
+
+
+def _of_several(request: DownloadRequest, where: Settings, made: Mapping[str, Any] | None) -> DownloadRequest:
+    """Return the request for the files that URLs and patterns name; those of an existing dataset are known."""
+    _check_has_id(request)
+    if request.sha256 is not None:
+        raise InvalidArgument("--sha256 is the hash of one file, and several are requested.", hint="rlds lock pins all")
+    line = {"id": str(ids.parse(str(request.as_)))} | dict(request.reading)
+    given = [names.shown(u) for u in (request.ref, *request.also)]
+    listed: tuple[RemoteFile, ...] = ()
+    if made is not None and _is_made_of(made, given) and given == [request.ref, *request.also]:
+        line |= {"files": made["files"]}
+    else:
+        by_url = _listed(request, where)
+        line |= {"files": [_described_file(url, f) for url, f in by_url.items()]}
+        listed = tuple(by_url.values())
+    return replace(request, ref=str(line["id"]), url=request.ref, as_=None, line=line, listed=listed)
+
+
+def _described_file(url: str, file: RemoteFile) -> dict[str, Any]:
+    known = {"size": file.size, "sha256": file.sha256}
+    return {"path": file.path, "urls": [url]} | {k: v for k, v in known.items() if v}
+
+
+def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
+    """Return the files that URLs and patterns name, by URL, sorted by the names that they get."""
+    from rlds_cli.downloads import listing
+    from rlds_cli.downloads.schemes import scheme_of
+
+    found: dict[str, RemoteFile] = {}
+    for given in (request.ref, *request.also):
+        url = given.partition("#")[0]
+        files = listing.list_files([url], where, source=request.source)
+        if _is_pattern(url):
+            found |= {scheme_of(url).matching(url, f.path): f for f in files}
+        elif len(files) == 1:
+            found[url] = files[0]
+        else:
+            raise InvalidArgument(
+                f"{names.shown(url)} names {len(files):,} files.", hint=f"'{names.shown(url)}/*' names them all"
+            )
+    paths = _distinct({url: (scheme_of(url).key(url), f.path) for url, f in found.items()})
+    names.all_safe(paths.values())
+    return {url: replace(found[url], path=paths[url]) for url in sorted(paths, key=lambda u: natural(paths[u]))}
+
+
+def _distinct(files: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return a name for each file, of its key and its path: the path, after as many directories as tell it apart."""
+    parts = {url: [p for p in key.split("/") if p] for url, (key, _) in files.items()}
+    depth = {url: path.count("/") + 1 for url, (_, path) in files.items()}
+    while True:
+        paths = {url: "/".join(parts[url][-depth[url] :]) for url in files}
+        counts = Counter(map(names.folded, paths.values()))
+        alike = [u for u, path in paths.items() if counts[names.folded(path)] > 1 and depth[u] < len(parts[u])]
+        if not alike:
+            return paths
+        depth |= {u: depth[u] + 1 for u in alike}
+
+
+def _urls(line: Mapping[str, Any]) -> list[str]:
+    """Return the first URL of each file that a line names."""
+    return [str(holder["urls"][0]) for holder in (line, *line.get("files", ())) if holder.get("urls")]
+
+
+def _is_made_of(line: Mapping[str, Any], given: Sequence[str]) -> bool:
+    """Return whether the files of a line are those that URLs and patterns name: none is missing, and none is left."""
+    urls = _urls(line)
+    found = [{u for u in urls if u == g or (_is_pattern(g) and _matches(u, g))} for g in given]
+    return all(found) and set().union(*found) == set(urls)
+
+
+def _matches(url: str, pattern: str) -> bool:
+    return bool(names.selected([unquote(url)], unquote(pattern)))
+
+
+# -- one URL
+
+
+def _with_line(request: DownloadRequest) -> DownloadRequest:
+    url, sha256 = request.ref.partition("#")[0], request.sha256
+    _check_has_id(request)
     if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
         raise InvalidArgument(f"{sha256!r} is no sha256.", hint="64 hexadecimal digits, as sha256sum prints them")
     names.safe(file_name(url))
-    id = str(ids.parse(request.as_))
+    id = str(ids.parse(str(request.as_)))
     line = {"id": id, "urls": [url]} | ({"sha256": sha256.lower()} if sha256 else {}) | dict(request.reading)
     return replace(request, ref=id, url=url, as_=None, sha256=sha256 and sha256.lower(), line=line)
 

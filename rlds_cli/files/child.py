@@ -197,7 +197,9 @@ class _Child:
                 elif kind == "error":
                     raise _restored(value)
         except (EOFError, ConnectionError):
-            raise self._died(names, memory) from None
+            error = self._died(names, memory)
+            error.ended_at = self._file
+            raise error from None
         finally:
             if not answered:  # nobody waits for the rest
                 self.kill()
@@ -252,7 +254,7 @@ class _Child:
             data += some
         return data
 
-    def _died(self, names: Sequence[Path], memory: int) -> RldsError:
+    def _died(self, names: Sequence[Path], memory: int) -> ArchiveError:
         """Say what the end of the process means."""
         code = self._process.wait()
         lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())

@@ -159,3 +159,12 @@ def sync_directory(directory: Path) -> None:
         pass
     finally:
         os.close(handle)
+
+
+State = tuple[int, int, int, int, int]
+
+
+def state(file: Path) -> State:
+    """Return device, inode, size and times of a file: at least one differs once it was written or replaced."""
+    s = file.stat()
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns

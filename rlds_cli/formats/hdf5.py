@@ -22,7 +22,7 @@ from rlds_cli.errors import (
     UnknownLayout,
     UnsafeArchive,
 )
-from rlds_cli.files import child
+from rlds_cli.files import child, disk
 from rlds_cli.formats import hdf5_limits
 
 MAX_DEPTH = 32
@@ -37,7 +37,7 @@ _COUNTED = {h5py.h5z.FILTER_SCALEOFFSET, h5py.h5z.FILTER_NBIT}  # which store no
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
 MOST_KNOWN = 1 << 16
-_checked: set[tuple[str, int, int, int, int, int]] = set()  # files that are safe to read, as they were
+_checked: set[tuple[Path, disk.State]] = set()  # files that are safe to read, as they were
 
 
 def is_hdf5(path: Path) -> bool:
@@ -151,8 +151,7 @@ def _hint(path: Path) -> str:
 
 def _check(f: h5py.File, path: Path) -> None:
     """Refuse a file that is not safe to read; a file that was checked and has not changed is not checked again."""
-    stat = path.stat()
-    known = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    known = path, disk.state(path)
     if known in _checked:
         return
     try:

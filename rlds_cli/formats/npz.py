@@ -17,10 +17,11 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +30,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
-from rlds_cli.files import child
+from rlds_cli.files import child, disk
 
 MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
@@ -39,7 +40,10 @@ MAX_VALUES = 1 << 48  # also of arrays without values, whose rows would be count
 FREE_BYTES = 64 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 READ_BYTES = 1 << 20
+MOST_KNOWN, FEW_MEMBERS = 1 << 13, 1 << 6  # files whose members are remembered, and their members
+SHORT_HEADER = 1 << 10  # bytes of a header that is parsed once for all files
 MAX_THREADS, THREADED_BYTES = 4, 1 << 20
+_known: dict[tuple[Path, disk.State], Mapping[str, ZipMember]] = {}  # an import opens every file several times
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,18 @@ class ZipMember:
 def is_npz(path: Path) -> bool:
     """Return whether a file is a zip whose first member is an array."""
     try:
-        with path.open("rb") as f:
-            head = f.read(30)
-            if len(head) < 30 or not head.startswith(MAGIC):
-                return False
-            return f.read(int.from_bytes(head[26:28], "little")).endswith(b".npy")
+        return _is_npz(path, disk.state(path))
     except OSError:
         return False
+
+
+@lru_cache(MOST_KNOWN)
+def _is_npz(path: Path, state: disk.State) -> bool:
+    with path.open("rb") as f:
+        head = f.read(30)
+        if len(head) < 30 or not head.startswith(MAGIC):
+            return False
+        return f.read(int.from_bytes(head[26:28], "little")).endswith(b".npy")
 
 
 @contextmanager
@@ -103,15 +112,35 @@ def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[NpzFile]:
         The file may not be read.
     """
     child.note(path)
+    with ExitStack() as stack:
+
+        def opened() -> zipfile.ZipFile:
+            return stack.enter_context(_zip(path, content))
+
+        if content is not None:
+            yield NpzFile(path, opened)
+            return
+        try:
+            key = path, disk.state(path)
+        except OSError:
+            opened()  # raises the error that says why
+            raise
+        npz = NpzFile(path, opened, _known.get(key))
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        if len(npz.members) <= FEW_MEMBERS:
+            _known[key] = npz.members
+        yield npz
+
+
+def _zip(path: Path, content: IO[bytes] | None) -> zipfile.ZipFile:
     try:
-        archive = zipfile.ZipFile(content or path)
+        return zipfile.ZipFile(content or path)
     except PermissionError as e:
         raise NoPermission(f"{path} may not be read.") from e
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as e:
         why = str(e) if content else _why(path, e)
         raise CorruptArchive(f"{path.name} cannot be opened as npz: {why}.", hint=hint(path)) from e
-    with archive:
-        yield NpzFile(path, archive)
 
 
 class NpzFile:
@@ -121,7 +150,10 @@ class NpzFile:
     ----------
     path : Path
         The file, for messages.
-    archive : zipfile.ZipFile
+    opened : callable
+        Opens it; called once a member is read.
+    known : mapping, optional
+        Its members, if they were read before.
 
     Example
     -------
@@ -129,11 +161,16 @@ class NpzFile:
     ...     block = rows.read(0, 4096)["observations"]
     """
 
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+    def __init__(
+        self, path: Path, opened: Callable[[], zipfile.ZipFile], known: Mapping[str, ZipMember] | None = None
+    ) -> None:
         self.path = path
-        self._archive = archive
-        self._infos = _checked(path, archive)
-        self.members: Mapping[str, ZipMember] = {name: self._member(name) for name in self._infos}
+        self._opened = opened
+        self.members: Mapping[str, ZipMember] = self._members() if known is None else known
+
+    @cached_property
+    def _archive(self) -> zipfile.ZipFile:
+        return self._opened()
 
     def array(self, name: str, *, most: int = FREE_BYTES) -> Array:
         """Read a whole member that is small, such as flags or metadata.
@@ -160,12 +197,14 @@ class NpzFile:
     def open_member(self, member: ZipMember) -> IO[bytes]:
         """Open a member at its first value; it is inflated as it is read."""
         with reading(self.path, member.name):
-            f = self._archive.open(self._infos[member.name])
+            f = self._archive.open(f"{member.name}.npy")
             skip(f, member.offset)
             return f
 
-    def _member(self, name: str) -> ZipMember:
-        info = self._infos[name]
+    def _members(self) -> Mapping[str, ZipMember]:
+        return {name: self._member(name, info) for name, info in _checked(self.path, self._archive).items()}
+
+    def _member(self, name: str, info: zipfile.ZipInfo) -> ZipMember:
         with reading(self.path, name), self._archive.open(info) as f:
             member = parse_header(name, f, self.path.name)
         if member.offset + member.nbytes != info.file_size:
@@ -224,18 +263,23 @@ def parse_header(name: str, f: IO[bytes], file: str) -> ZipMember:
 
 
 def _parsed(header: bytes, version: tuple[int, int], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    f = BytesIO(header)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # headers of Python 2
-            np.lib.format.read_magic(f)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return read(f, max_header_size=MAX_HEADER)
+        return (_read_header if len(header) <= SHORT_HEADER else _read_header.__wrapped__)(header, version)
     except (
         *(ValueError, TypeError, SyntaxError, KeyError, OverflowError),
         *(RecursionError, MemoryError, tokenize.TokenError),  # of Python's own parser, which NumPy asks
     ) as e:
         raise CorruptArchive(f"{what} has a header that cannot be understood: {e}") from e
+
+
+@lru_cache(1 << 10)
+def _read_header(header: bytes, version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    f = BytesIO(header)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # headers of Python 2
+        np.lib.format.read_magic(f)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        return read(f, max_header_size=MAX_HEADER)
 
 
 def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -292,13 +336,14 @@ class NpzRows:
         self._npz = npz
         self._streams = {m.name: _Stream(npz, m) for m in members}
         self._row_bytes = sum(m.row_bytes for m in members)
-        self._pool = ThreadPoolExecutor(max(1, min(len(self._streams), MAX_THREADS, os.cpu_count() or 1)))
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> NpzRows:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         for stream in self._streams.values():
             stream.close()
 
@@ -315,6 +360,7 @@ class NpzRows:
         if len(self._streams) < 2 or self._row_bytes * (stop - start) < THREADED_BYTES:
             return {name: stream.read(start, stop) for name, stream in self._streams.items()}
         # zlib lets go of the interpreter, so members are inflated side by side.
+        self._pool = self._pool or ThreadPoolExecutor(min(len(self._streams), MAX_THREADS, os.cpu_count() or 1))
         blocks = self._pool.map(lambda stream: stream.read(start, stop), self._streams.values())
         return dict(zip(self._streams, blocks, strict=True))
 

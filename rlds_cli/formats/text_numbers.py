@@ -11,7 +11,7 @@ from typing import Any
 
 from rlds_cli.errors import UnknownLayout
 
-DIGITS = 16  # of the smallest integer that float64 may round, 2**53 + 1
+EXACT = 1 << 53  # float64 holds every smaller integer
 LARGEST = 1 << 64  # above all integers of 64 bits, unsigned ones among them
 LONG_INTEGER = r"^[+-]?[0-9]{16,}(\.0*)?$"
 NUMBER = r"^\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
@@ -40,25 +40,34 @@ class Cells:
     numbers: int = 0
     values: int = 0
 
-    def add(self, column: Any, present: Any, start: int, *, numeric: bool) -> None:
-        """Look at the cells of a block whose first row is ``start``.
+    def add(self, column: Any, start: int, numbers: Any, *, none: bool) -> None:
+        """Look at the cells of a block, null where there is no value, whose first row is ``start``.
 
-        ``present`` marks the cells with a value; ``numeric`` tells that all of them are numbers.
+        ``numbers`` are the values of the cells that have one, if all are numbers; else ``none`` says that none is.
         """
         import pyarrow.compute as pc
 
-        here = pc.and_(present, pc.is_valid(column))
-        number = here if numeric else pc.and_(here, pc.match_substring_regex(column, NUMBER))
-        self.values += pc.sum(here).as_py() or 0
+        self.values += len(column) - column.null_count
+        if numbers is not None:
+            self.numbers += len(numbers)
+            self._find_rounded(column, start, numbers)
+            return
+        number = pc.if_else(pc.is_valid(column), False, None) if none else pc.match_substring_regex(column, NUMBER)
         self.numbers += pc.sum(number).as_py() or 0
-        if self.first is None and not numeric and (row := pc.index(pc.and_not(here, number), True).as_py()) >= 0:
+        if self.first is None and (row := pc.index(number, False).as_py()) >= 0:
             self.first = start + row, column[row].as_py()
-        if self.rounded is None and (pc.max(pc.binary_length(column)).as_py() or 0) >= DIGITS:
-            long = pc.and_(here, pc.match_substring_regex(column, LONG_INTEGER))
-            for row in pc.indices_nonzero(long).to_pylist():
-                if is_rounded(column[row].as_py()):
-                    self.rounded = start + row, column[row].as_py()
-                    return
+
+    def _find_rounded(self, column: Any, start: int, numbers: Any) -> None:
+        import pyarrow.compute as pc
+
+        ends = pc.min_max(numbers)
+        if self.rounded is not None or max(-(ends["min"].as_py() or 0), ends["max"].as_py() or 0) < EXACT:
+            return
+        long = pc.match_substring_regex(column, LONG_INTEGER)
+        for row in pc.indices_nonzero(long).to_pylist():
+            if is_rounded(column[row].as_py()):
+                self.rounded = start + row, column[row].as_py()
+                return
 
     def mixed(self) -> Mixed | None:
         """Return the numbers among texts; None if there are none."""

@@ -2,7 +2,8 @@
 
 A first pass over a CSV file finds the type that fits all values of a column: whole numbers, else flags, else numbers,
 else JSON lists (``"[0.1, 0.2]"``, as pandas writes them), else texts. The types of JSON lines are unified over all
-blocks of the file. Whole numbers that would be rounded are refused.
+blocks of the file. Whole numbers that would be rounded are refused. A file that has not changed since is not scanned
+again, since an import opens it a dozen times.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from rlds_cli.errors import UnknownLayout, UnsafeArchive
+from rlds_cli.files import disk
 from rlds_cli.formats import text_numbers
 from rlds_cli.formats.arrow_tables import ArrowFile, from_row, leaves, pyarrow, reading
 
@@ -28,7 +31,8 @@ MAX_HEAD = 16 << 20  # of the first line, by which a file is recognised
 DELIMITERS = ",\t;"
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
-_LISTS = "lists"
+_SCANS = 1 << 12  # files of which the types are remembered: an import may have thousands
+_FEW = 16  # values that are tried first
 
 
 def is_csv(path: Path) -> bool:
@@ -69,8 +73,18 @@ def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
 # -- CSV
 
 
-def _csv(path: Path, fill: bool) -> ArrowFile:
-    pa = pyarrow()
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The columns of a CSV file: the type of each, the number of rows, and texts among numbers."""
+
+    kinds: Mapping[str, Any]
+    rows: int
+    mixed: Mapping[str, text_numbers.Mixed]
+    delimiter: str
+
+
+@lru_cache(_SCANS)
+def _scan(path: Path, state: disk.State) -> _Scan:
     delimiter = _delimiter(_first_line(path))
     names = _header(path)
     if len(names) > MAX_COLUMNS:
@@ -79,94 +93,133 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
         twice = next(n for n in names if names.count(n) > 1)
         raise UnknownLayout(f'{path.name} has two columns named "{twice}".', hint="rename one of them in the header")
     names = [n for n in names if n]  # pandas writes its index under no name
-    kinds, rows, mixed = _csv_kinds(path, names, delimiter)
-    schema = pa.schema([(n, kinds[n]) for n in names])
+    columns = {n: _Column(path, n) for n in names}
+    rows = 0
+    for batch in _csv_batches(path, names, None, delimiter):
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            columns[name].add(values, rows)
+        rows += len(batch)
+    mixed = {n: found for n, c in columns.items() if (found := c.mixed()) is not None}
+    return _Scan({n: c.kind() for n, c in columns.items()}, rows, mixed, delimiter)
+
+
+def _csv(path: Path, fill: bool) -> ArrowFile:
+    pa = pyarrow()
+    found = _scan(path, disk.state(path))
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
-        for batch in _csv_batches(path, [n for n in names if wanted is None or n in wanted], kinds, delimiter):
-            columns = [_listed(path, c, kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
+        names = [n for n in found.kinds if wanted is None or n in wanted]
+        for batch in _csv_batches(path, names, found.kinds, found.delimiter):
+            columns = [_listed(path, c, found.kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
             yield pa.record_batch(columns, names=batch.schema.names)
 
-    found = ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
-    found.mixed = mixed
-    return found
+    schema = pa.schema(list(found.kinds.items()))
+    file = ArrowFile(path, schema, found.rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    file.mixed = found.mixed
+    return file
 
 
-def _csv_batches(path: Path, names: Sequence[str], kinds: dict[str, Any], delimiter: str) -> Iterator[Any]:
+def _csv_batches(path: Path, names: Sequence[str], kinds: Mapping[str, Any] | None, delimiter: str) -> Iterator[Any]:
+    """Yield record batches of some columns; without ``kinds``, as texts and nulls."""
     pa = pyarrow()
-    types = {n: pa.string() if _is_listed(kinds.get(n)) else kinds.get(n, pa.string()) for n in names}
+    known = kinds or {}
+    types = {n: pa.string() if _is_listed(known.get(n)) else known.get(n, pa.string()) for n in names}
     return iter(
         pa.csv.open_csv(
             path,
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
             parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(column_types=types, include_columns=list(names)),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types, include_columns=list(names), strings_can_be_null=kinds is None
+            ),
         )
     )
 
 
-def _csv_kinds(
-    path: Path, names: Sequence[str], delimiter: str
-) -> tuple[dict[str, Any], int, dict[str, text_numbers.Mixed]]:
-    """The type of every column, which fits all of its values, the number of rows, and texts among numbers."""
-    pa = pyarrow()
-    candidates = {n: [pa.int64(), pa.uint64(), pa.bool_(), pa.float64(), _LISTS] for n in names}
-    cells = {n: text_numbers.Cells() for n in names}
-    lists: dict[str, Any] = {}
-    rows = 0
-    for batch in _csv_batches(path, names, {}, delimiter):
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            present = pa.compute.invert(pa.compute.is_in(column, value_set=_nulls()))
-            values = column.filter(present)
-            candidates[name] = [c for c in candidates[name] if _can_be(path, values, c, name, lists)]
-            cells[name].add(column, present, rows, numeric=pa.float64() in candidates[name])
-        rows += len(batch)
-    kinds = {n: _chosen(c, lists.get(n)) for n, c in candidates.items()}
-    for name, kind in kinds.items():
-        if _is_float(kind) and (wrong := cells[name].rounded) is not None:
-            raise text_numbers.rounded(path, name, *wrong)
-    texts = {n: cells[n].mixed() for n, kind in kinds.items() if kind == pa.string()}
-    return kinds, rows, {n: found for n, found in texts.items() if found is not None}
+@dataclass(slots=True)
+class _Column:
+    """The types that fit all values of a column so far."""
 
+    path: Path
+    name: str
+    whole: Any = None  # int64 or uint64: the type that fitted so far
+    is_whole: bool = True
+    is_negative: bool = False
+    is_flag: bool = True
+    is_number: bool = True
+    is_list: bool = True
+    listed: Any = None  # the type of the lists
+    cells: text_numbers.Cells = field(default_factory=text_numbers.Cells)
 
-def _is_float(kind: Any) -> bool:
-    return kind is not _LISTS and bool(pyarrow().types.is_floating(kind))
+    def add(self, column: Any, start: int) -> None:
+        """Look at the texts of a block, without those that stand for no value; ``start`` is its first row."""
+        values = column.drop_null() if column.null_count else column
+        if not len(values):
+            return
+        numbers = self._whole(values) if self.is_whole else None
+        self.is_whole = numbers is not None
+        if numbers is None and self.is_number:
+            numbers = _cast(values, pyarrow().float64())
+        self.is_number &= numbers is not None
+        flags = numbers is None and self.is_flag and _are_flags(values)
+        self.is_flag &= flags
+        self.is_list = self.is_list and numbers is None and not flags and self._add_lists(values)
+        self.cells.add(column, start, numbers if self.is_number else None, none=flags)
 
+    def _whole(self, values: Any) -> Any:
+        pa = pyarrow()
+        found = None if self.whole == pa.uint64() else _cast(values, pa.int64())
+        if found is not None:
+            self.is_negative |= pa.compute.min(found).as_py() < 0
+        elif not self.is_negative and (found := _cast(values, pa.uint64())) is not None:
+            self.whole = pa.uint64()
+        # 0x1F is whole, but not a decimal number: a column of both is one of texts.
+        self.is_number &= found is None or not pa.compute.any(pa.compute.match_substring(values, "x")).as_py()
+        return found
 
-def _chosen(candidates: Sequence[Any], listed: Any) -> Any:
-    pa = pyarrow()
-    if not candidates:
-        return pa.string()
-    return listed if candidates[0] is _LISTS and listed is not None else candidates[0]
-
-
-def _can_be(path: Path, values: Any, kind: Any, name: str, lists: dict[str, Any]) -> bool:
-    pa = pyarrow()
-    if not len(values):
-        return True
-    if kind is _LISTS:
+    def _add_lists(self, values: Any) -> bool:
+        pa = pyarrow()
         if not pa.compute.all(pa.compute.starts_with(values, "[")).as_py():
             return False
         try:
-            found = _parsed(path, values).type
-            lists[name] = (
-                pa.unify_schemas(
-                    [pa.schema([("x", found)]), pa.schema([("x", lists.get(name, found))])],
-                    promote_options="permissive",
-                )
-                .field("x")
-                .type
-            )
+            found = pa.schema([("x", _parsed(self.path, values).type)])
+            before = found if self.listed is None else pa.schema([("x", self.listed)])
+            self.listed = pa.unify_schemas([found, before], promote_options="permissive").field("x").type
         except pa.ArrowException:
             return False
         return True
-    if kind == pa.bool_() and not pa.compute.all(pa.compute.is_in(values, value_set=_flags())).as_py():
-        return False
+
+    def kind(self) -> Any:
+        """Return the type of the column; raises UnknownLayout if it would round one of its integers."""
+        pa = pyarrow()
+        if self.is_whole:
+            return self.whole or pa.int64()
+        if self.is_flag:
+            return pa.bool_()
+        if self.is_number and self.cells.rounded is not None:
+            raise text_numbers.rounded(self.path, self.name, *self.cells.rounded)
+        if self.is_number:
+            return pa.float64()
+        return self.listed if self.is_list else pa.string()
+
+    def mixed(self) -> text_numbers.Mixed | None:
+        """Return the numbers in a column of texts, if there are any."""
+        return self.cells.mixed() if self.kind() == pyarrow().string() else None
+
+
+def _cast(values: Any, kind: Any) -> Any:
+    """Convert texts to numbers; None if one of them is no number of this kind."""
+    pa = pyarrow()
     try:
-        pa.compute.cast(values, kind)
+        pa.compute.cast(values.slice(0, _FEW), kind)  # pyarrow makes a message for every value that is none
+        return pa.compute.cast(values, kind)
     except pa.ArrowException:
-        return False
-    return True
+        return None
+
+
+def _are_flags(values: Any) -> bool:
+    pa = pyarrow()
+    return bool(pa.compute.all(pa.compute.is_in(values, value_set=_flags())).as_py())
 
 
 def _nulls() -> Any:
@@ -225,6 +278,20 @@ def _first_line(path: Path) -> str:
 
 def _json_lines(path: Path, fill: bool) -> ArrowFile:
     pa = pyarrow()
+    schema, rows = _json_scan(path, disk.state(path))
+
+    def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
+        chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
+        for block in _blocks(path):
+            yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
+
+    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+
+
+@lru_cache(_SCANS)
+def _json_scan(path: Path, state: disk.State) -> tuple[Any, int]:
+    """Return the schema of all lines, and the number of rows."""
+    pa = pyarrow()
     schema, rows, long = pa.schema([]), 0, text_numbers.LongIntegers()
     for block in _blocks(path):
         try:
@@ -239,14 +306,7 @@ def _json_lines(path: Path, fill: bool) -> ArrowFile:
                 raise
             raise UnknownLayout(f"{path.name} has a column with values of several kinds: {e}") from e
     schema = pa.schema([pa.field(f.name, _without_times(f.type)) for f in schema])
-    schema = _exact(path, schema, long.found)
-
-    def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
-        chosen = schema if wanted is None else pa.schema([f for f in schema if f.name in wanted])
-        for block in _blocks(path):
-            yield from map(partial(_all_columns, chosen), _json(block, chosen).to_batches())
-
-    return ArrowFile(path, schema, rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    return _exact(path, schema, long.found), rows
 
 
 def _exact(path: Path, schema: Any, long: Mapping[str, tuple[int, str]]) -> Any:

@@ -37,6 +37,7 @@ import numpy.typing as npt
 from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import flock
 from rlds_cli.store import episode_table, files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
@@ -369,7 +370,7 @@ def committing(dataset: Path) -> Iterator[None]:
     """Hold the lock of commits."""
     descriptor = safe_files.open_own(dataset / COMMIT, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        flock(descriptor, dataset / COMMIT)
         yield
     finally:
         os.close(descriptor)

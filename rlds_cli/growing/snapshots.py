@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from rlds_cli.files import trees
 from rlds_cli.growing import logs
 from rlds_cli.growing.segments import Layout, SegmentedArray
@@ -20,10 +18,8 @@ from rlds_cli.store import commits, manifest
 from rlds_cli.store import files as store_files
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.snapshots import LocalFile
+from rlds_cli.store.snapshots import LocalFile, runs
 from rlds_cli.ted import IntArray
-
-_GAP = 1 << 20  # bytes of rows that nobody needs, from which on they are left out
 
 
 def of_version(
@@ -49,8 +45,8 @@ def of_version(
     for array in found:
         described, (spans, end) = array.directory / "zarr.json", used(array)
         yield _made(described.relative_to(path).as_posix(), json.dumps(array.document(end)).encode())
-        runs = _runs(spans, 1 if array in layout.bytes.values() else width)
-        yield from _segments(array, path, runs, end)
+        needed = runs(spans, 1 if array in layout.bytes.values() else width)
+        yield from _segments(array, path, needed, end)
     ends = {**logs.sizes(g, head.fields), commits.FILE: (g.number + 1) * commits.BYTES}
     for log, stop in ends.items():
         yield LocalFile(log, stop, ((0, stop),) if stop else (), path / log, growing=True)
@@ -63,20 +59,10 @@ def _made(path: str, data: bytes) -> LocalFile:
     return LocalFile(path, len(data), ((0, len(data)),) if data else (), data=data)
 
 
-def _runs(spans: IntArray, width: int) -> list[tuple[int, int]]:
-    """Join the rows [first, stop) of episodes [episodes, 2], of ``width`` bytes, where little lies between them."""
-    start, stop = spans[spans[:, 1] > spans[:, 0]].T
-    if not len(start):
-        return []
-    apart = np.flatnonzero(start[1:] - stop[:-1] > _GAP // max(1, width)) + 1
-    firsts, lasts = np.concatenate([[0], apart]), np.concatenate([apart, [len(start)]]) - 1
-    return list(zip(start[firsts].tolist(), stop[lasts].tolist(), strict=True))
-
-
-def _segments(array: SegmentedArray, path: Path, runs: list[tuple[int, int]], rows: int) -> Iterator[LocalFile]:
+def _segments(array: SegmentedArray, path: Path, needed: list[tuple[int, int]], rows: int) -> Iterator[LocalFile]:
     width, segment_rows = array.width, array.segment_rows
     parts: dict[int, list[tuple[int, int]]] = {}
-    for first, stop in runs if width else ():
+    for first, stop in needed if width else ():
         for number in range(first // segment_rows, (stop - 1) // segment_rows + 1):
             base = number * segment_rows
             within = max(first, base) - base, min(stop, base + segment_rows) - base

@@ -6,20 +6,26 @@
     <home>/datasets/<family>/<name>/    published datasets, read-only
     <home>/packed/<source>-*            packed rows, rebuilt when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
+    <home>/remote/                      datasets at addresses: indexes, and blocks that were read
+    <home>/remote.<user>/               those of a user who found ``remote`` to be somebody else's
     <home>/locks/
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlds_cli import ids
 from rlds_cli.errors import InvalidId
+from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings
+
+_REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,17 @@ class Home:
     def packed_lock(self, name: str) -> Path:
         """Return the lock file for building packed rows; all that is packed of a source shares it."""
         return self.root / "locks" / f"packed-{name.partition('-')[0]}.lock"
+
+    @property
+    def remote(self) -> Path:
+        """The directory of the user's own datasets at addresses."""
+        first = self.root / _REMOTE
+        return first if safe_files.is_own(first) or not first.exists() else self.root / f"{_REMOTE}.{os.geteuid()}"
+
+    def remotes(self) -> list[Path]:
+        """Return the directories of datasets at addresses, the user's own first; those of others are only read."""
+        of_others = (p for p in _entries(self.root) if re.fullmatch(rf"{_REMOTE}(\.[0-9]+)?", p.name))
+        return list(dict.fromkeys([self.remote, *of_others]))
 
     def datasets(self) -> Iterator[tuple[DatasetId, Path]]:
         """Yield all published datasets, sorted."""

@@ -75,7 +75,7 @@ def usage(*, cache_dir: StrPath | None = None) -> Usage:
     rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
-    packed, remote = size_on_disk(root / "packed", seen), size_on_disk(root / "remote", seen)
+    packed, remote = size_on_disk(root / "packed", seen), size_on_disk(home.remote, seen)
     partial = sum(
         size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets", "versions")
     )  # with what is left over

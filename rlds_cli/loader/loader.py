@@ -93,8 +93,8 @@ class Loader:
         The limit for a compressed dataset when it is decoded: ``"8GiB"``, bytes, or None for a quarter of the memory of
         the cgroup or the machine. ``"device"`` copies all array columns to ``device`` once, and gathers batches there.
     live : bool, or the log of another run
-        Take up new versions of a dataset that grows between batches: sample number i is a function of
-        (seed, epoch, i) and of the version that it is drawn from. The log of versions is part of `state_dict`; a
+        Take up new versions of a growing dataset, here or at an address, between batches: sample number i is a function
+        of (seed, epoch, i) and of the version that it is drawn from. The log of versions is part of `state_dict`; a
         state, or its ``"versions"``, instead of True draws from these versions again, sample for sample.
     wait : float, optional
         Of ``live=True``: wait so many seconds until there is something to draw, and ``min_steps``. Without it nothing
@@ -352,7 +352,8 @@ class Loader:
         return self._batches(mine, self._arguments["prefetch"] or 0)
 
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
-        on_stream, meter, fill = self.reader.arrays.on_stream(), self._meter, self.fill
+        on_stream, meter = self.reader.arrays.on_stream(), self._meter
+        filled: DatasetSource | MixtureSource | None = None
         self.reader.look()
         meter.begin()
 
@@ -370,9 +371,9 @@ class Loader:
                 sample += run.every * run.size
                 meter.note(run.size)
                 yield batch
-                if fill:
-                    self.source.fill()
-                    fill = False
+                if self.fill and self.source is not filled:  # a live loader's is another one with each version
+                    filled = self.source
+                    filled.fill()
 
     def _reader_of(self, run: SampleRun) -> BatchReader:
         return self._reader if self._live is None else self._live.reader_of(run)

@@ -218,7 +218,7 @@ def _archives(home: Home) -> Iterator[Garbage]:
 def _remote(home: Home) -> Iterator[Garbage]:
     from rlds_cli.remote import presence
 
-    for path in _children(home.root / "remote"):
+    for path in _children(home.remote):
         if path.name != presence.LOCK:
             known = (path / presence.MAP).exists() or path.name.endswith(".removed")
             yield Garbage("remote", path, 0, why=_foreign(path, stat.S_ISDIR, known=known))

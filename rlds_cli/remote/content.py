@@ -25,7 +25,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -52,13 +52,12 @@ from rlds_cli.sources.opening import open_objects
 from rlds_cli.sources.source import Chunk
 from rlds_cli.store import files as store_files
 
-DATASET, INDEX, HASHES, LISTS, ADDRESSES = "dataset", "index.json", "hashes", "lists", "addresses.json"
+DATASET, INDEX, LISTS = "dataset", "index.json", "lists"
 MARK = store_files.REMOTE
 _EDGES = 512  # blocks of objects of which a part was used, kept in memory
 _RANGE = 8 << 20  # bytes of a request
 _AT_ONCE = 16  # requests for small files
 _AT_A_TIME = 64 << 20  # bytes of groups that are in memory for small files
-_MOST_ADDRESSES = 20  # that are kept
 _DIGITS, _PROVED = 24, 32  # of fingerprint and index in a name
 _SHARE = 0.9  # of the time-out of a read, after which a request is given up: the error then says why
 _NO_LIMIT = 1 << 30
@@ -131,8 +130,8 @@ class RemoteContent:
         Directory for its small files.
     stats : Stats
         Counts requests and bytes.
-    shares : bool
-        The root is one of those of all remote datasets of a home, which share what they have.
+    shared : sequence of Path
+        Directories of remote datasets, whose blocks are used where they are those of this one.
 
     Attributes
     ----------
@@ -140,7 +139,9 @@ class RemoteContent:
         Directory with the small files that are here.
     """
 
-    def __init__(self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shares: bool) -> None:
+    def __init__(
+        self, connection: Connection, pinned: Pinned, root: Path, stats: Stats, *, shared: Sequence[Path]
+    ) -> None:
         self.connection, self.index, self.stats = connection, pinned.index, stats
         self.path = root / DATASET
         self._files = {f.path: f for f in pinned.index.files}
@@ -156,7 +157,7 @@ class RemoteContent:
             lambda size: stats.add(requests=1, fetched=size),
         )
         self._small = SmallFiles(pinned.index, str(connection.address))
-        self._shared = Shared(root if shares else None, pinned.index, INDEX)
+        self._shared = Shared(shared, root, pinned.index, INDEX)
         self._edges: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
         _contents.add(self)
 
@@ -264,7 +265,9 @@ class RemoteContent:
         return self.index.objects[number].size
 
     def _write(self, file: File, got: dict[tuple[int, int], Chunk], out: BinaryIO) -> None:
+        out.truncate(file.size)
         for p in file.pieces:
+            out.seek(p.at)
             for g in range(*groups(p)):
                 start = g * GROUP
                 out.write(got[p.object, g][max(0, p.offset - start) : p.offset + p.length - start])
@@ -361,7 +364,7 @@ class RemoteContent:
         """Fetch blocks as `_fetch` gives them from the store; ``lists`` are those of groups that come in parts."""
         if start == end:
             return
-        name = self.index.objects[number].name
+        o = self.index.objects[number]
 
         def arrive(at: int, data: Chunk) -> None:
             self.stats.add(fetched=len(data))
@@ -370,12 +373,13 @@ class RemoteContent:
         self.stats.add(requests=1)
         try:
             self.connection().fetch_checked(
-                name,
+                o.name,
                 start,
                 end,
                 unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
                 is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
                 take=arrive,
+                base=o.at,
             )
         except WrongHash:
             self._check_unchanged(None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.remote.cache import BlockFiles, Stats, Take
+from rlds_cli.remote.cache import BlockFiles, Source, Stats, Take
 from rlds_cli.remote.presence import Room, RowFile
 from rlds_cli.store import arrays, compression
 from rlds_cli.store.arrays import ArrayLayout
@@ -61,6 +61,7 @@ def open_decoded(
     films: Mapping[str, int],
     raw: BlockFiles,
     *,
+    wrap: Callable[[Source], Source],
     timeout: float,
     stats: Stats,
 ) -> BlockFiles:
@@ -76,6 +77,8 @@ def open_decoded(
         Paths and sizes of files that are taken as they are.
     raw : BlockFiles
         The files at the address.
+    wrap : callable
+        Returns the source that is used in place of the one that decodes.
     """
     files = [*(RowFile(path, e.size) for path, e in encoded.items()), *(RowFile(p, s) for p, s in films.items())]
     decoders = {path: ChunkDecoder(e, raw) for path, e in encoded.items()}
@@ -91,7 +94,7 @@ def open_decoded(
         room,
         name,
         files,
-        source,
+        wrap(source),
         whole=range(len(files)),  # a chunk is decoded once for all of its blocks
         timeout=timeout,
         where=raw.where,

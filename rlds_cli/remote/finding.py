@@ -12,9 +12,10 @@ from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
+from rlds_cli.home import Home
 from rlds_cli.remote import index as indexes
 from rlds_cli.remote.cache import Stats
-from rlds_cli.remote.content import DATASET, MARK, Connection, Pinned
+from rlds_cli.remote.content import DATASET, INDEX, MARK, Connection, Pinned
 from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
@@ -23,7 +24,8 @@ from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
 
-INDEX, HASHES, ADDRESSES, BOOT = "index.json", "hashes", "addresses.json", "boot"
+HASHES, ADDRESSES, BOOT = "hashes", "addresses.json", "boot"
+PROVED = "-proved"  # in the name of a directory: its blocks were proved by a fingerprint
 _MOST_ADDRESSES = 20  # that are kept
 
 
@@ -42,6 +44,8 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     offline = where.offline and address.scheme != "file"
     if (whole or offline) and address.tag is None:
         for root in seen(where, address):
+            if address.index is None and not safe_files.is_own(root):
+                continue  # another user's index may claim any fingerprint
             with suppress(OSError, RldsError):
                 found = load(root)
                 right = address.matches(found.index.fingerprint) and address.version in (None, found.index.version)
@@ -55,10 +59,11 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     objects = connection()
     index = read_there(objects, stats)
     if isinstance(index, Plain):
-        pushes = "" if address.scheme in ("http", "https") else f" {address}"
+        mounted = address if address.scheme == "file" else "DIR, where it is mounted"
+        pushes = "" if address.scheme in ("http", "https") else f"; rlds push ID {address}, where it was copied from"
         raise DatasetNotFound(
-            f"{address} is a copy of a dataset's files: it can be downloaded, and is not read where it is.",
-            hint=f"rlds download {address} --as local/NAME; or, where it was copied from, rlds push ID{pushes}",
+            f"{address} is a copy of a dataset's files without an index: it can be downloaded, not read in place.",
+            hint=f"rlds download {address} --as local/NAME; rlds index {mounted}{pushes}",
         )
     for root in homes(where):
         with suppress(OSError, RldsError):
@@ -84,8 +89,8 @@ def read_there(objects: Objects, stats: Stats) -> Index | Plain:
 
 
 def homes(where: Settings) -> list[Path]:
-    """Return the directories of remote datasets: that of the user's own home."""
-    return [where.home / "remote"]
+    """Return the directories of remote datasets in all homes, the user's own first."""
+    return [top for root in where.homes for top in Home(root).remotes()]
 
 
 def seen(where: Settings, address: Address | None = None) -> list[Path]:
@@ -114,11 +119,12 @@ def load(root: Path) -> Pinned:
         index = indexes.parse(file.read(), str(root / INDEX))
     with safe_files.reading(root / HASHES) as file:
         size = os.fstat(file.fileno()).st_size
-        hashes = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b"")
+        mapped = size and safe_files.is_own(root / HASHES)  # another user may change the file later
+        hashes = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if mapped else file.read())
     if hashlib.sha256(hashes).hexdigest() != index.groups.sha256:
         raise DamagedDataset(f"{root / HASHES} is not what the index says.")
     found = Pinned(index, hashes)
-    if found.name != root.name:
+    if found.name != root.name.removesuffix(PROVED):
         raise DamagedDataset(f"{root / INDEX} is another index than {root.name} was made for.")
     return found
 

@@ -5,11 +5,12 @@
     {"rlds_index": 1, "rlds_version": ..., "id": ..., "fingerprint": ..., "version": number,
      "manifest": sha256 of zarr.json,
      "objects": [[sha256, size], ...],                     objects/<sha256> and blocks/<sha256>
+                 or [sha256, size, path, at]                 bytes of a file of the dataset, and blocks/<sha256>
      "groups": [sha256, size],                             groups/<sha256>
      "files": [[path, size, [[at, object, offset, length, sha256], ...]], ...]}
 
 A piece says that ``length`` bytes of its file, from ``at`` on, are those of an object (its number in the list) from
-``offset`` on. What no piece covers is a hole: rows that a growing dataset does not need. `blocks` describes the hashes.
+``offset`` on. What no piece covers is a hole: rows of no episode. `blocks` describes the hashes.
 `versions` has the sha256 of the index, which proves all of these. A stranger may have written the index, so every value
 is checked before it is used, and the text must be as `Index.to_bytes` writes it.
 """
@@ -20,7 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +35,7 @@ FORMAT = 1
 LONGEST = 64 << 20  # bytes of an index
 MOST_HASHES = 1 << 30  # bytes of the hashes of groups: those of 32 TiB
 MANIFEST = "zarr.json"
-_SEGMENT = re.compile(r"/[0-9]+/c/0(/0)*$")  # its file may have room for more rows than there are
+_ROWS = re.compile(r"(?!episodes/|digests/|metadata/|sources/|text/).*/c/0(/0)*")  # a file that may have holes
 _PART = re.compile(r"(?!\.)[\w\-.+=@,~%]{1,250}", re.ASCII)
 _MOST_FILES, _MOST_OBJECTS, _MOST_PIECES = 1 << 20, 1 << 16, 1 << 21
 _LARGEST = 1 << 50  # bytes of a file or an object
@@ -64,15 +65,26 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A file that never changes, named by the sha256 of its content."""
+    """Bytes that never change: a file named by their sha256, or, after ``rlds index``, a part of a dataset's file.
+
+    Attributes
+    ----------
+    sha256 : str
+    size : int
+    path : str
+        Of the file below the address, from byte ``at`` on; empty for a file of its own.
+    at : int
+    """
 
     sha256: str
     size: int
+    path: str = ""
+    at: int = 0
 
     @property
     def name(self) -> str:
-        """Name below the address."""
-        return f"objects/{self.sha256}"
+        """Name of the file below the address."""
+        return self.path or f"objects/{self.sha256}"
 
     @property
     def list(self) -> tuple[str, int]:
@@ -81,8 +93,8 @@ class Object:
 
     @property
     def stored(self) -> dict[str, int]:
-        """Names and sizes of the files at the address that belong to it."""
-        return {self.name: self.size} | dict([self.list])
+        """Names and sizes of the files at the address that are there for it alone."""
+        return ({} if self.path else {self.name: self.size}) | dict([self.list])
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ class Index:
             "version": self.version,
             "manifest": self.manifest,
             "groups": [self.groups.sha256, self.groups.size],
-            "objects": [[o.sha256, o.size] for o in self.objects],
+            "objects": [[o.sha256, o.size, *((o.path, o.at) if o.path else ())] for o in self.objects],
         }
         files = (
             [f.path, f.size, [[p.at, p.object, p.offset, p.length, p.sha256] for p in f.pieces]] for f in self.files
@@ -178,7 +190,7 @@ def _index(content: dict[str, Any]) -> Index:
         raise ValueError(f"{groups.size:,} bytes of hashes do not fit the objects")
     listed = values.items(content.get("files"), _MOST_FILES, "files")
     grows = any(isinstance(f, list) and f[:1] == [commits.FILE] for f in listed)
-    files = tuple(_file(f, objects, holes=grows) for f in listed)
+    files = tuple(_file(f, objects, grows=grows) for f in listed)
     if sum(len(f.pieces) for f in files) > _MOST_PIECES:
         raise ValueError("more pieces than any dataset has")
     if sum(p.length for f in files for p in f.pieces) > _ALWAYS + _TIMES * sum(o.size for o in objects):
@@ -196,9 +208,10 @@ def _index(content: dict[str, Any]) -> Index:
     )
 
 
-def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
+def _file(value: Any, objects: Sequence[Object], *, grows: bool) -> File:
     path, size, listed = values.members(value, 3, "a file")
     path, size = _path(path), values.number(size, _LARGEST, "a size")
+    holes = grows or _ROWS.fullmatch(path) is not None
     pieces, end = [], 0
     for one in values.items(listed, _MOST_PIECES, "pieces"):
         at, number, offset, length, sha256 = values.members(one, 5, "a piece")
@@ -215,7 +228,7 @@ def _file(value: Any, objects: Sequence[Object], *, holes: bool) -> File:
             raise ValueError(f"a piece of {path} ends behind its object or file")
         end = piece.at + piece.length
         pieces.append(piece)
-    if end != size and not holes and _SEGMENT.search(path) is None:
+    if end != size and not holes:
         raise ValueError(f"the pieces of {path} are not all of it")
     return File(path, size, tuple(pieces))
 
@@ -245,8 +258,11 @@ def _path(value: Any) -> str:
 
 
 def _object(value: Any) -> Object:
-    sha256, size = values.members(value, 2, "an object")
+    sha256, size, *place = values.items(value, 4, "members of an object")
     found = Object(values.sha256(sha256), values.number(size, _LARGEST + 1, "a size"))
+    if place:
+        path, at = values.members(place, 2, "a place")
+        found = replace(found, path=_path(path), at=values.number(at, _LARGEST, "a place"))
     if found.size < 1:
         raise ValueError("an object is empty")
     return found

@@ -51,6 +51,7 @@ from rlds_cli.errors import DamagedDataset, NoSpace, RldsError
 from rlds_cli.files import disk, trees
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import flock
 from rlds_cli.remote.blocks import BLOCK as BLOCK
 from rlds_cli.remote.blocks import GROUP as GROUP
 from rlds_cli.remote.blocks import groups_of
@@ -413,7 +414,7 @@ class Room:
         """Hold the lock of the room."""
         with self._mutex:
             descriptor = self._descriptor()
-            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            flock(descriptor, Path(LOCK) if self.root is None else self.root / LOCK, shared=shared)
             try:
                 yield
             finally:

@@ -219,4 +219,5 @@ def fetch_groups(
         unit=lambda at: GROUP,
         is_right=lambda at, data: hashes.is_group(number, at // GROUP, data),
         take=take,
+        base=index.objects[number].at,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,16 +33,18 @@ class Shared:
 
     Parameters
     ----------
-    root : Path or None
-        Directory of the dataset among those of all remote datasets; None where it lies alone.
+    tops : sequence of Path
+        Directories of remote datasets, also of other users of a home.
+    root : Path
+        Directory of the dataset, in one of them or elsewhere.
     index : Index
         Of the dataset.
     name : str
         Of the index in such a directory.
     """
 
-    def __init__(self, root: Path | None, index: Index, name: str) -> None:
-        self._root, self._name = root, name
+    def __init__(self, tops: Sequence[Path], root: Path, index: Index, name: str) -> None:
+        self._tops, self._root, self._name = tops, root, name
         self._objects = {o.sha256 for o in index.objects}
         self._lock = threading.Lock()
         self._parts: dict[str, list[_Part]] | None = None
@@ -66,13 +69,12 @@ class Shared:
 
     def _found(self) -> dict[str, list[_Part]]:
         found: dict[str, list[_Part]] = {}
-        if self._root is None:
-            return found
-        with suppress(OSError):
-            for entry in os.scandir(self._root.parent):
-                if entry.is_dir(follow_symlinks=False) and entry.name != self._root.name:
-                    with suppress(OSError, RldsError, ValueError):
-                        self._add(Path(entry.path), found)
+        for top in self._tops:
+            with suppress(OSError):
+                for entry in os.scandir(top):
+                    if entry.is_dir(follow_symlinks=False) and Path(entry.path) != self._root:
+                        with suppress(OSError, RldsError, ValueError):
+                            self._add(Path(entry.path), found)
         return found
 
     def _add(self, other: Path, found: dict[str, list[_Part]]) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,20 @@ from rlds_cli.files.mapping import Addresses
 from rlds_cli.growing import logs
 from rlds_cli.growing.segments import SegmentedArray, SegmentMap
 from rlds_cli.growing.store import GrowingStore
+from rlds_cli.home import Home
 from rlds_cli.remote import content, decoding, finding, presence
 from rlds_cli.remote.blocks import BLOCK
-from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Stats, Take
+from rlds_cli.remote.cache import TIMEOUT, BlockFiles, Source, Stats, Take
 from rlds_cli.remote.columns import Place, RemoteColumn
 from rlds_cli.remote.content import Connection, Pinned, RemoteContent
 from rlds_cli.remote.decoding import Encoded
+from rlds_cli.remote.following import Follower
 from rlds_cli.remote.presence import Room, RowFile
+from rlds_cli.remote.proving import Proof
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
 from rlds_cli.sources.addresses import Address
-from rlds_cli.store import arrays, commits, manifest, opening
+from rlds_cli.store import arrays, commits, digests, manifest, opening
 from rlds_cli.store.arrays import Segment
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.opening import Store
@@ -44,7 +48,7 @@ CacheSize = int | str | None
 
 
 def open_remote(
-    ref: StrPath,
+    ref: StrPath | Address,
     where: Settings,
     *,
     cache: CacheSize = None,
@@ -54,8 +58,8 @@ def open_remote(
 
     Parameters
     ----------
-    ref : str or path
-        See `addresses.parse`.
+    ref : str, path or Address
+        See `addresses.parse`. A fingerprint alone is proved; see `proving`.
     cache : int or str, optional
         Bytes (``"200GiB"``) that blocks in the home may take; without it, as many as the disk has. 0 keeps them in
         memory, and little more of them than is in use.
@@ -68,10 +72,12 @@ def open_remote(
         No dataset is there, or another version.
     WrongFingerprint
         It has other content than the address pins.
+    WrongHash
+        So it turns out when rows are read.
     DamagedDataset, NewerFormat, DownloadFailed, WrongHash, Offline, MissingPackage, NoSpace
     """
     presence.check_system()
-    address, limit = addresses.parse(ref), parse_size(cache)
+    address, limit = ref if isinstance(ref, Address) else addresses.parse(ref), parse_size(cache)
     if timeout is not None and not timeout > 0:
         raise InvalidArgument(f"timeout={timeout!r} is no number of seconds.")
     stats = Stats()
@@ -79,6 +85,8 @@ def open_remote(
     pinned = finding.find(address, where, connection, stats)
     access = Access(connection, pinned, where, limit, timeout, stats, cache)
     found = RemoteGrowingStore(access) if pinned.index.grows else RemoteStore(access)
+    if access.is_proved:
+        access.prove(found)
     connection.wait_longer()
     return found
 
@@ -114,8 +122,12 @@ class Access:
     ----------
     root : Path or None
         Its directory in the home.
+    name : str
+        Of that directory. What was proved has one of its own.
     row_blocks : BlockFiles
         The files of rows as they lie at the address.
+    is_proved : bool
+        The address pins a fingerprint alone, which proves what is read.
     """
 
     def __init__(
@@ -131,6 +143,9 @@ class Access:
         self.where, self.pinned, self.timeout, self.stats, self.cache = where, pinned, timeout, stats, cache
         self.connection = connection
         self.root: Path | None = None
+        self.is_proved = connection.address.pin is not None and connection.address.index is None
+        self.name = f"{pinned.name}{finding.PROVED}" if self.is_proved else pinned.name
+        self._proofs: list[Proof] = []
         if limit == 0:
             self.room = Room(None, MEMORY)
             root = content.temporary_root()
@@ -138,17 +153,18 @@ class Access:
             safe_files.directory(root / content.DATASET, root)
             safe_files.replace_text(root / content.DATASET / content.MARK, f"{connection.address}\n")
         else:
-            self.root = root = where.home / "remote" / pinned.name
+            own = Home(where.home).remote
+            self.root = root = own / self.name
             try:
-                self.room = Room(where.home / "remote", limit)
-                self.room.ground(pinned.name)
+                self.room = Room(own, limit)
+                self.room.ground(self.name)
                 with self.room.locked():
                     finding.save(root, pinned, connection.address)
             except OSError as e:
                 error = disk.disk_error(e, root)
                 error.hint = f"{error.hint}; cache=0 writes nothing" if error.hint else "cache=0 writes nothing"
                 raise error from e
-        self.content = RemoteContent(connection, pinned, root, stats, shares=self.root is not None)
+        self.content = RemoteContent(connection, pinned, root, stats, shared=finding.homes(where))
         self.path = self.content.path
         self.row_blocks: BlockFiles
 
@@ -157,8 +173,26 @@ class Access:
         """The address."""
         return self.connection.address
 
-    def blocks(self, paths: Sequence[str]) -> BlockFiles:
-        """Return the files of rows by blocks."""
+    def prove(self, store: _Remote) -> None:
+        """Have all rows of a store of this proved that are read from now on; raises WrongFingerprint."""
+        pinned = self.pinned.index.fingerprint
+        args = store.bytes_key, lambda file: store.blocks.files[file].size, store.proved_fingerprint(), pinned
+        self._proofs.append(Proof(store, store.place, *args))
+
+    def _proving(self, source: Source) -> Source:
+        """Return a source that proves what another one gives; it does not refer to this object, which refers to it."""
+        proofs = self._proofs
+
+        def proved(file: int, start: int, length: int, take: Take) -> None:
+            if proofs:
+                proofs[0].read(file, start, length, take, source)
+            else:
+                source(file, start, length, take)
+
+        return proved
+
+    def blocks(self, paths: Sequence[str], *, decoded: bool = False) -> BlockFiles:
+        """Return the files of rows by blocks; what is ``decoded`` is proved then."""
         of = self.content
         files = [RowFile(path, of.file(path).size) for path in paths]
 
@@ -167,10 +201,10 @@ class Access:
 
         self.row_blocks = BlockFiles(
             self.room,
-            self.pinned.name,
+            self.name,
             files,
-            source,
-            check=lambda file, start, data: of.is_right(files[file].path, start, data),
+            source if decoded else self._proving(source),
+            check=None if self.is_proved else lambda file, start, data: of.is_right(files[file].path, start, data),
             timeout=self._seconds,
             where=str(self.address),
             stats=self.stats,
@@ -180,11 +214,13 @@ class Access:
 
     def decoded(self, encoded: Mapping[str, Encoded], paths: Sequence[str], films: Sequence[str]) -> BlockFiles:
         """Return the rows of compressed arrays by blocks; ``paths`` are of files of rows, ``films`` those of videos."""
-        of, name = self.content, f"{self.pinned.name}-rows"
-        raw = self.blocks(paths)
+        of, name = self.content, f"{self.name}-rows"
+        raw = self.blocks(paths, decoded=True)
         raw.stats = Stats()  # what waits for it counts
         sizes = {path: of.file(path).size for path in films}
-        return decoding.open_decoded(self.room, name, encoded, sizes, raw, timeout=raw.timeout, stats=self.stats)
+        return decoding.open_decoded(
+            self.room, name, encoded, sizes, raw, wrap=self._proving, timeout=raw.timeout, stats=self.stats
+        )
 
     @property
     def _seconds(self) -> float:
@@ -193,11 +229,12 @@ class Access:
 
     def reopened(self, version_id: str) -> tuple[Callable[..., Store], tuple[Any, ...]]:
         """Return how to open the same version in another process."""
-        pinned = f"{self.address.unpinned.given}#{self.pinned.index.fingerprint}"
-        return _reopened, (pinned, self.where.home, self.cache, self.timeout, version_id)
+        index = self.pinned.index
+        same = replace(self.address.unpinned, pin=index.fingerprint, index=None if self.is_proved else index.sha256)
+        return _reopened, (same, self.where.home, self.cache, self.timeout, version_id)
 
 
-def _reopened(ref: str, home: Path, cache: CacheSize, timeout: float | None, version_id: str) -> Store:
+def _reopened(ref: Address, home: Path, cache: CacheSize, timeout: float | None, version_id: str) -> Store:
     from rlds_cli import settings
 
     store = open_remote(ref, settings.read(home), cache=cache, timeout=timeout)
@@ -217,7 +254,6 @@ class _Remote(Store):
     blocks: BlockFiles
     access: Access
     identity = None
-    why_fixed = "it is at an address, where nobody looks for new versions"
 
     @property
     def address(self) -> str:  # type: ignore[override]
@@ -227,7 +263,7 @@ class _Remote(Store):
     @property
     def unproved(self) -> str:
         """The name of the directory of what was seen, which holds the hash of its index."""
-        return self.access.pinned.name
+        return self.access.name
 
     @property
     def stats(self) -> Stats:
@@ -295,6 +331,15 @@ class _Remote(Store):
         """Return where the bytes of an array lie in `blocks`; None for an array without bytes."""
         raise NotImplementedError
 
+    def proved_fingerprint(self) -> str:
+        """Return the fingerprint that the digests of episodes and the episode table have."""
+        raise NotImplementedError
+
+    @staticmethod
+    def bytes_key(f: Field) -> str:
+        """Return the key of the bytes of a field's images or videos."""
+        return f.name + (FILMS if f.codec == VIDEO else BYTES)
+
     def row_files(self, name: str) -> tuple[opening.RowFile, ...]:
         """Return no files: they are at the address."""
         return ()
@@ -345,6 +390,10 @@ class RemoteStore(_Remote):
             self.blocks = access.decoded(encoded, [*paths, *shards], paths)
         else:
             self.blocks = access.blocks(paths)
+
+    def proved_fingerprint(self) -> str:
+        """Return the fingerprint that the digests of episodes and the episode table have."""
+        return self.fingerprint(self.counted)
 
     def _shards(self, e: Encoded) -> list[str]:
         """Return the files of a compressed array; raises DamagedDataset for one that is larger than its rows can be."""
@@ -564,11 +613,11 @@ class RemoteVideos(Videos):
 
 
 class RemoteGrowingStore(_Remote, GrowingStore):
-    """The files of a dataset that grows at an address, at the version that was pushed."""
+    """The files of a version of a growing dataset at an address."""
 
     is_packable = False
 
-    def __init__(self, access: Access, version: int | None = None) -> None:
+    def __init__(self, access: Access, follower: Follower[RemoteGrowingStore] | None = None) -> None:
         self.access = access
         of, index = access.content, access.pinned.index
         of.need("zarr.json", commits.FILE)
@@ -578,7 +627,7 @@ class RemoteGrowingStore(_Remote, GrowingStore):
                 f"{m.id} at {access.address} grows and holds encoded frames, which are not read from an address.",
                 hint=f"rlds download {access.address} copies it to this machine",
             )
-        heads = tuple(f"{f.path}/c/" for f in m.fields)
+        heads = (*(f"{f.path}/c/" for f in m.fields), f"{digests.ROWS}/")
         small = (f.path for f in index.files if not f.path.startswith(heads) or f.path.endswith("/zarr.json"))
         of.need(*(path for path in small if path != logs.DIGESTS))
         GrowingStore.__init__(self, access.path)
@@ -588,10 +637,16 @@ class RemoteGrowingStore(_Remote, GrowingStore):
                 hint="rlds push ID sends it again",
             )
         self.blocks = access.blocks(self._row_files())
+        self._follower = follower or Follower(_Look(access, self.version, self.version_id))
 
     def _digests(self) -> Digests:
         self.access.content.need(logs.DIGESTS)
         return super()._digests()
+
+    def row_digests(self, name: str) -> Digests:
+        """Return the sha256 of each row of a field that has them [rows, 32]."""
+        self.beside(digests.ROWS, self.path_of(name))
+        return super().row_digests(name)
 
     def digest_of(self, k: int) -> bytes:
         """Return a hash of episode ``k``, see `GrowingStore.digest_of`."""
@@ -601,6 +656,10 @@ class RemoteGrowingStore(_Remote, GrowingStore):
     def fingerprint(self, index: IntArray | None = None) -> str:
         """Return the fingerprint; that of the whole dataset is the index's, and a download compares it."""
         return self.access.pinned.index.fingerprint if index is None else super().fingerprint(index)
+
+    def proved_fingerprint(self) -> str:
+        """Return the fingerprint that the digests of episodes and the episode table have."""
+        return super().fingerprint(self.counted)
 
     def _check_sizes(self) -> None:
         """Nothing: rows are not here. `_row_files` compares the index."""
@@ -621,20 +680,31 @@ class RemoteGrowingStore(_Remote, GrowingStore):
     def _segment(self, array: SegmentedArray, number: int) -> str:
         return array.file(number).relative_to(self.path).as_posix()
 
+    @property
+    def newest_version(self) -> int:
+        """Number of the newest version that can be taken up; a later one is looked for in the background."""
+        return self._follower.newest(self.version)
+
     def newest(self) -> GrowingStore:
         """Return what is at the address now, which may be this version."""
-        access = self.access
-        stats = Stats()
-        unpinned = access.address.unpinned
-        connection = Connection(unpinned, access.where, access.timeout)
-        pinned = finding.find(unpinned, access.where, connection, stats)
-        known = access.pinned.index
-        if pinned.index == known:
+        return _Look(self.access, self.version, self.version_id)(self._follower) or self
+
+    def at(self, version: int) -> GrowingStore:
+        """Return another version at the address.
+
+        Raises
+        ------
+        DatasetNotFound
+            It is not there.
+        DownloadFailed, Offline
+        """
+        opened = self._follower.opened
+        if version == self.version:
             return self
-        if not pinned.index.grows:
-            raise DamagedDataset(f"{self.address} holds a dataset that does not grow by now.", hint="open it again")
-        limit = parse_size(access.cache)
-        return RemoteGrowingStore(Access(connection, pinned, access.where, limit, access.timeout, stats, access.cache))
+        if opened is not None and opened.version == version:
+            return opened
+        look = _Look(self.access, self.version, self.version_id)
+        return look.open(replace(self.access.address.unpinned, version=version), self._follower) or self
 
     def mapped(self, key: str) -> Array:
         """Return an array as it is mapped; see `_Remote.mapped`."""
@@ -654,6 +724,47 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         for number in self.needed(array):
             files[number - first] = self.blocks.number(self._segment(array, number))
         return Place(files, array.size, (g.first_row - first * array.segment_rows) * array.width)
+
+
+class _Look:
+    """Opens other versions of a dataset at an address, of which one is known. It does not hold that one."""
+
+    def __init__(self, access: Access, version: int, version_id: str) -> None:
+        self._address, self._where, self._cache = access.address.unpinned, access.where, access.cache
+        self._timeout, self._stats, self._index = access.timeout, access.stats, access.pinned.index.sha256
+        self._version, self._version_id = version, version_id
+
+    def __call__(self, follower: Follower[RemoteGrowingStore]) -> RemoteGrowingStore | None:
+        """Return the newest version; see `open`."""
+        return self.open(self._address, follower)
+
+    def open(self, address: Address, follower: Follower[RemoteGrowingStore]) -> RemoteGrowingStore | None:
+        """Return the version that an address names; None if it is the one that was opened last.
+
+        Raises
+        ------
+        DamagedDataset
+            Another dataset is at the address by now.
+        DatasetNotFound, DownloadFailed, Offline
+        """
+        connection = Connection(address, self._where, self._timeout)
+        pinned = finding.find(address, self._where, connection, self._stats)
+        if pinned.index.sha256 == self._index:
+            return None
+        limit = parse_size(self._cache)
+        access = Access(connection, pinned, self._where, limit, self._timeout, self._stats, self._cache)
+        found = RemoteGrowingStore(access, follower) if pinned.index.grows else None
+        if found is None or not self._has_grown_to(found, address):
+            raise DamagedDataset(f"{address.unpinned} holds another dataset by now.", hint="open it again")
+        connection.wait_longer()
+        self._index = pinned.index.sha256
+        return found
+
+    def _has_grown_to(self, found: RemoteGrowingStore, address: Address) -> bool:
+        """Return whether a version is a later one of the known dataset; an earlier one may be asked for by number."""
+        if found.version < self._version:
+            return address.version is not None
+        return commits.at(found.path, self._version).version_id == self._version_id
 
 
 class _RemoteSegments(SegmentMap):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,9 +171,14 @@ def added(
 def kept(there: Versions, *, last: int, tagged: bool) -> Versions:
     """Return the last versions, and those with tags if ``tagged``; tags of other versions go with them."""
     named = set(there.tags.values()) if tagged else set()
-    stay = tuple(v for k, v in enumerate(there.versions) if len(there.versions) - k <= last or v.index in named)
-    left = {v.index for v in stay}
-    return replace(there, versions=stay, tags={name: i for name, i in there.tags.items() if i in left})
+    listed = enumerate(there.versions)
+    return of_indexes(there, {v.index for k, v in listed if len(there.versions) - k <= last or v.index in named})
+
+
+def of_indexes(there: Versions, indexes: Set[str]) -> Versions:
+    """Return the versions with some indexes, and their tags."""
+    stay = tuple(v for v in there.versions if v.index in indexes)
+    return replace(there, versions=stay, tags={name: i for name, i in there.tags.items() if i in indexes})
 
 
 def parse(text: bytes, where: str) -> Versions:

@@ -14,6 +14,7 @@ from rlds_cli.sharing import pushing
 from rlds_cli.sources import addresses
 from rlds_cli.sources.objects import Objects
 from rlds_cli.sources.opening import open_objects
+from rlds_cli.store import paths
 
 _PREFIXES = ("objects/", "blocks/", "groups/", "indexes/")
 
@@ -90,7 +91,8 @@ def collect(
         there, document = found
         stay = versions.kept(there, last=keep_last, tagged=keep_tags)
         left = {v.index for v in stay.versions}
-        listed = {name: size for prefix in _PREFIXES for name, size in objects.names(prefix).items()}
+        stored = {name: size for prefix in _PREFIXES for name, size in objects.names(prefix).items()}
+        listed = {name: size for name, size in stored.items() if paths.INDEXED.fullmatch(name)}
         needed = _needed(objects, stay)
         unneeded = {name: size for name, size in listed.items() if name not in needed}
         if not dry_run:

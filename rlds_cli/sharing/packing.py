@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,6 +47,7 @@ _WORTH = 4096  # bytes of a piece for which an object of another dataset is copi
 _READ = 1 << 20
 _LARGE = 8 * GROUP  # bytes of a file that begins with a group of an object, if few zeros come before it
 _EPISODES = "episodes/"
+_IN_PLACE = 1 << 30  # bytes of a file that stays where it is, of which one object is made
 _ADDED = 32  # one such part of what is sent may be sent for a better order, or to leave objects behind
 _LOOKS = 16  # groups of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
@@ -64,9 +65,10 @@ class Known:
     here: bool
     there: frozenset[str]
 
-    def has(self, piece: Piece) -> bool:
-        """Return whether the object of a piece is there."""
-        return self.index.objects[piece.object].sha256 in self.there
+    def has(self, piece: Piece, file: LocalFile) -> bool:
+        """Return whether the object of a piece is there: one that is a part of a file, for that file alone."""
+        o = self.index.objects[piece.object]
+        return o.sha256 in self.there and o.path in ("", file.path)
 
     @cached_property
     def by_path(self) -> Mapping[str, File]:
@@ -138,8 +140,8 @@ class Plan:
 
     @property
     def to_send(self) -> int:
-        """Bytes of all new objects."""
-        return sum(o.object.size for o in self.new)
+        """Bytes of all new objects, but parts of files that stay where they are."""
+        return sum(o.object.size for o in self.new if not o.object.path)
 
 
 def plan(
@@ -148,19 +150,23 @@ def plan(
     told: Told = lambda done: None,
     *,
     cuts: Mapping[str, Cuts] = {},
+    in_place: Collection[str] = (),
 ) -> Plan:
     """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
 
-    Parts of files that ``cuts`` names by path become objects of their own, if nothing of them is known.
+    Parts of files that ``cuts`` names by path become objects of their own, if nothing of them is known. Objects of
+    files ``in_place`` are parts of these files, which are at the address already.
     """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
         matches = list(pool.map(lambda f: _matches(f, snapshot, known, hasher), snapshot.files))
         matches = _worthwhile(matches, known, snapshot)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
+        stay, spans = [s for s in spans if s.file.path in in_place], [s for s in spans if s.file.path not in in_place]
         alone, spans = _apart(spans, cuts)
         packed = [*((span,) for span in alone), *_packed(sorted(spans, key=_order), snapshot.size)]
         new = tuple(pool.map(lambda parts: hashed(parts, told), packed))
+        new += tuple(pool.map(lambda span: _placed(span, told), (part for span in stay for part in _parts(span))))
     return _assembled(snapshot, known, matches, new)
 
 
@@ -200,23 +206,29 @@ def _matches(file: LocalFile, snapshot: Snapshot, known: Sequence[Known], ranges
             found = [
                 Match(piece.at, piece.length, number, piece)
                 for piece in (there.pieces if there else ())
-                if k.has(piece) and _overlaps(file.extents, piece)
+                if k.has(piece, file) and _overlaps(file.extents, piece)
+                if not k.index.objects[piece.object].path or _is_kept(piece, file, snapshot)
             ]
             if found:
                 return found
     for number, k in enumerate(known):
         for other in k.like(file):
             for piece in other.pieces:
-                if not k.has(piece) or not _within(file.extents, piece):
+                if not k.has(piece, file) or not _may_come(file, piece):
                     continue
                 if not _is_free(piece, found):
                     continue
                 if ranges.sha256(file, piece.at, piece.length) == piece.sha256:
                     found.append(Match(piece.at, piece.length, number, piece))
-                else:
+                elif not k.index.objects[piece.object].path:
                     parts = _equal_groups(file, piece, k, ranges)
                     found += [Match(p.at, p.length, number, p) for p in parts]
     return sorted(found, key=lambda m: m.at)
+
+
+def _is_kept(piece: Piece, file: LocalFile, snapshot: Snapshot) -> bool:
+    """Return whether a piece that is in place has the bytes that it had: rows that leave are freed there."""
+    return snapshot.store.keeps is None and _within(file.extents, piece)
 
 
 def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) -> Iterator[Piece]:
@@ -239,6 +251,13 @@ def _equal_groups(file: LocalFile, piece: Piece, known: Known, ranges: _Ranges) 
             at, length = piece.at + begun * GROUP - piece.offset, (group - begun) * GROUP
             yield Piece(at, piece.object, begun * GROUP, length, ranges.sha256(file, at, length))
             begun = None
+
+
+def _may_come(file: LocalFile, piece: Piece) -> bool:
+    """Return whether a piece may be that of a file: with rows of no episode, but without what a writer may change."""
+    if file.growing:
+        return _within(file.extents, piece)
+    return piece.at + piece.length <= file.size and _overlaps(file.extents, piece)
 
 
 def _within(extents: Sequence[tuple[int, int]], piece: Piece) -> bool:
@@ -277,11 +296,14 @@ def _worthwhile(matches: list[list[Match]], known: Sequence[Known], snapshot: Sn
     """
     used: dict[_Key, int] = {}
     longest: dict[_Key, int] = {}
-    for found in matches:
+    for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
             key = m.known, m.piece.object
-            used[key], longest[key] = used.get(key, 0) + m.length, max(longest.get(key, 0), m.length)
-    kept = sorted((key for key in used if known[key[0]].here or longest[key] >= _WORTH), key=lambda key: used[key])
+            needed = sum(max(0, min(stop, m.at + m.length) - max(at, m.at)) for at, stop in file.extents)
+            used[key], longest[key] = used.get(key, 0) + needed, max(longest.get(key, 0), needed)
+    in_place = {key for key in used if known[key[0]].index.objects[key[1]].path}
+    worth = (key for key in used.keys() - in_place if known[key[0]].here or longest[key] >= _WORTH)
+    kept = sorted(worth, key=lambda key: used[key])
     spare = (snapshot.size - sum(used[key] for key in kept)) // _ADDED
     for key in list(kept):
         if 2 * used[key] < known[key[0]].index.objects[key[1]].size and used[key] <= spare:
@@ -289,7 +311,7 @@ def _worthwhile(matches: list[list[Match]], known: Sequence[Known], snapshot: Sn
             kept.remove(key)
     while kept and len(kept) + _objects_for(snapshot, sum(used[key] for key in kept)) > MOST_OBJECTS:
         kept = kept[-(-len(kept) // 2) :]
-    stay = set(kept)
+    stay = {*kept, *in_place}
     return [[m for m in found if (m.known, m.piece.object) in stay] for found in matches]
 
 
@@ -323,6 +345,18 @@ def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
             end = min(stop, starts[k + 1]) if k + 1 < len(starts) else stop
             yield Span(file, at, end - at)
             at = end
+
+
+def _parts(span: Span) -> Iterator[Span]:
+    """Cut a span of a file that stays where it is."""
+    for at in range(span.at, span.at + span.length, _IN_PLACE):
+        yield Span(span.file, at, min(_IN_PLACE, span.at + span.length - at))
+
+
+def _placed(span: Span, told: Told) -> NewObject:
+    """Read and hash a span that is an object where it is."""
+    made = hashed((span,), told)
+    return replace(made, object=replace(made.object, path=span.file.path, at=span.at))
 
 
 def _apart(spans: Iterable[Span], cuts: Mapping[str, Cuts]) -> tuple[list[Span], list[Span]]:
@@ -486,16 +520,18 @@ def _assembled(
 
     pieces: dict[str, list[Piece]] = {f.path: [] for f in snapshot.files}
     at_home = {o for k in known if k.here for o in k.index.objects if o.sha256 in k.there}
+    for of, number in sorted({(m.known, m.piece.object) for found in matches for m in found}):  # as they were
+        k, old = known[of], known[of].index.objects[number]
+        if old.sha256 not in numbers:
+            if old in at_home:
+                kept.append(old)
+            else:
+                copied.append((k, old))
+        number_of(old, lambda k=k, number=number: k.hashes.of(number))  # type: ignore[misc]
     for file, found in zip(snapshot.files, matches, strict=True):
         for m in found:
-            k, old = known[m.known], known[m.known].index.objects[m.piece.object]
-            if old.sha256 not in numbers:
-                if old in at_home:
-                    kept.append(old)
-                else:
-                    copied.append((k, old))
-            number = number_of(old, lambda k=k, m=m: k.hashes.of(m.piece.object))  # type: ignore[misc]
-            pieces[file.path].append(replace(m.piece, object=number))
+            old = known[m.known].index.objects[m.piece.object]
+            pieces[file.path].append(replace(m.piece, object=numbers[old.sha256]))
     fresh = []
     for made in new:
         if made.object.sha256 not in numbers:

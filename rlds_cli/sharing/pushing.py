@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +60,9 @@ class Pushed:
         Objects of the dataset.
     dropped : int
         Dropped episodes of a dataset that grows, which are sent, too.
+    others : int
+        Steps of other episodes that are sent, too: in the files of a selection or an older recording they lie between
+        steps of this version.
     tags : tuple of str
         Tags of this version at the address.
     missing : mapping of str to int
@@ -76,6 +79,7 @@ class Pushed:
     skipped: int
     objects: int
     dropped: int = 0
+    others: int = 0
     tags: tuple[str, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
     dry_run: bool = False
@@ -178,11 +182,12 @@ def send(
     dry_run: bool = False,
     force: bool = False,
     cuts: Mapping[str, Cuts] = {},
+    in_place: Collection[str] = (),
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
     policy: RetryPolicy | None = None,
 ) -> Pushed:
-    """Push a snapshot; see `push`. ``documents`` are written beside the index, for people."""
+    """Push a snapshot; see `push`, and `packing.plan`. ``documents`` are written beside the index, for people."""
     check_writable(address)
     with open_objects(address, where, policy=policy, progress=progress) as objects:
         found = _versions_there(objects)
@@ -191,7 +196,7 @@ def send(
         there = stored(objects)
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress, cuts=cuts)
+            plan = _plan(taken, objects, found, there, refused, progress, cuts=cuts, in_place=in_place)
             versions = _added(found, taken, plan.index)
             if dry_run:
                 return _pushed(plan, taken, address, there, versions, dry_run=True)
@@ -206,7 +211,7 @@ def send(
             progress(Event(taken.id, "note", note=f"{address} cannot compare before it writes: {_NOTICED}"))
     done = _pushed(plan, taken, address, there, versions)
     sizes = f"{text.size_of(done.sent)} sent, {text.size_of(done.skipped)} were there"
-    progress(Event(taken.id, "ready", note=f"pushed to {address}: {sizes}"))
+    progress(Event(taken.id, "ready", note=f"indexed in {address}" if in_place else f"pushed to {address}: {sizes}"))
     return done
 
 
@@ -234,7 +239,7 @@ def _pushed(
     *,
     dry_run: bool = False,
 ) -> Pushed:
-    sent = sum(o.object.size for o in plan.new if not is_there(o.object, there))
+    sent = sum(o.object.size for o in plan.new if not (o.object.path or is_there(o.object, there)))
     return Pushed(
         id=taken.id,
         address=str(address),
@@ -245,6 +250,7 @@ def _pushed(
         skipped=sum(o.size for o in plan.index.objects) - sent,
         objects=len(plan.index.objects),
         dropped=taken.store.dropped,
+        others=taken.store.rows_along(),
         tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
         missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
         dry_run=dry_run,
@@ -310,15 +316,19 @@ def _plan(
     tell: Progress,
     *,
     cuts: Mapping[str, Cuts],
+    in_place: Collection[str],
 ) -> Plan:
+    def usable(o: Object) -> bool:
+        return is_there(o, there) and (not o.path or o.path in in_place)
+
     known = [
-        Known(objects, index, True, frozenset(o.sha256 for o in index.objects if is_there(o, there)))
+        Known(objects, index, True, frozenset(o.sha256 for o in index.objects if usable(o)))
         for index in _indexes_there(found, taken, objects)
     ]
     known = [k for k in known if _has_hashes(k)]
-    if not known or known[0].index.manifest != taken.manifest:
+    if not in_place and (not known or known[0].index.manifest != taken.manifest):
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), cuts=cuts)
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), cuts=cuts, in_place=in_place)
 
 
 def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> Iterator[Index]:
@@ -338,7 +348,7 @@ def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
         with suppress(RldsError):
             found = index_at(place)
             if found is not None:
-                known = Known(place, found, False, frozenset(o.sha256 for o in found.objects))
+                known = Known(place, found, False, frozenset(o.sha256 for o in found.objects if not o.path))
                 return known if _has_hashes(known) else None
         return None
 
@@ -392,7 +402,7 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
         if not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
             objects.put(o.list[0], Body.of(blocks))
     todo = [made for made in plan.new if not is_there(made.object, there)]
-    told = _Told(id, "send", sum(made.object.size for made in todo), tell)
+    told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
     for made in todo:
         put_object(objects, made, told)
 
@@ -400,7 +410,8 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
 def put_object(objects: Objects, made: NewObject, told: Callable[[int], None] = lambda done: None) -> None:
     """Send an object, after the list of the hashes of its blocks; raises UploadFailed."""
     objects.put(made.object.list[0], Body.of(made.blocks))
-    objects.put(made.object.name, made.body(told))
+    if not made.object.path:
+        objects.put(made.object.name, made.body(told))
 
 
 def _write_index(

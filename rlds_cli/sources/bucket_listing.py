@@ -63,7 +63,7 @@ def region_in(exc: Permanent) -> str | None:
 def find(scheme: str, bucket: str, path: str, client: Client) -> tuple[str | None, dict[str, Meta]]:
     """Return the region of a bucket, if S3 redirects to it, and the files that may belong to a path, by name.
 
-    These are the files in the directory, else those with the prefix.
+    These are the files in the directory, else those with the prefix; if none match a pattern, those beside them.
 
     Raises
     ------
@@ -72,7 +72,8 @@ def find(scheme: str, bucket: str, path: str, client: Client) -> tuple[str | Non
     """
     fixed, region = path.split("*")[0], None
     directory = [f"{fixed}/"] if fixed == path != "" and not names.has_suffix(fixed) else []
-    for prefix in (*directory, fixed):
+    beside = [names.fixed_directory(path)] if "*" in path else []
+    for prefix in (*directory, fixed, *beside):
         try:
             found = {m.name: m for m in _listed(scheme, bucket, region, prefix, client)}
         except Permanent as exc:

@@ -99,7 +99,8 @@ class DirectorySource(Source):
                 shutil.copyfileobj(content, file, _PIECE)
                 file.flush()
                 os.fsync(descriptor)
-                os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o444)
+                with suppress(OSError):  # a mounted bucket has no modes
+                    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o444)
                 temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -14,6 +14,8 @@ from rlds_cli.files.names import too_long as too_long
 from rlds_cli.text import natural
 from rlds_cli.visible import shown as shown
 
+_STARS = re.compile(r"(?P<directories>(?:^|(?<=/))\*\*/)|(?P<rest>\*\*+)|\*")
+
 
 def all_safe(names: Iterable[str]) -> None:
     """Check that names are safe, and that no file would overwrite another file or its record.
@@ -94,9 +96,10 @@ def tails(key: str) -> list[str]:
 def selected(names: Iterable[str], wanted: str) -> dict[str, str]:
     """Select names by a path, a pattern or a prefix, in natural order.
 
-    ``wanted`` is a file; else a directory, for all files below it; else a pattern with ``*``; else, if it has no file
-    suffix, a prefix. A digit is never followed by another one: ``door-v1*`` is
-    not ``door-v10``. An empty ``wanted`` is everything. Hidden files are left out.
+    ``wanted`` is a file; else a directory, for all files below it; else a pattern; else, if it has no file suffix, a
+    prefix. In a pattern, ``*`` stands for anything without a slash, ``**/`` for any directories, and ``**`` elsewhere
+    for anything that does not continue a number, as after a prefix: ``door-v1**`` does not match ``door-v10``. An empty
+    ``wanted`` is everything. Hidden files are left out.
 
     Returns
     -------
@@ -130,7 +133,11 @@ def _pattern(wanted: str) -> re.Pattern[str] | None:
     if "*" not in wanted:
         if has_suffix(wanted):
             return None
-        wanted += "*"
-    pieces = wanted.split("*")
-    starred = "".join(re.escape(p) + (r"(?!\d).*" if p[-1:].isdigit() else ".*") for p in pieces[:-1])
-    return re.compile(starred + re.escape(pieces[-1]), re.DOTALL)
+        wanted += "**"
+    parts, at = [], 0
+    for star in _STARS.finditer(wanted):
+        parts.append(re.escape(wanted[at : star.start()]))
+        rest = r"(?!\d).*" if wanted[star.start() - 1 : star.start()].isdigit() else ".*"
+        parts.append("(?:.*/)?" if star["directories"] else rest if star["rest"] else "[^/]*")
+        at = star.end()
+    return re.compile("".join(parts) + re.escape(wanted[at:]), re.DOTALL)

@@ -134,6 +134,7 @@ class Objects:
         unit: Callable[[int], int],
         is_right: Callable[[int, Chunk], bool],
         take: Callable[[int, Chunk], object],
+        base: int = 0,
     ) -> None:
         """Give bytes [start, stop) to ``take`` in units with their places, in order, each checked.
 
@@ -145,6 +146,8 @@ class Objects:
             Returns the bytes of the unit at a place; the last one is cut at ``stop``.
         is_right : callable
             Returns whether some bytes are the unit at a place.
+        base : int
+            The byte of the file that is place 0.
 
         Raises
         ------
@@ -157,7 +160,7 @@ class Objects:
         def attempt() -> None:
             nonlocal at
             parts = bytearray()
-            for chunk in self.source.read(name, at, stop):
+            for chunk in self.source.read(name, base + at, base + stop):
                 self.client.check()
                 rest = memoryview(chunk)
                 while rest and at < stop:
@@ -172,7 +175,7 @@ class Objects:
                             break
                         data, parts = memoryview(parts), bytearray()
                     if not is_right(at, data):
-                        error = self.wrong_bytes(name, at, size)
+                        error = self.wrong_bytes(name, base + at, size)
                         raise Retryable("bytes without the expected sha256 came", attempts=ATTEMPTS, error=error)
                     take(at, data)
                     at += size
@@ -189,7 +192,9 @@ class Objects:
         return WrongHash(
             f"Bytes {start:,}-{start + length - 1:,} of {self._place(name)} do not have the sha256 that the index "
             f"names, in {ATTEMPTS} attempts. They are not used.",
-            hint=self.push_again,
+            hint=self.push_again
+            if name.startswith(("objects/", "blocks/"))
+            else "that file changed after it was indexed: rlds index DIR, where its directory is mounted",
         )
 
     @property

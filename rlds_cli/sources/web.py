@@ -13,8 +13,10 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
+from rlds_cli.http.client import Client
 from rlds_cli.http.connections import Budget, Permanent, Retryable
 from rlds_cli.http.ranges import range_of
+from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.limits import ListingLimits
 from rlds_cli.sources.source import Chunk, Document, Meta, Source
 
@@ -28,7 +30,10 @@ _TARGET = re.compile(r"""(?:^|\s)href\s{0,8}=\s{0,8}(?:"([^"]*)"|'([^']*)'|([^\s
 class WebSource(Source):
     """The files below ``https://HOST/PATH/``. A server without ranges sends whole files, of which a part is taken."""
 
-    _ranges: bool | None = None
+    def __init__(self, address: Address, client: Client, *, deep: int | None = None) -> None:
+        super().__init__(address, client)
+        self._ranges: bool | None = None
+        self._deep = _DEEP if deep is None else deep  # directories below that of a listing, of which pages are read
 
     def url(self, name: str) -> str:
         """Return the URL that a file is requested at."""
@@ -110,7 +115,7 @@ class WebSource(Source):
             for name in _names(found, root, here):
                 if not limit.take(name).endswith("/"):
                     yield name
-                elif name not in seen and name.count("/") - start.count("/") <= _DEEP:
+                elif name not in seen and name.count("/") - start.count("/") <= self._deep:
                     seen.add(name)
                     waiting.append(name)
 

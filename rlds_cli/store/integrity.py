@@ -441,6 +441,8 @@ def _offsets(path: Path, f: StoredField, size: int, episodes: Mapping[str, Array
     wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | (offsets[:-1] < 0) | (offsets[1:] > size))
     order = np.argsort(episodes["start"], kind="stable")
     start = episodes["start"][order]
+    if not len(start):
+        return []
     count = digests.counted(f, episodes["length"][order], episodes["num_observed"][order])
     of = np.searchsorted(start, wrong, "right") - 1
     if not ((of >= 0) & (wrong < start[of] + count[of])).any():

@@ -628,7 +628,38 @@ class Store(Followed):
         DamagedDataset
             Something leads out of the directory.
         """
-        return snapshots.of_directory(self.path, self.places())
+        return snapshots.of_directory(self.path, self._rows_to_send())
+
+    def rows_along(self) -> int:
+        """Return how many rows of no episode `snapshot` has: those between the rows of episodes."""
+        if not self.has_gaps:
+            return 0
+        if self.manifest.encoding != "memmap":
+            return self.manifest.counts.rows - snapshots.covered(self._spans())
+        plain = (n for n, f in self.fields.items() if f.kind != "frames" or f.codec == VIDEO)
+        return max((snapshots.rows_between(self.directory(n), self._spans()) for n in plain), default=0)
+
+    def _spans(self) -> IntArray:
+        """Return the rows of episodes [episodes, 2], by their first rows."""
+        order = np.argsort(self.episodes["start"], kind="stable")
+        first = self.episodes["start"][order]
+        return np.stack([first, first + self.episodes["length"][order] + 1], 1)
+
+    def _rows_to_send(self) -> dict[Path, IntArray | None]:
+        """Return the arrays of `places` with the rows that episodes lie in [episodes, 2]; None for all rows."""
+        found: dict[Path, IntArray | None] = dict.fromkeys(self.places())
+        if not self.has_gaps or self.manifest.encoding != "memmap":
+            return found
+        spans = self._spans()
+        for name, f in self.fields.items():
+            if f.kind == "frames" and f.codec != VIDEO:  # offsets are small, and read one behind the other
+                begin, end = self.frame_spans(name, spans[:, 0])[0], self.frame_spans(name, spans[:, 1] - 1)[1]
+                found[self.directory(name) / "bytes"] = np.stack([begin, end], 1)
+            else:
+                found[self.directory(name)] = spans
+            if digests.has_row_digests(f):
+                found[self.path / digests.ROWS / self.path_of(name)] = spans
+        return found
 
 
 @lru_cache(maxsize=1)

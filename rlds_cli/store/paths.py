@@ -18,6 +18,8 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.+=@,~")
 _MAX_BYTES = 200
 _MOST_LEVELS, _LONGEST = 64, 1500  # of a path that is written: systems take 1,024 to 4,096 bytes, with the home's
 _MOST_READ, _LONGEST_READ = 512, 4096
+# Files of an index that `rlds index` writes beside a dataset's own.
+INDEXED = re.compile(r"rlds\.json|(objects|blocks|groups|indexes)/[0-9a-f]{64}")
 _COMPONENT = re.compile(r"(?!\.|__|zarr\.json$|reference\.json$)[A-Za-z0-9\-_.+=@,~%]{1,250}", re.IGNORECASE)
 
 

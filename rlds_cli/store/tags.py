@@ -7,7 +7,6 @@ the list of versions at the address.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from rlds_cli import refs, visible
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, NameTaken, NoPermission
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
+from rlds_cli.files.locks import flock
 from rlds_cli.store import files
 
 FILE = "tags.json"
@@ -117,7 +117,7 @@ def _changing(dataset: Path) -> Iterator[dict[str, int]]:
     descriptor = os.open(dataset, os.O_RDONLY)
     try:
         with suppress(OSError):  # not on every file system
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, dataset)
         tags = read(dataset)
         yield tags
         safe_files.replace_text(dataset / FILE, documents.dumps(dict(sorted(tags.items())), FILE))

@@ -164,7 +164,7 @@ def publish(built: Path, path: Path) -> None:
         if place.is_dir():  # of a dataset that this one has replaced
             publishing.remove(place)
         aside.rename(place)
-    tags.carry(path, built)
+    _carry(path, built)
     publishing.publish(built, path)
 
 
@@ -180,7 +180,7 @@ def replace(built: Path, path: Path, *, growing: bool = False) -> None:
         The dataset has tags; nothing was replaced.
     """
     if growing or _is_again(built, path):
-        tags.carry(path, built)
+        _carry(path, built)
         publishing.publish(built, path, growing=growing)
         return
     check_replaceable(path)
@@ -201,6 +201,15 @@ def supersede(built: Path, path: Path) -> None:
         publish(built, path)
     else:
         replace(built, path)
+
+
+def _carry(path: Path, newer: Path) -> None:
+    """Give the directory of a newer version the tags of a dataset, and what `rlds index` wrote beside its files."""
+    tags.carry(path, newer)
+    for file in trees.files(path):
+        name = file.relative_to(path).as_posix()
+        if paths.INDEXED.fullmatch(name):
+            publishing.link_file(file, newer / name)
 
 
 def check_replaceable(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -206,6 +207,27 @@ def versions_that_lie(scene: Scene) -> None:
     result = scene.run("log", tagged)
     if "\x1b" in result.out + result.err:
         scene.fault("control characters of a stranger reach the terminal")
+
+
+@attack(quick=True)
+def objects_outside(scene: Scene) -> None:
+    """An index whose objects are files outside the address, or links to the user's files."""
+    genuine = scene.root / "genuine"
+    shutil.copytree(scene.dataset, genuine)
+    genuine.chmod(0o755)
+    assert scene.run("index", genuine).code == 0
+    scene.run("rm", SAMPLE, "--yes")
+    index = forged.index_of(genuine)
+    data = scene.key.read_bytes()
+    outside = replace(index.objects[-1], sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    for number, path in enumerate((str(scene.key), f"../{scene.victim.name}/key", "rlds.json/..", "key")):
+        other = scene.root / f"forged{number}"
+        shutil.copytree(genuine, other)
+        (other / "key").symlink_to(scene.key)
+        objects = (*index.objects[:-1], replace(outside, path=path))
+        forged.publish(other, replace(index, objects=objects).to_bytes(), claims=index)
+        scene.refused(scene.run("download", f"file://{other}", "--as", "local/stranger"))
+        scene.refused(scene.run("check", f"file://{other}"))
 
 
 @attack()

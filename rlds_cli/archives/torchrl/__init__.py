@@ -2,12 +2,11 @@
 
 ::
 
-    TensorDict.memmap(DIR)               TED or columns; [N], [E, T] or [T, E]; nested tensors; lazy stacks
+    TensorDict.memmap(DIR)               TED or columns; [N]; [E, T] or [T, E] with numbers of trajectories; lazy stacks
     ReplayBuffer.dumps(DIR)              the same, with how many rows count and where a ring begins
       FlatStorageCheckpointer            observations once, a row more at every end
       NestedStorageCheckpointer          the same bytes, with a table of the trajectories' shapes
       H5StorageCheckpointer              an HDF5 group per trajectory
-    ~/.cache/torchrl/<family>/<id>       TorchRL's own datasets: TED, with the faults of its converters
 
 A next observation that is the observation of the row after is stored once. If they differ at most steps (n-step
 returns, transforms), next observations become fields of their own. Fields have the names of their keys. ``stores``
@@ -20,7 +19,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -39,9 +38,10 @@ from rlds_cli.archives.torchrl.boundaries import (
     episodes,
     mismatches,
     roles_of,
+    row,
     wholes,
 )
-from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, block_steps, opened
+from rlds_cli.archives.torchrl.lanes import MASKS, NEXT, Lanes, opened
 from rlds_cli.archives.torchrl.stores import (
     BFLOAT16,
     HDF5,
@@ -218,64 +218,31 @@ def _refuse_pickles(archive: Archive) -> None:
 def _open(archive: Archive, store: TensorStore) -> Iterator[tuple[Lanes, KeyRoles]]:
     with opened(store) as lanes:
         lanes.rename({SHORT_NAMES.get(k, k): v for k, v in archive.fields.items()})
-        _trim(lanes)
+        _check_written(lanes)
         yield lanes, roles_of(lanes)
 
 
-def _trim(lanes: Lanes) -> None:
-    """Leave out rows that were never written: zeros in every entry, after the last row with a value.
+def _check_written(lanes: Lanes) -> None:
+    """Refuse a TensorDict that ends with zeros in every entry: rows that nobody wrote, or files of nothing but zeros.
 
     Raises
     ------
     CorruptArchive
-        There is nothing but zeros.
+        It does, or has no rows.
     """
-    if lanes.store.is_buffer or lanes.store.is_compact or not lanes.lanes:
+    if lanes.store.is_buffer or lanes.store.is_compact or any(mask in lanes.keys for mask in MASKS):
         return
+    if not any(lane.steps for lane in lanes.lanes):
+        raise CorruptArchive(f"{lanes.store.name} has no rows.")
     names = [n for n, k in lanes.keys.items() if k.dtype != "str" and k.row_bytes]
-    if len(lanes.lanes) == 1:
-        lengths = [_written(lanes, names, lanes.lanes[0])]
-    else:
-        lengths = [lane.steps * _has_values(lanes, names, lane) for lane in lanes.lanes]
-    if not any(lengths):
-        if not any(lane.steps for lane in lanes.lanes):
-            raise CorruptArchive(f"{lanes.store.name} has no rows.")
-        raise CorruptArchive(
-            f"{lanes.store.name} holds only zeros: TorchRL 0.11 to 0.14 wrote such files for Minari's datasets.",
-            hint="rlds download minari/NAME downloads the original dataset",
-        )
-    pairs = zip(lanes.lanes, lengths, strict=True)
-    lanes.lanes = [
-        replace(lane, spans=((0, n),)) if len(lane.spans) == 1 and lane.spans[0][0] == 0 else lane
-        for lane, n in pairs
-        if n
-    ]
-
-
-def _written(lanes: Lanes, names: list[str], lane: Lane) -> int:
-    """Count the steps of a lane up to the last that is not zero in every entry."""
-    for size, before in _blocks(lane.steps, block_steps(lanes, names)):
-        start, stop = lane.steps - before - size, lane.steps - before
-        some = np.zeros(size, bool)
-        for name in names:
-            some |= lanes.take(name, lane, start, stop).reshape(size, -1).any(axis=1)
-        if some.any():
-            return start + int(np.flatnonzero(some)[-1]) + 1
-    return 0
-
-
-def _has_values(lanes: Lanes, names: list[str], lane: Lane) -> bool:
-    """Tell whether a lane holds more than zeros."""
-    blocks = _blocks(lane.steps, block_steps(lanes, names))
-    return any(lanes.take(name, lane, at, at + size).any() for size, at in blocks for name in names)
-
-
-def _blocks(steps: int, most: int) -> Iterator[tuple[int, int]]:
-    """Divide steps into blocks of growing size, as the first is usually enough: (size, steps before)."""
-    size, at = min(64, most), 0
-    while at < steps:
-        yield min(size, steps - at), at
-        at, size = at + size, min(4 * size, most)
+    for lane in lanes.lanes:
+        last = lane.steps - 1
+        if not any(lanes.take(n, lane, last, last + 1).any() for n in names):
+            raise CorruptArchive(
+                f"{lanes.store.name}: row {row(lane, last):,} is zero in every entry, as if it was never written.",
+                hint="TorchRL wrote such caches of Minari and GenDGRL: rlds download fetches the originals; "
+                "of your own, memmap only the rows that were written",
+            )
 
 
 def _own(archive: Archive, store: TensorStore) -> list[str]:
@@ -292,7 +259,7 @@ def _own(archive: Archive, store: TensorStore) -> list[str]:
         width = sum(lanes.keys[k].row_bytes for k in compared)
         most = max(2, min(SAMPLED_STEPS, SAMPLED_BYTES // (SAMPLED * max(width, 1))))
         counts = [mismatches(how, e, most) for e in sample]
-        pairs = sum(min(b - a, most) - 1 for e in sample for a, b in e.runs)
+        pairs = sum(min(e.steps, most) - 1 for e in sample)
     return [k for k in compared if sum(c[k] for c in counts) > _max_cuts(pairs)]
 
 
@@ -364,9 +331,6 @@ def _remarks(
     if made.left_out:
         text = f"not read: {'; '.join(made.left_out)}"
         yield Note("left-out", text, len(made.left_out), store.name)
-    rows = sum(lane.steps for lane in lanes.lanes)
-    if not store.is_buffer and not store.is_compact and rows < (total := int(np.prod(store.tree.batch))):
-        yield Note("unwritten-rows", "rows of zeros after the last step were left out", total - rows, store.name)
     if store.is_buffer and not store.has_writer and not store.is_compact and store.written == store.tree.batch[0]:
         text = "no file says where the ring of a full buffer begins: its rows are read in the order of storage"
         yield Note("no-writer", text, 1, "import the directory that holds writer/metadata.json")
@@ -375,19 +339,10 @@ def _remarks(
     if len(roles.numbers) > 1:
         text = "episodes are told apart by episode and seed: episode numbers of TorchRL's RoboSet repeat"
         yield Note("repeated-numbers", text, 1, store.name)
-    for key, about in lanes.keys.items():
-        if about.dtype == "uint8" and len(about.shape) == 1 and about.shape[0] > 3 and _is_jpeg(lanes, key):
-            text = "rows of bytes that begin like JPEG images, as TorchRL takes Minari's: not decoded"
-            yield Note("encoded-images", text, 1, key)
 
 
 def _hint(roles: KeyRoles) -> str:
     return f"--map observation={roles.pairs[0]}" if roles.pairs else ""
-
-
-def _is_jpeg(lanes: Lanes, key: str) -> bool:
-    lane: Lane | None = next((x for x in lanes.lanes if x.steps), None)
-    return lane is not None and lanes.take(key, lane, 0, 1).reshape(-1)[:3].tolist() == [0xFF, 0xD8, 0xFF]
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -397,7 +352,7 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
             yield from _of_group(place, f[place.group.partition("[")[0]])
         return
     _, found = next(trees(place.file, place.root))
-    leaves = {n.removeprefix("data/"): x for n, x in found.leaves.items()}
+    leaves = found.leaves
     index = _index(place)
     observed = _OBSERVED.search(place.group)
     if observed:

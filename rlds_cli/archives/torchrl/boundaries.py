@@ -5,8 +5,8 @@ Without a rule of the user's, an episode ends where the number of the trajectory
 flagged end or start between rows of the same number is a contradiction, and is refused. Root
 flags of TED are not used.
 
-Flattened batches of several environments interleave trajectories. A number that comes back is the same episode where
-the observation there is exactly the next observation of the last piece with that number; else it is another episode.
+Flattened batches of several environments interleave trajectories: a number that comes back before its episode has ended
+is refused.
 
 The next observation of a last step is no final observation in two cases. It is a filler where all of its values are
 zero and those of the observation before are not: TorchRL's converters write zeros there. It belongs to the next episode
@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
-from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, LaneWindow, block_steps
+from rlds_cli.archives.torchrl.lanes import MASKS, NEXT, NUMBERS, Lane, Lanes, LaneWindow, block_steps, load_it
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import CUT, FLAGS, TERMINATED, TRUNCATED, Array, BoolArray, EpisodeData, Field, LazyColumn, Note
 
 RULES = ("flags", "timeouts", "field:KEY", "file")
-NUMBERS = ("collector/traj_ids", "traj_ids", "episode", "episode_id", "episode_index", "trajectory_id", "traj_id")
 STARTS, SEED = "is_init", "seed"
-MASKS = ("collector/mask", "mask")
 MASKED = ("masked",)
 
 
@@ -53,15 +52,16 @@ class KeyRoles:
 
 @dataclass(slots=True)
 class LaneEpisode:
-    """One episode: the positions ``runs`` of a lane, one after the other."""
+    """One episode: the positions ``start`` to ``stop`` of a lane."""
 
     lane: Lane
-    runs: list[tuple[int, int]]
+    start: int
+    stop: int
 
     @property
     def steps(self) -> int:
         """The number of steps."""
-        return sum(b - a for a, b in self.runs)
+        return self.stop - self.start
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def episodes(lanes: Lanes, roles: KeyRoles, rule: str | None) -> FoundEpisodes:
         rule=rule or ("field:" + chosen.numbers[0] if chosen.numbers else "flags" if flagged else "file")
     )
     for lane in lanes.lanes:
-        found.episodes += _joined(lanes, roles, lane, _runs(lanes, lane, chosen), found.notes, by_numbers=not rule)
+        found.episodes += _joined(lanes, lane, _runs(lanes, lane, chosen), by_numbers=not rule)
     return found
 
 
@@ -219,39 +219,33 @@ def _run(
     return _Run(*span, number, bool(ended[last]), opens)
 
 
-def _joined(
-    lanes: Lanes, roles: KeyRoles, lane: Lane, runs: Iterator[_Run], notes: list[Note], *, by_numbers: bool
-) -> Iterator[LaneEpisode]:
-    """Join runs to episodes, if an end in a compact form divides them, or if their number comes back."""
+def _joined(lanes: Lanes, lane: Lane, runs: Iterator[_Run], *, by_numbers: bool) -> Iterator[LaneEpisode]:
+    """Join runs that an end in a compact form divides.
+
+    Raises
+    ------
+    UnknownLayout
+        A number comes back before its episode has ended.
+    """
     made: list[LaneEpisode] = []
-    left: dict[tuple[object, ...], LaneEpisode] = {}
-    joined = 0
+    last: dict[tuple[object, ...], int] = {}  # the last position of numbers whose episodes have not ended
     for run in runs:
         if run.number == MASKED:
             continue
-        before = left.pop(run.number, None) if by_numbers and run.number else None
         if not run.opens and made:
-            made[-1].runs.append((run.start, run.stop))
-        elif before is not None and _continues(lanes, roles, lane, before.runs[-1][1] - 1, run.start):
-            before.runs.append((run.start, run.stop))
-            joined += 1
+            made[-1].stop = run.stop
+        elif (before := last.get(run.number)) is not None:
+            raise UnknownLayout(
+                f"{lanes.store.name}: trajectory {run.number[0]} stops after row {row(lane, before):,} and "
+                f"continues at row {row(lane, run.start):,}: steps of several environments are interleaved.",
+                hint=load_it(lanes.store),
+            )
         else:
-            made.append(LaneEpisode(lane, [(run.start, run.stop)]))
-            before = made[-1]
+            made.append(LaneEpisode(lane, run.start, run.stop))
+        last.pop(run.number, None)
         if by_numbers and run.number and not run.ended:
-            left[run.number] = before or made[-1]
-    if joined:
-        text = f"interleaved pieces of episodes were joined by {roles.numbers[0]} and their next observations"
-        notes.append(Note("interleaved", text, joined, lanes.store.name))
+            last[run.number] = run.stop - 1
     yield from made
-
-
-def _continues(lanes: Lanes, roles: KeyRoles, lane: Lane, last: int, first: int) -> bool:
-    """Tell whether the observation of step ``first`` is the next observation of step ``last``."""
-    names = [n for n in roles.observations if not lanes.keys[n].observed]
-    if not names:
-        return False
-    return all(equal(lanes.after(n, lane, last, last + 1), lanes.take(n, lane, first, first + 1)).all() for n in names)
 
 
 def equal(a: Array, b: Array) -> BoolArray:
@@ -366,11 +360,11 @@ def _groups(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[tu
     def whole() -> tuple[EpisodeReading, list[LaneEpisode]]:
         if len(group) == 1:
             return how, group
-        return replace(how, lanes=LaneWindow(lanes, group[0].lane, group[0].runs[0][0], group[-1].runs[-1][1])), group
+        return replace(how, lanes=LaneWindow(lanes, group[0].lane, group[0].start, group[-1].stop)), group
 
     for e in episodes:
-        follows = group and e.lane is group[0].lane and len(e.runs) == 1 and e.runs[0][0] == group[-1].runs[-1][1]
-        if group and not (follows and e.runs[0][1] - group[0].runs[0][0] <= size):
+        follows = group and e.lane is group[0].lane and e.start == group[-1].stop
+        if group and not (follows and e.stop - group[0].start <= size):
             yield whole()
             group = []
         group.append(e)
@@ -381,13 +375,11 @@ def _groups(how: EpisodeReading, episodes: Sequence[LaneEpisode]) -> Iterator[tu
 def mismatches(how: EpisodeReading, episode: LaneEpisode, most: int) -> dict[str, int]:
     """Count, for each compared key, the differences of next values from the rows after in the first ``most`` steps."""
     counts = dict.fromkeys(how.compared, 0)
-    for a, b in episode.runs:
-        stop = min(b, a + most) - 1
-        if stop <= a:
-            continue
-        filler = _is_filler(how, episode.lane, a, stop)
+    start, stop = episode.start, min(episode.stop, episode.start + most) - 1
+    if stop > start:
+        filler = _is_filler(how, episode.lane, start, stop)
         for key in how.compared:
-            counts[key] += int(np.count_nonzero(_differs(how.lanes, key, episode.lane, a, stop) & ~filler))
+            counts[key] += int(np.count_nonzero(_differs(how.lanes, key, episode.lane, start, stop) & ~filler))
     return counts
 
 
@@ -395,16 +387,10 @@ def _pieces(how: EpisodeReading, episode: LaneEpisode) -> list[LaneEpisode]:
     if not how.compared:
         return [episode]
     size = block_steps(how.lanes, [*how.compared, *how.compared])
-    blocks = [(s, min(s + size, b - 1)) for a, b in episode.runs for s in range(a, b - 1, size)]
+    last = episode.stop - 1
+    blocks = [(s, min(s + size, last)) for s in range(episode.start, last, size)]
     marks = [p + 1 for block in blocks for p in _breaks(how, episode.lane, *block)]
-    pieces: list[LaneEpisode] = []
-    runs: list[tuple[int, int]] = []
-    for a, b in episode.runs:
-        for mark in (m for m in marks if a < m < b):
-            pieces.append(LaneEpisode(episode.lane, [*runs, (a, mark)]))
-            runs, a = [], mark
-        runs.append((a, b))
-    return [*pieces, LaneEpisode(episode.lane, runs)]
+    return [LaneEpisode(episode.lane, a, b) for a, b in pairwise([episode.start, *marks, episode.stop])]
 
 
 def _breaks(how: EpisodeReading, lane: Lane, start: int, stop: int) -> list[int]:
@@ -455,7 +441,7 @@ def _whole(how: EpisodeReading, episode: LaneEpisode, *, unflagged: bool) -> Epi
     for f in how.fields:
         if f.name not in columns:
             columns[f.name] = _column(how, f, episode, observed=observed)
-    first = next(episode.lane.rows(*episode.runs[0]))[0]
+    first = row(episode.lane, episode.start)
     return EpisodeData(
         columns,
         length,
@@ -490,7 +476,7 @@ def _flags(how: EpisodeReading, episode: LaneEpisode) -> tuple[BoolArray, BoolAr
 
 def _final(how: EpisodeReading, episode: LaneEpisode, *, done: bool) -> tuple[bool, list[Note]]:
     """Tell whether the final observation is recorded; notes give the reason if not."""
-    lane, last = episode.lane, episode.runs[-1][1] - 1
+    lane, last = episode.lane, episode.stop - 1
     names = how.roles.observations
     if not names:
         return False, []
@@ -536,15 +522,11 @@ class Steps(LazyColumn):
 
     def cut(self, start: int, stop: int) -> Array:
         """Read rows [start, stop)."""
-        lane, at, parts = self._episode.lane, 0, []
-        for a, b in self._episode.runs:
-            first, last = max(start, at), min(stop, at + b - a)
-            if first < last:
-                parts.append(self._lanes.take(self._key, lane, a + first - at, a + last - at))
-            at += b - a
-        if self._final and stop > at:
-            last = self._episode.runs[-1][1]
-            parts.append(self._lanes.after(self._key, lane, last - 1, last))
+        e = self._episode
+        last = min(stop, e.steps)
+        parts = [self._lanes.take(self._key, e.lane, e.start + start, e.start + last)] if start < last else []
+        if self._final and stop > e.steps:
+            parts.append(self._lanes.after(self._key, e.lane, e.stop - 1, e.stop))
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return joined.reshape(len(joined), *self._shape)
 
@@ -552,10 +534,9 @@ class Steps(LazyColumn):
 def place(lanes: Lanes | LaneWindow, episode: LaneEpisode) -> str:
     """Return the place of an episode as an index of the TensorDict: ``[20:35]``, ``[20:35, 3]``, ``[3, 0:35]``."""
     lane = episode.lane
-    spans = [s for a, b in episode.runs for s in lane.rows(a, b)]
-    text = ", ".join(_index(lanes, lane, *s) for s in _merged(spans))
+    text = ", ".join(_index(lanes, lane, *s) for s in lane.rows(episode.start, episode.stop))
     if len(lane.ends) and not lane.group:
-        seen = lane.observed(episode.runs[0][0], episode.runs[0][0] + 1)
+        seen = lane.observed(episode.start, episode.start + 1)
         text += f" observed from {int(seen[0])}"
     return lane.group + text
 
@@ -567,13 +548,3 @@ def _index(lanes: Lanes | LaneWindow, lane: Lane, start: int, stop: int) -> str:
     others = batch[1:] if lanes.axis == 0 else batch[:-1]
     number = [str(int(i)) for i in np.unravel_index(lane.number, others)]
     return f"[{', '.join([f'{start}:{stop}', *number] if lanes.axis == 0 else [*number, f'{start}:{stop}'])}]"
-
-
-def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for a, b in spans:
-        if merged and merged[-1][1] == a:
-            merged[-1] = (merged[-1][0], b)
-        else:
-            merged.append((a, b))
-    return merged

@@ -223,7 +223,7 @@ class _Spot:
         if len(self.pieces) > 1:
             return ""
         lane, start, stop = self.pieces[0]
-        return place(self.lanes, LaneEpisode(lane, [(start, stop)]))
+        return place(self.lanes, LaneEpisode(lane, start, stop))
 
     def take(self, key: str, start: int, stop: int) -> Array:
         """Read the values of steps."""

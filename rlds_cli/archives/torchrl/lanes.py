@@ -29,6 +29,8 @@ DONE = "done"
 NEXT = "next/"
 NO_ENDS = np.zeros(0, np.int64)
 MOST_LANES = 1 << 20
+NUMBERS = ("collector/traj_ids", "traj_ids", "episode", "episode_id", "episode_index", "trajectory_id", "traj_id")
+MASKS = ("collector/mask", "mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +225,6 @@ def _read_batch(lanes: Lanes) -> None:
             hint="memmap a TensorDict of batch size [steps] or [environments, steps]",
         )
     for name, leaf in tree.leaves.items():
-        if tree.padded and leaf.shape[:1] == (batch[0] + 1,):
-            lanes.add(name, leaf, leaf.open()[:-1, None], leaf.shape[1:])
-            continue
         if leaf.shape[: len(batch)] != batch:
             lanes.left_out.append(f"{name} ({list(leaf.shape)}, not one value a row)")
             continue
@@ -255,12 +254,17 @@ def _ring(store: TensorStore, rows: int, width: int) -> tuple[tuple[int, int], .
 
 
 def _turn(lanes: Lanes, batch: tuple[int, ...]) -> None:
-    """Find the axis of time of [E, T] or [T, E], and put it first."""
+    """Put the axis of time of [E, T] or [T, E] first: numbers of trajectories stay in one environment along it."""
     store = lanes.store
     width = math.prod(batch[1:])
     first = _ring(store, batch[0], width)
-    along = [_continuity(lanes, batch, axis) for axis in (0, 1)]
-    lanes.axis = int(along[1] > along[0] or (along[1] == along[0] and not store.is_buffer))
+    fits = [axis for axis in (0, 1) if _is_time(lanes, batch, axis, first)]
+    if len(fits) != 1:
+        raise UnknownLayout(
+            f"{store.name} has batch size {list(batch)}, and no collector/traj_ids say which of its axes is time.",
+            hint=load_it(store),
+        )
+    (lanes.axis,) = fits
     _check_lanes(store, width if lanes.axis == 0 else math.prod(batch[:-1]))
     if lanes.axis == 0:
         lanes.lanes = [Lane(i, first, NO_ENDS) for i in range(width)]
@@ -271,6 +275,32 @@ def _turn(lanes: Lanes, batch: tuple[int, ...]) -> None:
     per_item = width // batch[-1]
     items = [i for a, b in first for i in range(a * per_item, b * per_item)]
     lanes.lanes = [Lane(i, ((0, batch[-1]),), NO_ENDS) for i in items]
+
+
+def _is_time(lanes: Lanes, batch: tuple[int, ...], axis: int, spans: tuple[tuple[int, int], ...]) -> bool:
+    """Tell whether each number of a trajectory is in a single lane, if the first or the last axis is time."""
+    key = next((n for n in NUMBERS if n in lanes.keys and math.prod(lanes.keys[n].shape) == 1), None)
+    if key is None or lanes.keys[key].dtype in ("bool", "str"):
+        return False
+    masks = [lanes._arrays[n] for n in MASKS if n in lanes.keys and math.prod(lanes.keys[n].shape) == 1]
+    lane = np.arange(math.prod(batch)).reshape(batch)
+    lane = lane % math.prod(batch[1:]) if axis == 0 else lane // batch[-1]
+    used = [slice(a, b) for a, b in spans]
+    numbers, lane = (np.concatenate([x.reshape(batch)[s] for s in used]) for x in (lanes._arrays[key], lane))
+    if masks:
+        there = np.concatenate([masks[0].reshape(batch)[s] for s in used])
+        numbers, lane = numbers[there != 0], lane[there != 0]
+    pairs = np.unique(np.stack([numbers.reshape(-1), lane.reshape(-1)]), axis=1)
+    return bool(len(np.unique(pairs[0])) == pairs.shape[1])
+
+
+def load_it(store: TensorStore) -> str:
+    """Return the hint for a directory whose steps only its writer can put in order."""
+    return (
+        f"load it in TorchRL, and pass its episodes: td = TensorDict.load_memmap({store.file.parent.as_posix()!r}); "
+        'rlds_cli.create("local/NAME", [{"observation": o, "action": a, "next/reward": r, "next/terminated": t}]); '
+        "each o has a row more than its a"
+    )
 
 
 def _check_lanes(store: TensorStore, count: int) -> None:

@@ -164,7 +164,6 @@ def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Tenso
         store = TensorStore(described, _number(archive, described), parsed, number)
         _add_storage(store, described.parent, archive.root)
         _add_writer(store, buffer, archive.root)
-        _add_atari(store)
         yield store
 
 
@@ -176,30 +175,14 @@ def _number(archive: Archive, file: Path) -> int:
     return archive.files.index(file)
 
 
-def _add_atari(store: TensorStore) -> None:
-    """Adapt a store of TorchRL's Atari datasets: a ring of steps below ``data``, and ``add_count`` of added steps."""
-    found = store.tree
-    added, action = found.leaves.get("add_count"), found.leaves.get("data/action")
-    if found.batch or added is None or added.shape not in ((), (1,)) or action is None or not action.shape:
-        return
-    found.batch, found.padded = action.shape[:1], True
-    found.leaves = {n.removeprefix("data/"): leaf for n, leaf in found.leaves.items() if n.startswith("data/")}
-    count = int(added.open().reshape(-1)[0])
-    store.is_buffer = store.has_writer = True
-    store.written, store.cursor = min(max(count, 0), found.batch[0]), max(count, 0) % max(found.batch[0], 1)
-
-
 def trees(file: Path, root: Path) -> Iterator[tuple[Path, TensorTree]]:
     """Parse the TensorDict that a file describes, or those of a lazy stack, each with its own file."""
     directory = file.parent
     if file.name == STORAGE:
-        shapes = documents.load_object(within(file, root)).get("metadata")
-        if not isinstance(shapes, dict) or not shapes:
-            raise UnknownLayout(
-                f"{directory} holds no TensorDict.", hint="LazyMemmapStorage and LazyTensorStorage write one"
-            )
-        yield file, from_shapes(directory, shapes, root)
-        return
+        raise UnknownLayout(
+            f"{directory} holds no TensorDict, but a tree or a list of tensors.",
+            hint="load it in TorchRL, make a TensorDict of batch size [steps] of it, and memmap that",
+        )
     kind = kind_of(load(directory, root))
     if kind == "LazyStackedTensorDict":
         children = sorted((p for p in directory.iterdir() if p.name.isdecimal()), key=lambda p: natural(p.name))
@@ -280,7 +263,7 @@ class TensorTree:
     """A TensorDict on disk, nested names joined by ``/``.
 
     ``batch`` is its batch size. ``texts`` are columns with one text per row, ``constants`` other values in JSON, and
-    ``left_out`` entries that are not read, with the reasons. ``padded`` says that observations end with a row of zeros.
+    ``left_out`` entries that are not read, with the reasons.
     """
 
     directory: Path
@@ -289,7 +272,6 @@ class TensorTree:
     texts: dict[str, list[str | None]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    padded: bool = False
 
 
 def is_tensordict(path: Path) -> bool:
@@ -332,20 +314,6 @@ def parse(directory: Path, root: Path) -> TensorTree:
     meta = load(directory, root)
     tree = TensorTree(directory, _shape(meta.get("shape", []), directory / META))
     _walk(tree, directory, meta, (), root)
-    return tree
-
-
-def from_shapes(directory: Path, shapes: Mapping[str, Any], root: Path) -> TensorTree:
-    """Parse the list of tensors of TorchRL's pytree storage: ``{"a.0": {"dtype": ..., "shape": ...}}``."""
-    tree = TensorTree(directory, ())
-    for name, about in shapes.items():
-        parts = [p.replace("_<dot>_", ".") for p in name.split(".")]
-        file = directory.joinpath(*parts[:-1], parts[-1] + ".memmap")
-        if ".." in parts or not isinstance(about, dict):
-            raise UnsafeArchive(f"{directory.name}: {name!r} is not a valid name of a tensor.")
-        _leaf(tree, tuple(parts), about, file, root)
-    rows = {leaf.shape[0] for leaf in tree.leaves.values() if leaf.shape}
-    tree.batch = (rows.pop(),) if len(rows) == 1 else ()
     return tree
 
 
