@@ -10,7 +10,8 @@ RldsError
 ├── ArchiveError            the content of an archive
 │   ├── UnknownLayout       no reader recognises the file
 │   ├── CorruptArchive      truncated, not the format that it claims, rows that do not agree
-│   └── UnsafeArchive       links out of the file, pickles, shapes that cannot be
+│   ├── UnsafeArchive       links out of the file, pickles, shapes that cannot be
+│   └── ReaderError         a reader of a file or package of the user's that is missing, or fails
 ├── InvalidEpisode          an episode that does not fit the schema
 ├── TransferError           a file that cannot be transferred
 │   ├── DownloadFailed      no source gave the file
@@ -176,6 +177,10 @@ class CorruptArchive(ArchiveError):
 
 class UnsafeArchive(ArchiveError):
     """A file that reaches outside itself, would execute something, or claims impossible sizes."""
+
+
+class ReaderError(ArchiveError):
+    """A reader that is not part of rlds, and is missing, is not a reader, or fails."""
 
 
 class InvalidEpisode(RldsError):

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import home, ids, settings
-from rlds_cli.archives import REWARDS, Archive, Plan, planning
+from rlds_cli.archives import REWARDS, Archive, Plan, planning, plugins
 from rlds_cli.convert import given, reading
-from rlds_cli.convert.archive import Conversion, check_files, convert, identities, recognised
+from rlds_cli.convert.archive import Conversion, check_plan, convert, identities, recognised
 from rlds_cli.convert.create import rate, texts
 from rlds_cli.convert.given import expand as expand
 from rlds_cli.dataset import Dataset, open_dataset
@@ -72,7 +72,7 @@ def plan_import(
     paths: StrPath | Sequence[StrPath],
     ref: str,
     *,
-    format: str | None = None,
+    reader: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
@@ -87,8 +87,9 @@ def plan_import(
         Files, directories or glob patterns; several files are one archive, in natural order.
     ref : str
         Id of the new dataset: ``local/NAME``.
-    format : str, optional
-        The reader to use; by default the one that recognises the content.
+    reader : str, optional
+        The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/writing-a-reader.md. By default the
+        one that recognises the content.
     fields : mapping, optional
         Key of the archive for each TED field, as in ``{"observation": "state/q"}``.
     episodes_by : str, optional
@@ -116,12 +117,13 @@ def plan_import(
         raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
     if rewards not in (None, *REWARDS):
         raise InvalidArgument(f"rewards={rewards!r} is neither of {', '.join(REWARDS)}.")
+    named = None if reader is None else plugins.resolved(reader)
     with child.reading(planning.__name__):
         files = given.files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id)
         options = Archive(_root(files), files, episodes_by, dict(fields or {}), skip_bad, last_step, rewards=rewards)
-        found = recognised(options, format)
+        found = recognised(options, named)
     plan = found.plan
-    check_files(plan, files)
+    check_plan(plan, files, named)
     return ImportPlan(
         id=str(id),
         reader=found.reader,
@@ -142,7 +144,7 @@ def import_archive(
     paths: StrPath | Sequence[StrPath],
     ref: str,
     *,
-    format: str | None = None,
+    reader: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
@@ -173,7 +175,7 @@ def import_archive(
     tell = shown(progress)
     ids.frames_variant(frames)
     about = stated(fps=fps, license=license, description=description)
-    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad}
+    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards}
     with child.reading(reading.__name__):
         planned = plan_import(paths, ref, **how)
@@ -186,7 +188,8 @@ def import_archive(
         options |= {n: v for n, v in given.items() if v}
         seen = identities(planned.plan.archive.files)
         sources = _describe_files(planned, tell)
-        if not force and _is_done(id, where, options, sources):
+        made_by = (plugins.recorded(planned.reader), plugins.source(planned.reader))
+        if not force and _is_done(id, where, made_by, options, sources):
             return open_dataset(planned.id, cache_dir=cache_dir)
         work = Conversion(
             id=id,
@@ -203,7 +206,7 @@ def import_archive(
         with exclusive(place, id, tell):
             if (there := home.find(id, where)) is not None:
                 logs.check_not_written(there)
-            if force or not _is_done(id, where, options, sources):  # another process may have held the lock
+            if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
                 convert(work, place, jobs=jobs or 0, progress=tell)
     return open_dataset(str(id), cache_dir=cache_dir)
 
@@ -221,12 +224,18 @@ def stated(
     return {"env": rate(fps), "facts": texts(license=license, description=description)}
 
 
-def _is_done(id: DatasetId, where: Settings, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+def _is_done(
+    id: DatasetId,
+    where: Settings,
+    made_by: tuple[str, str],
+    options: Mapping[str, Any],
+    sources: Sequence[Mapping[str, Any]],
+) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
     there = home.find(id, where)
-    if there and not _same(manifest.read(there), options, sources):
+    if there and not _same(manifest.read(there), made_by, options, sources):
         raise NameTaken(
-            f"{id} exists, made from other files or with other options.",
+            f"{id} exists, made from other files, with other options or by another reader.",
             hint=f"another name; --force to replace it; rlds append {id} FILES appends to it",
         )
     return there is not None
@@ -247,12 +256,14 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
     return tuple(described)
 
 
-def _same(there: Manifest, options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
+def _same(
+    there: Manifest, made_by: tuple[str, str], options: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]
+) -> bool:
     from rlds_cli.store.finish import summarise_sources
 
     before, now = dict(there.archive), summarise_sources(sources)
     same = all(before.get(k) == now[k] for k in ("files", "bytes", "sha256"))  # the files may have moved
-    return same and dict(there.options) == dict(options)
+    return same and (there.reader, there.reader_source) == made_by and dict(there.options) == dict(options)
 
 
 @dataclass(frozen=True, slots=True)

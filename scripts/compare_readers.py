@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import subprocess
@@ -74,6 +75,8 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
         return made | {"refused": type(e).__name__, "message": f"{e} {e.hint}"}
     if rows_only:
         return made
+    own = "reader" if "reader" in inspect.signature(import_archive).parameters else "format"  # in older checkouts
+    options[own] = options.pop("format")
     with tempfile.TemporaryDirectory() as home:
         try:
             ds = import_archive(files, "local/x", cache_dir=home, progress=False, jobs=1, **options)

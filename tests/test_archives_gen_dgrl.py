@@ -194,7 +194,7 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
     path.write_bytes(content[: int(len(content) * share)])
     for skip_bad in (False, True):
         with pytest.raises(CorruptArchive, match=r"bigfish\.tar\.xz is truncated: its xz stream ends at byte") as e:
-            import_archive(path, "local/x", format="gen_dgrl", skip_bad=skip_bad)
+            import_archive(path, "local/x", reader="gen_dgrl", skip_bad=skip_bad)
         assert "fetch it again" in str(e.value.hint)
 
 
@@ -223,7 +223,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         head += info.tobuf() + bytes(1 << 20)
     (tmp_path / "x.tar.xz").write_bytes(lzma.compress(head))
     with pytest.raises(UnsafeArchive, match="packed bytes become more than"):
-        import_archive(tmp_path / "x.tar.xz", "local/x", format="gen_dgrl")
+        import_archive(tmp_path / "x.tar.xz", "local/x", reader="gen_dgrl")
 
 
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

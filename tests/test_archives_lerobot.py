@@ -262,14 +262,14 @@ def test_versions_that_are_not_read(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", Content())
     edited(root, codebase_version="v1.6")
     with pytest.raises(UnknownLayout, match=r"v1\.6 is not read; v2\.0, v2\.1 and v3\.0 are"):
-        plan_import(root, "local/a", format="lerobot")
+        plan_import(root, "local/a", reader="lerobot")
 
 
 def test_several_datasets_are_not_one(tmp_path: Path) -> None:
     write_v3(tmp_path / "a", Content())
     write_v2(tmp_path / "b", Content())
     with pytest.raises(UnknownLayout, match="2 LeRobot datasets"):
-        plan_import(tmp_path, "local/a", format="lerobot")
+        plan_import(tmp_path, "local/a", reader="lerobot")
 
 
 def test_missing_files(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_fewer_episodes_than_announced(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", Content())
     edited(root, total_episodes=4)
     with pytest.raises(CorruptArchive, match=r"lists 3 episodes; info\.json says 4"):
-        plan_import(root, "local/a", format="lerobot")
+        plan_import(root, "local/a", reader="lerobot")
 
 
 def test_a_video_that_ends_early(tmp_path: Path) -> None:
@@ -375,10 +375,10 @@ def test_paths_of_info_are_data(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", Content())
     edited(root, data_path="../{episode_index.__class__}/{episode_chunk:0999999d}")
     with pytest.raises(CorruptArchive, match="missing"):
-        plan_import(root, "local/a", format="lerobot")
+        plan_import(root, "local/a", reader="lerobot")
     edited(root, data_path="data/{shard}.parquet")
     with pytest.raises(UnknownLayout, match="asks for shard"):
-        plan_import(root, "local/a", format="lerobot")
+        plan_import(root, "local/a", reader="lerobot")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"codebase_version": "v3.0", "features": [], "fps": 10}'])
@@ -386,7 +386,7 @@ def test_damaged_descriptions(tmp_path: Path, text: str) -> None:
     root = write_v3(tmp_path / "a", Content())
     (root / "meta/info.json").write_text(text)
     with pytest.raises(CorruptArchive):
-        plan_import(root, "local/a", format="lerobot")
+        plan_import(root, "local/a", reader="lerobot")
 
 
 def test_a_png_that_disagrees_with_its_checksum(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     page(bad[0])
     half(bad[1])
     with pytest.raises(ArchiveError):
-        import_archive(tmp_path / "mixed", "local/mixed", format=reader)
+        import_archive(tmp_path / "mixed", "local/mixed", reader=reader)
     ds = import_archive(tmp_path / "mixed", "local/mixed", skip_bad=True)
     wanted = import_archive(tmp_path / "sound", "local/sound")
     assert (ds.manifest.reader, wanted.manifest.reader) == (reader, reader)
@@ -81,7 +81,7 @@ def test_where_all_files_are_damaged_the_first_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         half(named(tmp_path / "mixed", SAMPLES["ogbench"], name))
     with pytest.raises(CorruptArchive, match="navigatea"):
-        import_archive(tmp_path / "mixed", "local/a", format="ogbench", skip_bad=True)
+        import_archive(tmp_path / "mixed", "local/a", reader="ogbench", skip_bad=True)
 
 
 @pytest.mark.parametrize("what", ["data", "videos"])
@@ -115,7 +115,7 @@ def test_minari_leaves_damaged_episodes_out(tmp_path: Path, format: str) -> None
     (root / "metadata.json").write_text(json.dumps({"total_episodes": 3, "data_format": format}))
     half(root / "1" / f"part-0.{format}")
     with pytest.raises(CorruptArchive):
-        import_archive(root, "local/a", format="minari")
+        import_archive(root, "local/a", reader="minari")
     ds = import_archive(root, "local/a", skip_bad=True)
     assert ds.episodes["length"].tolist() == [3, 4] and list(ds.episodes["group"]) == ["0", "2"]
     assert [n["where"] for n in ds.manifest.notes if n["code"] == "bad-files"] == ["1"]

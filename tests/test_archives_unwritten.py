@@ -63,12 +63,12 @@ def test_a_sound_file_of_another_format_is_not_to_be_fetched_again(tmp_path: Pat
     (tmp_path / "steps.csv").write_text("x,y\n1,2\n")
     for reader in ("robomimic", "roboset"):
         with pytest.raises(ArchiveError) as e:
-            import_archive(tmp_path / "steps.csv", "local/a", format=reader)
+            import_archive(tmp_path / "steps.csv", "local/a", reader=reader)
         assert (e.value.hint or "").startswith(f"rlds inspect {tmp_path / 'steps.csv'} shows what it is")
     for reader in ("d3rlpy", "ogbench"):
         with pytest.raises(UnknownLayout, match="It holds x, y") as e:
-            import_archive(tmp_path / "steps.csv", "local/a", format=reader)
-        assert "--format plain" in (e.value.hint or "")
+            import_archive(tmp_path / "steps.csv", "local/a", reader=reader)
+        assert "--reader plain" in (e.value.hint or "")
 
 
 def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
             group["obs/x"] = np.ones((4, 2))
             group["note"] = np.array(["Grün".encode("latin-1")] * 4, object).astype(h5py.string_dtype())
     with pytest.raises(UnknownLayout, match="holds texts that are not UTF-8"):
-        import_archive(path, "local/a", format="robomimic")
+        import_archive(path, "local/a", reader="robomimic")
 
 
 def test_a_fletcher32_checksum_that_disagrees(tmp_path: Path) -> None:

@@ -204,10 +204,10 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, home: Path) -> None:
     content = (tmp_path / "a.hdf5").read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(content[: len(content) // 2])
     with pytest.raises(CorruptArchive, match="truncated or damaged"):
-        import_archive(tmp_path / "cut.hdf5", "local/a", format="d4rl")
+        import_archive(tmp_path / "cut.hdf5", "local/a", reader="d4rl")
     (tmp_path / "page.hdf5").write_text("<!DOCTYPE html><html>403</html>")
     with pytest.raises(ArchiveError, match="HTML"):
-        import_archive(tmp_path / "page.hdf5", "local/a", format="d4rl")
+        import_archive(tmp_path / "page.hdf5", "local/a", reader="d4rl")
     assert not (home / "datasets").exists()
 
 

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -29,7 +28,7 @@ import torchrl_dumps
 from lerobot_archives import Content, write_v3
 
 import rlds_cli
-from rlds_cli import archives, preprocess, registry
+from rlds_cli import preprocess, registry
 from rlds_cli.cli import COMMANDS, main
 from rlds_cli.importing import import_archive
 from rlds_cli.loader import Loader
@@ -424,33 +423,26 @@ def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
 # -- the reader of writing-a-reader.md
 
 
-def documented(number: int, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def documented(number: int, file: Path) -> str:
+    """Write a reader of the page to a file, and return its name."""
     code = re.findall(r"<!-- reader -->\n```python\n(.*?)```", text_of("docs/writing-a-reader.md"), re.S)[number]
-    module = ModuleType(f"rlds_cli.archives.{name}")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(code, module.__dict__)
-    monkeypatch.setattr(archives, "READERS", (*archives.READERS, name))
-    return module
+    file.write_text(code)
+    return str(file)
 
 
-@pytest.fixture
-def press(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    yield documented(0, "press", monkeypatch)
-
-
-def test_the_documented_family_of_an_engine(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documented(1, "rig", monkeypatch)
+def test_the_documented_family_of_an_engine(desk: Path) -> None:
+    rig = documented(0, desk / "rig.py")
     q, cmd = np.arange(18.0).reshape(6, 3), np.arange(6.0).reshape(6, 1)
     with h5py.File(desk / "rig.h5", "w") as f:
         f["q"], f["cmd"], f["cost"], f["stop"] = q, cmd, np.arange(6.0), [0, 0, 0, 1, 0, 2]
         f["gain"] = 0.5
-    ds = import_archive(desk / "rig.h5", "local/rig")
-    assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
+    ds = import_archive(desk / "rig.h5", "local/rig", reader=f"{rig}:Rig")
+    assert ds.manifest.reader == "rig.py:Rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
     np.testing.assert_array_equal(ds.column("observation"), q, strict=True)
     assert ds.column("action").reshape(-1).tolist() == [0, 1, 2, 0, 4, 0]
     assert ds.column("next/reward").tolist() == [0, 1, 2, 0, 4, 0]
-    found = trace(ds, 4)
+    found = trace(ds, 4, reader=f"{rig}:Rig")
     assert found.steps == 4 and not found.differences
 
 
@@ -466,11 +458,12 @@ def write_press_logs(directory: Path, lengths: list[int]) -> dict[str, list[np.n
     return written
 
 
-def test_the_documented_reader_reads(desk: Path, press: ModuleType) -> None:
+def test_the_documented_reader_reads(desk: Path) -> None:
+    press = documented(1, desk / "press.py")
     lengths = [3, 1, 4] * 40  # 120 files: two parts; run10 sorts as a number
     written = write_press_logs(desk / "press", lengths)
-    ds = import_archive(desk / "press", "local/press")
-    assert ds.manifest.reader == "press" and ds.episodes["length"].tolist() == lengths
+    ds = import_archive(desk / "press", "local/press", reader=press)
+    assert ds.manifest.reader == "press.py" and ds.episodes["length"].tolist() == lengths
     for k in range(len(lengths)):
         start = int(ds.episodes["start"][k])
         np.testing.assert_array_equal(
@@ -478,16 +471,34 @@ def test_the_documented_reader_reads(desk: Path, press: ModuleType) -> None:
         )
         np.testing.assert_array_equal(ds.column("action")[start : start + lengths[k]], written["cmd"][k], strict=True)
     assert ds.episodes["end"][:2].tolist() == ["terminated", "truncated"]
+    found = trace(ds, 50, reader=press)
+    assert found.ok and found.fields == ("action", "next/reward", "observation")
 
 
-def test_the_documented_reader_refuses_what_does_not_fit(desk: Path, press: ModuleType) -> None:
+def test_the_documented_reader_refuses_what_does_not_fit(desk: Path) -> None:
+    press = documented(1, desk / "press.py")
     write_press_logs(desk / "press", [3, 3])
     np.savez(desk / "press" / "run1.npz", q=np.zeros((3, 7)), cmd=np.zeros((3, 7)), reward=np.zeros(2), success=True)
-    with pytest.raises(rlds_cli.errors.RldsError, match="run1: next/reward has 2 rows; expected 3"):
-        import_archive(desk / "press", "local/press")
+    with pytest.raises(rlds_cli.errors.RldsError, match=r"run1\.npz has columns of q 3, cmd 3, reward 2 rows"):
+        import_archive(desk / "press", "local/press", reader=press)
     (desk / "press" / "run0.npz").write_bytes(b"PK\3\4 cut")
     with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.npz"):
-        import_archive(desk / "press", "local/press", format="press")
+        import_archive(desk / "press", "local/press", reader=press)
+
+
+def test_the_documented_reader_of_another_kind(desk: Path) -> None:
+    logs = documented(2, desk / "logs.py")
+    (desk / "arm").mkdir()
+    for k, success in enumerate((True, False)):
+        log = {"q": np.arange(8.0).reshape(4, 2) + k, "cmd": np.ones((3, 1)), "reward": np.arange(3.0)}
+        text = json.dumps({key: v.tolist() for key, v in log.items()} | {"success": success})
+        (desk / "arm" / f"run{k}.json").write_text(text)
+    ds = import_archive(desk / "arm", "local/logs", reader=logs)
+    assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
+    assert ds.column("observation").tolist() == [[2 * t + k, 2 * t + 1 + k] for k in (0, 1) for t in range(4)]
+    (desk / "arm" / "run0.json").write_text("[1")
+    with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.json is not a readable log"):
+        import_archive(desk / "arm", "local/again", reader=logs)
 
 
 # -- code and commands

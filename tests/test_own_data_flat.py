@@ -426,7 +426,7 @@ def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_many_parts(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.archives.plain.PART_ROWS", 7)
+    monkeypatch.setattr("rlds_cli.archives.flat.PART_ROWS", 7)
     read = Rows("plain", write(tmp_path / f"a{suffix}", columns(ROWS)))
     assert len(read.plan.parts) == 5
     check_six(read)

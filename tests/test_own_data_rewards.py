@@ -198,7 +198,7 @@ def test_rewards_of_files_that_are_no_tables_have_no_option(tmp_path: Path) -> N
     robomimic = Path(__file__).parent / "data/robomimic/low_dim_layout.hdf5"
     with pytest.raises(InvalidArgument, match="robomimic") as caught:
         plan_import(robomimic, "local/x", rewards="arrive")
-    assert "--format plain" in str(caught.value.hint)
+    assert "--reader plain" in str(caught.value.hint)
     with pytest.raises(InvalidArgument, match="'late'"):
         plan_import(write(tmp_path / "a.csv", LOG), "local/x", rewards="late")
     with pytest.raises(UnknownLayout, match="jumps"):

@@ -11,6 +11,7 @@ import preprocess_functions as module
 import pytest
 
 from rlds_cli.errors import PreprocessError
+from rlds_cli.files import modules
 from rlds_cli.preprocess import functions, sources, unit
 
 
@@ -51,7 +52,7 @@ def test_a_file_is_found_and_made_of_what_it_imports_from_the_users_path(project
 
 
 def test_a_module_is_found_below_the_current_directory(project):
-    with functions.importable((str(project),)):
+    with modules.importable((str(project),)):
         f = functions.find("prep_pkg.inner:deep")
         assert [n for n, _ in f.files] == ["prep_pkg/__init__.py", "prep_pkg/inner.py", "prep_pkg/sibling.py"]
         copy = pickle.loads(pickle.dumps(f))

@@ -73,7 +73,7 @@ def test_the_archives_themselves_are_fine(tmp_path: Path, family: Callable[[Path
     path, key = family(tmp_path)
     with h5py.File(file_of(path)) as f:
         assert isinstance(f[key], h5py.Dataset)
-    ds = import_archive(path, "local/fine", format=family.__name__)
+    ds = import_archive(path, "local/fine", reader=family.__name__)
     assert ds.num_episodes == 2 or family in (robomimic, d3rlpy)
     assert ds.manifest.reader == family.__name__
 
@@ -86,7 +86,7 @@ def test_hdf5_reaches_nothing_outside_and_claims_nothing_absurd(
     path, key = family(tmp_path)
     with h5py.File(file_of(path), "a") as f:
         trick(tmp_path, f, key)
-    refused(path, format=family.__name__)
+    refused(path, reader=family.__name__)
 
 
 # -- tar and npz: names, links, devices, a thousandfold size
@@ -117,7 +117,7 @@ def test_members_of_an_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fami
         import_archive(path, "local/fine")
         place.write_bytes(repacked(place, NPZ[trick]))
         shutil.rmtree(os.environ["RLDS_HOME"])
-    refused(path, ArchiveError, format=family)
+    refused(path, ArchiveError, reader=family)
 
 
 # -- decompression, bounded
@@ -156,7 +156,7 @@ def test_lengths_of_records(tmp_path: Path, family: str, length: int) -> None:
     else:
         (tmp_path / "a").mkdir()
         (tmp_path / "a/run_1-00000-of-00001").write_bytes(gzip.compress(_framed(length)))
-    refused(tmp_path / "a", match="claims .* bytes; at most", format=family)
+    refused(tmp_path / "a", match="claims .* bytes; at most", reader=family)
 
 
 def test_a_gzip_of_records_that_unpacks_to_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_gzip_of_records_that_unpacks_to_a_thousandfold(tmp_path: Path, monkey
     (tmp_path / "a").mkdir()
     record = tfds_files.framed(bytes(32 << 20))
     (tmp_path / "a/run_1-00000-of-00001").write_bytes(gzip.compress(record))
-    refused(tmp_path / "a", match="more than 1,000 for each", format="rlu_atari")
+    refused(tmp_path / "a", match="more than 1,000 for each", reader="rlu_atari")
 
 
 def test_a_deflated_tensor_that_inflates_to_more(tmp_path: Path) -> None:
@@ -194,12 +194,12 @@ def test_parquet_that_claims_more_than_it_could_hold(
         root = path = tmp_path / "a.parquet"
         table = {"obs": np.zeros(rows), "action": np.zeros(rows), "dones": np.zeros(rows, bool)}
         pq.write_table(pa.table(table), path, row_group_size=rows)
-    refused(root, match="claims .* and has|becomes more than", format=family)
+    refused(root, match="claims .* and has|becomes more than", reader=family)
 
 
 def test_a_line_of_arff_without_an_end(tmp_path: Path) -> None:
     (tmp_path / "a.arff").write_text(ARFF + "1" * (2 << 20))
-    refused(tmp_path / "a.arff", match="a line of more than", format="openml")
+    refused(tmp_path / "a.arff", match="a line of more than", reader="openml")
 
 
 def test_a_chunk_of_hdf5_that_inflates_to_more(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_images_of_absurd_dimensions(tmp_path: Path, family: str, codec: str) ->
             with_images(file, [bomb])
     else:
         minari_parquet(path, bomb)
-    refused(path, match="of (60000x60000|65000x65000)", format=family)
+    refused(path, match="of (60000x60000|65000x65000)", reader=family)
 
 
 @pytest.mark.parametrize("codec", IMAGES)
@@ -267,7 +267,7 @@ def test_descriptions_are_bounded(tmp_path: Path, where: str, text: str) -> None
     family, make = JSON[where]
     path = make(tmp_path, TEXTS[text])
     refused(path, ArchiveError)
-    refused(path, CorruptArchive, format=family)
+    refused(path, CorruptArchive, reader=family)
 
 
 @pytest.mark.parametrize("text", TEXTS)

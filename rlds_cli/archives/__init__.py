@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, NoSpace, RldsError, UnknownLayout, UnsafeArchive
+from rlds_cli.archives import plugins
+from rlds_cli.errors import (
+    ArchiveError,
+    CorruptArchive,
+    NoPermission,
+    NoSpace,
+    ReaderError,
+    RldsError,
+    UnknownLayout,
+    UnsafeArchive,
+)
 from rlds_cli.files.disk import is_full
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
@@ -63,18 +73,22 @@ class Signal(Exception):
 
 
 @contextmanager
-def untrusted(what: Callable[[], str]) -> Iterator[None]:
+def untrusted(what: Callable[[], str], code: str = "") -> Iterator[None]:
     """Turn unexpected exceptions while an archive is read into errors of rlds.
 
     Parameters
     ----------
     what : callable
         Returns the subject of the message: the files, and the reader.
+    code : str
+        The file or directory of the reader's code, if it is not part of rlds; see `plugins.load`.
 
     Raises
     ------
     CorruptArchive
         Instead of any exception that is no `RldsError`; its cause is the exception.
+    ReaderError
+        Instead of an exception from ``code``; the message names the line.
     UnsafeArchive
         Instead of MemoryError and RecursionError.
     NoPermission, NoSpace
@@ -82,7 +96,7 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
     """
     try:
         yield
-    except (RldsError, Signal, ImportError):
+    except (RldsError, Signal):
         raise
     except (MemoryError, RecursionError) as e:
         lacking = "memory" if isinstance(e, MemoryError) else "recursion"
@@ -96,21 +110,29 @@ def untrusted(what: Callable[[], str]) -> Iterator[None]:
             ) from e
         raise CorruptArchive(_said(what(), e)) from e
     except Exception as e:
+        if code and (at := plugins.place_of(e, code)):
+            raise ReaderError(f"{what()}: the reader failed: {type(e).__name__}: {_line(e)} ({at}).") from e
+        if isinstance(e, ImportError):
+            raise
         raise CorruptArchive(_said(what(), e)) from e
 
 
 def _said(what: str, e: Exception) -> str:
     """Make the message: the subject, and the exception in one line of bounded length."""
-    text = " ".join(str(e).split())
-    return f"{what}: it is damaged, or does not follow its layout ({type(e).__name__}: {text[:300]})."
+    return f"{what}: it is damaged, or does not follow its layout ({type(e).__name__}: {_line(e)})."
+
+
+def _line(e: Exception) -> str:
+    return " ".join(str(e).split())[:300]
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A reader's module behind the boundary, as a `Reader`."""
+    """A reader's module behind the boundary, as a `Reader`; ``code`` is that of `untrusted`."""
 
     name: str
     module: Any
+    code: str = ""
 
     @property
     def VERSION(self) -> int:
@@ -119,20 +141,20 @@ class Guarded:
 
     def recognise(self, paths: Sequence[Path]) -> str | None:
         """See `Reader`."""
-        with untrusted(lambda: self._what(paths)):
+        with untrusted(lambda: self._what(paths), self.code):
             found: str | None = self.module.recognise(paths)
             return found
 
     def plan(self, archive: Archive) -> Plan:
         """See `Reader`; refuses a plan of more rows than files of that size can hold."""
-        with untrusted(lambda: self._what(archive.files)):
+        with untrusted(lambda: self._what(archive.files), self.code):
             plan: Plan = self.module.plan(archive)
             _check(plan, lambda: self._what(archive.files))
-            return replace(plan, version=self.VERSION, stored=_stored(plan))
+            return replace(plan, reader=self.name, version=self.VERSION, stored=_stored(plan))
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """See `Reader`."""
-        with untrusted(lambda: self._what(plan.archive.files)):
+        with untrusted(lambda: self._what(plan.archive.files), self.code):
             try:
                 yield from _within(self.module.read(plan, part), plan, lambda: self._what(plan.archive.files))
             except Replan as better:
@@ -140,7 +162,7 @@ class Guarded:
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
         """See `Reader`; names and texts are made writable as UTF-8."""
-        with untrusted(lambda: self._what(plan.archive.files)):
+        with untrusted(lambda: self._what(plan.archive.files), self.code):
             for name, value in self.module.metadata(plan):
                 yield _writable(name), _writable(value) if isinstance(value, str) else value
 
@@ -148,13 +170,13 @@ class Guarded:
         self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
     ) -> tuple[Sequence[str], Subset]:
         """See `Reader`."""
-        with untrusted(lambda: f"an archive, read as {self.name}"):
+        with untrusted(lambda: f"an archive, read as {self.name}", self.code):
             chosen: tuple[Sequence[str], Subset] = self.module.choose(names, portion, read)
             return chosen
 
     def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
         """See `Reader`."""
-        with untrusted(lambda: self._what([place.file])):
+        with untrusted(lambda: self._what([place.file]), self.code):
             yield from self.module.look_up(place)
 
     def _what(self, paths: Sequence[Path]) -> str:
@@ -454,23 +476,44 @@ def no_values(place: ArchivedStep) -> Iterator[ArchivedValue]:
 
 
 def reader(name: str) -> Reader:
-    """Return the reader called ``name``, behind the boundary; raises UnknownLayout if there is none."""
+    """Return the reader called ``name``, behind the boundary.
+
+    Raises
+    ------
+    ReaderError
+        There is none, or one that is not part of rlds cannot be imported.
+    """
     if name not in READERS:
-        raise UnknownLayout(f'There is no reader "{name}".', hint=f"one of {', '.join(READERS)}")
+        if not plugins.is_file(name) and name not in plugins.installed():
+            raise ReaderError(
+                f'There is no reader "{name}".{text.did_you_mean(name, reader_names(), 0.5)}',
+                hint=f"one of {', '.join(reader_names())}; others belong to packages to install, or are FILE.py:NAME",
+            )
+        return cast(Reader, Guarded(name, *plugins.load(name)))
     module = import_module(f"rlds_cli.archives.{name}")
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
+
+
+def reader_names() -> Iterator[str]:
+    """Yield the names of all readers, in the order in which they recognise files; the one of any tables is last."""
+    *own, last = READERS
+    yield from own
+    yield from (name for name in plugins.installed() if name not in READERS)
+    yield last
 
 
 def choose(
     name: str, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
 ) -> tuple[Sequence[str], Subset]:
     """Choose the files that the reader called ``name`` needs for a portion; see `Reader.choose`."""
-    return reader(name).choose(names, portion, read) if portion.cuts else (names, portion)
+    if not portion.cuts or plugins.is_file(name):
+        return names, portion
+    return reader(name).choose(names, portion, read)
 
 
 def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
     """Find the first reader that knows the files by their content: its name, and its description of them."""
-    for name in READERS:
+    for name in reader_names():
         found = reader(name).recognise(paths)
         if found:
             return name, found
@@ -480,14 +523,15 @@ def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
 def without_bad_files(name: str, archive: Archive) -> Archive:
     """Leave out the files that the reader ``name`` cannot read from the first row to the last: ``--skip-bad``.
 
-    Only readers in ``STOP_AT_DAMAGE`` need this. The others leave damaged files out as they plan.
+    Only readers in ``STOP_AT_DAMAGE``, and those that are not part of rlds, need this. The others leave damaged files
+    out as they plan.
 
     Raises
     ------
     ArchiveError
         No file can be read.
     """
-    if name not in STOP_AT_DAMAGE or len(archive.files) < 2:
+    if (name in READERS and name not in STOP_AT_DAMAGE) or len(archive.files) < 2:
         return archive
     bad = {path: e for path in archive.files if (e := _damage(name, replace(archive, files=(path,)))) is not None}
     if not bad:
@@ -511,7 +555,7 @@ def _damage(name: str, alone: Archive) -> RldsError | None:
                 pass
     except Replan:
         return None
-    except (CorruptArchive, UnknownLayout) as e:
+    except (CorruptArchive, ReaderError, UnknownLayout) as e:
         return e
     return None
 

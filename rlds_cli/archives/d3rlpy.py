@@ -65,7 +65,7 @@ def _check(archive: Archive) -> None:
     if archive.episodes_by is not None or archive.fields:
         raise UnknownLayout(
             "d3rlpy's files define their own fields and ends of episodes: --map and --episodes-by do not apply.",
-            hint="--format d4rl reads flat files with these options",
+            hint="--reader d4rl reads flat files with these options",
         )
 
 
@@ -97,7 +97,7 @@ class Version1(Flat):
         if missing := [k for k in NEEDED if k not in there]:
             raise UnknownLayout(
                 f"{table.path.name} has no {', '.join(missing)}. It holds {', '.join(there)}.",
-                hint="d3rlpy's files have observations, actions, rewards and terminals; --format plain takes others",
+                hint="d3rlpy's files have observations, actions, rewards and terminals; --reader plain takes others",
             )
         rows = lengths["actions"]
         columns = {field: key for key, field in NAMES.items()}

@@ -104,7 +104,7 @@ class Flat:
     Attributes
     ----------
     name, title : str
-        The name of the reader, and of the family in messages.
+        The name of the reader, if it is part of rlds, and of the family in messages.
     rules : tuple of str
         What ``--episodes-by`` may say; ``no_rule`` is the message otherwise, and ``mapped`` says whether ``--map``
         applies.
@@ -112,8 +112,8 @@ class Flat:
         A file is one part: parts of a compressed npz would each inflate what lies before them.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = "the family"
     VERSION: int = 1
     rules: ClassVar[tuple[str, ...]] = ("flags",)
     no_rule: ClassVar[str] = "the files say where their episodes end"
@@ -162,9 +162,9 @@ class Flat:
         """Tell for each named split whether the episodes of a file are in it."""
         return {}
 
-    def odd_values(self, f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
-        """Mark values that a note tells of [rows, ...], with the note's code and text."""
-        return noted_nan(f, values)
+    def odd_values(self, f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
+        """Mark values [rows, ...] from row ``start`` on that a note tells of, with its code and text."""
+        return noted_nan(f, values, start)
 
     def has_final(self, table: Table, place: ArchivedStep) -> bool:
         """Tell whether the row after the last step of an episode holds its final observation."""
@@ -224,7 +224,7 @@ class Flat:
             )
         if archive.fields and not self.mapped:
             raise UnknownLayout(
-                f"{self.title}'s names are fixed; --map does not apply.", hint="--format plain takes any names"
+                f"{self.title}'s names are fixed; --map does not apply.", hint="--reader plain takes any names"
             )
 
     def schema(self, found: FlatLayout, mode: str | None, rule: str) -> tuple[Field, ...]:
@@ -236,19 +236,8 @@ class Flat:
 
     def parts(self, file: int, episodes: FlatEpisodes, width: int, *, known: bool) -> Iterator[Part]:
         """Divide the episodes of a file into parts of about one size; ``known`` says that all ends are."""
-        stops = episodes.stops
-        total = int(stops[-1]) if len(stops) else 0
-        number = 1 if self.whole_files else -(-total // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
-        marks = np.linspace(0, total, number + 1)[1:].astype(np.int64)
-        bounds = np.unique(np.searchsorted(stops, marks)) + 1
-        for a, b in pairwise([0, *np.minimum(bounds, len(stops)).tolist()]):
-            steps = episodes.length[a:b]
-            some = steps[steps > 0]
-            if len(some):
-                args: dict[str, Any] = {"file": file, "start": int(stops[a - 1]) if a else 0, "stops": stops[a:b]}
-                args |= {"finals": np.flatnonzero(episodes.finals[a:b]), "episodes": len(some)}
-                args |= {} if episodes.end is None else {"end": episodes.end[a:b]}
-                yield Part(int((some + 1).sum()) if known else None, args)
+        for part in parts_of(episodes, width, known=known, whole=self.whole_files):
+            yield replace(part, args={"file": file, **part.args})
 
     def read(self, plan: Plan, part: Part) -> Iterator[Chunk]:
         """Read the rows of one part, in chunks of bounded size however long the episodes are.
@@ -276,7 +265,7 @@ class Flat:
         """Say how a part of one file is read."""
         source = int(part.args["file"])
         return Stretch(
-            name=plan.archive.name_of(source),
+            name_of=plan.archive.name_of,
             total=found.rows,
             start=int(part.args["start"]),
             episodes=episodes_of(part),
@@ -319,6 +308,34 @@ class Flat:
                     yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", values[1])
             for name, key in found.next_columns.items():
                 yield ArchivedValue(f"next/{name}", f"{key}[{row}]", next(iter(table.samples(key, [row], 1)))[0])
+
+
+def parts_of(episodes: FlatEpisodes, width: int, *, known: bool, whole: bool = False) -> Iterator[Part]:
+    """Divide episodes into parts of about one size, without those of no step.
+
+    Parameters
+    ----------
+    episodes : FlatEpisodes
+    width : int
+        Bytes of a row.
+    known : bool
+        All ends are known, so that the rows of a part can be counted.
+    whole : bool
+        Make one part.
+    """
+    stops = episodes.stops
+    total = int(stops[-1]) if len(stops) else 0
+    number = 1 if whole else -(-total // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
+    marks = np.linspace(0, total, number + 1)[1:].astype(np.int64)
+    bounds = np.unique(np.searchsorted(stops, marks)) + 1
+    for a, b in pairwise([0, *np.minimum(bounds, len(stops)).tolist()]):
+        steps = episodes.length[a:b]
+        some = steps[steps > 0]
+        if len(some):
+            args: dict[str, Any] = {"first": a, "start": int(stops[a - 1]) if a else 0, "stops": stops[a:b]}
+            args |= {"finals": np.flatnonzero(episodes.finals[a:b]), "episodes": len(some)}
+            args |= {} if episodes.end is None else {"end": episodes.end[a:b]}
+            yield Part(int((some + 1).sum()) if known else None, args)
 
 
 def same_schema(

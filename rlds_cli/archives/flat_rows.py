@@ -142,7 +142,7 @@ def differs(a: Array, b: Array) -> BoolArray:
     return np.asarray(a != b, bool)
 
 
-def noted_nan(f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
+def noted_nan(f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
     """Mark the values that are NaN; see `Flat.odd_values`."""
     return ("nan", "values are NaN and kept", np.isnan(values)) if nan_count(values) else None
 
@@ -162,8 +162,8 @@ class Stretch:
 
     Attributes
     ----------
-    name : str
-        The file, for notes.
+    name_of : callable
+        Returns the name of a file by its number, for notes.
     total : int
         The rows of the file, or of all files.
     cuts : bool
@@ -171,22 +171,24 @@ class Stretch:
         it may happen at single steps only.
     flagged : bool
         An end without a flag is noted.
+    odd_values : callable
+        Marks the values of a field, from a row on, that a note tells of; see `Flat.odd_values`.
     places : callable
-        Maps rows to files, and to rows in them.
+        Maps rows to the numbers of files, and to rows in them.
     """
 
-    name: str
+    name_of: Callable[[int], str]
+    places: Places
     total: int
     start: int
     episodes: FlatEpisodes
     layout: FlatLayout
     fields: tuple[Field, ...]
-    cuts: bool
-    jumps: bool
-    flagged: bool
-    odd_values: Callable[[Field, Array], tuple[str, str, BoolArray] | None]
-    inside_notes: bool
-    places: Places
+    cuts: bool = False
+    jumps: bool = False
+    flagged: bool = False
+    odd_values: Callable[[Field, Array, int], tuple[str, str, BoolArray] | None] = noted_nan
+    inside_notes: bool = True
 
     @property
     def stop(self) -> int:
@@ -303,12 +305,18 @@ class _Block:
     def _flags(self) -> tuple[BoolArray, BoolArray]:
         """Read the flags of the steps; how an episode ends tells that of its last step."""
         layout, coded = self.stretch.layout, self.stretch.episodes.end is not None
-        terminated = is_set(self.seen, layout.terminals, self.rows)
-        timeouts = is_set(self.seen, layout.timeouts, self.rows)
+        terminated, timeouts = (self._flag(key) for key in (layout.terminals, layout.timeouts))
         if coded:
             terminated = terminated | (self.last_steps & (self.code == TERMINATED))
             timeouts = timeouts | (self.last_steps & (self.code != TERMINATED))
         return terminated, timeouts
+
+    def _flag(self, key: str | None) -> BoolArray:
+        """Read a flag of the steps; of late rows it stands in the row after."""
+        if not self.stretch.layout.late:
+            return is_set(self.seen, key, self.rows)
+        after = np.append(is_set(self.seen, key, self.rows + 1), False)[1 : self.rows + 1]
+        return after & ~self.final
 
     def cut(self, noted: bool) -> int:
         """End episodes where the next observation is not the row after; return how many end so."""
@@ -354,7 +362,7 @@ class _Block:
     def _column(self, f: Field, ends: IntArray, last: BoolArray) -> Column:
         values = self.seen[self.stretch.keys[f.name]]
         source = values.reshape(len(values), *f.shape)
-        if odd := self.stretch.odd_values(f, source[: self.rows]):
+        if odd := self.stretch.odd_values(f, source[: self.rows], self.start):
             code, text, marks = odd
             rows: BoolArray = np.asarray(components(marks).any(axis=1))
             self._note(code, f"{text}, first in {f.name}", rows, count=int(np.count_nonzero(marks)))
@@ -396,10 +404,12 @@ class _Block:
         whole_file = self.start + self.rows == self.stretch.total
         if self.stretch.flagged and whole_file and len(table) and table.end[-1] == CUT and self.ends[-1]:
             text = f"the last episode ({table.length[-1]:,} steps) is cut short by the file"
-            self.notes.append(Note("open-end", text, 1, self.stretch.name))
+            source, _ = self.stretch.places(np.array([self.stretch.total - 1]))
+            self.notes.append(Note("open-end", text, 1, self.stretch.name_of(int(source[0]))))
 
     def _note(self, code: str, text: str, rows: BoolArray, *, count: int | None = None) -> None:
         where = np.flatnonzero(rows)
         if len(where):
-            place = f"row {self.start + where[0]:,} of {self.stretch.name}"
+            source, row = self.stretch.places(self.start + where[:1])
+            place = f"row {row[0]:,} of {self.stretch.name_of(int(source[0]))}"
             self.notes.append(Note(code, text, len(where) if count is None else count, place))

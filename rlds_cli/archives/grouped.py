@@ -1,10 +1,11 @@
-"""The engine for HDF5 files with a group for each episode.
+"""The engine for HDF5 files with a group for each episode, and for npz files of an episode each.
 
 A family is a subclass of `Grouped` with a diagram of its groups. It says which groups of a file are episodes
 (`Grouped.groups`), and what the datasets of one are (`Grouped.group`); the engine does the rest. Families differ in
 where the final observation is::
 
     nowhere                            T rows of everything
+    in a row more ("longer")           T+1 rows of obs, T of everything else
     in columns of next observations    T rows of obs and next_obs; next_obs[t] is obs[t+1], or a field of its own
     in a last row ("late")             T+1 rows; the last has no action; the reward and flags of step t are in row t+1
 
@@ -14,18 +15,22 @@ The flags need no dataset: ``next/terminated`` is False without one, and an epis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, cast
 
 import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
-from rlds_cli.archives.names import differences
-from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, reading
+from rlds_cli.archives.names import differences, is_observation, row_field
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import nan_count
+from rlds_cli.formats.npz import is_npz
+from rlds_cli.formats.npz_datasets import open_datasets
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
@@ -40,6 +45,7 @@ from rlds_cli.ted import (
     Note,
     chunks,
 )
+from rlds_cli.text import is_below, natural
 
 PART_ROWS = 1 << 17
 PART_BYTES = 256 << 20
@@ -67,6 +73,8 @@ class Group:
         The fields of next values, if they are kept.
     late : bool
         The last row is no step: it holds the final observation, and what arrived with it.
+    longer : bool
+        Observations have one row more than the ``rows`` of everything else.
     end : int or None
         How the episode ends; None where its flags tell.
     about : object
@@ -81,6 +89,7 @@ class Group:
     constants: tuple[str, ...]
     next_fields: Mapping[str, Field] = field(default_factory=dict)
     late: bool = False
+    longer: bool = False
     end: int | None = None
     about: Any = None
 
@@ -109,21 +118,28 @@ class Grouped:
     Attributes
     ----------
     name, title, what, example : str
-        The name of the reader; those of the family, of its episodes and of their groups in messages.
+        The name of the reader, if it is part of rlds; those of the family, of its episodes and of their groups in
+        messages.
     parent : str
         The group that holds the groups, with a slash at its end; empty for the root.
     mapped : bool
         ``--map`` applies.
+    keys : mapping of str to str
+        The datasets of a group by field, for the default of `group`.
+    container : {"hdf5", "npz"}
+        What the files are. An npz is one group, whose name is empty.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = "the family"
     what: ClassVar[str] = "episodes"
     example: ClassVar[str] = "episode_0, episode_1, ..."
     parent: ClassVar[str] = ""
     VERSION: int = 1
     rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
     mapped: ClassVar[bool] = False
+    keys: ClassVar[Mapping[str, str]] = {}
+    container: ClassVar[Literal["hdf5", "npz"]] = "hdf5"
 
     # What a family says
 
@@ -132,12 +148,39 @@ class Grouped:
         raise NotImplementedError
 
     def groups(self, f: h5py.File) -> list[str]:
-        """Name the groups of a file that are episodes, in their order."""
-        raise NotImplementedError
+        """Name the groups of a file that are episodes, in their order: by default all below ``parent``."""
+        if self.container == "npz":
+            return [""]
+        above = f[self.parent] if self.parent else f
+        return sorted((k for k in above if isinstance(above.get(k), h5py.Group)), key=natural)
 
     def group(self, where: str, name: str, found: Mapping[str, h5py.Dataset], archive: Archive) -> Group:
-        """Describe the group ``name`` of the datasets ``found``; ``where`` is for messages."""
-        raise NotImplementedError
+        """Describe the group ``name`` of the datasets ``found``; ``where`` is for messages.
+
+        By default its fields are those of ``keys``, and all observations may have a row more than the actions.
+
+        Raises
+        ------
+        UnknownLayout
+            A key is missing.
+        CorruptArchive
+            Columns have different lengths.
+        """
+        if missing := [key for key in self.keys.values() if key not in found]:
+            raise UnknownLayout(f"{where} has no {' and no '.join(missing)}. It holds {keys_found(found)}.")
+        rows = {field: found[key].shape[0] if found[key].shape else 0 for field, key in self.keys.items()}
+        steps = next(n for field, n in rows.items() if is_below(field, "action"))
+        longer = all(n == steps + 1 for field, n in rows.items() if is_observation(field))
+        if any(n != steps + (longer and is_observation(field)) for field, n in rows.items()):
+            listed = ", ".join(f"{key} {rows[field]}" for field, key in self.keys.items())
+            raise CorruptArchive(f"{where} has columns of {listed} rows; observations may have one more than actions.")
+        fields = {n: row_field(n, found[key], scalar=n.startswith("next/")) for n, key in sorted(self.keys.items())}
+        constants = tuple(key for key in found if key not in self.keys.values())
+        return Group(name, steps, self.keys, {}, fields, constants, longer=longer, end=self.end(found))
+
+    def end(self, found: Mapping[str, h5py.Dataset]) -> int | None:
+        """Tell how an episode ends: TERMINATED, TRUNCATED or CUT; None if its flags tell."""
+        return None
 
     def look(self, f: h5py.File, path: Path, found: list[Group]) -> list[Group]:
         """Look at the rows of a file for what its headers do not tell: `Group.about`."""
@@ -145,7 +188,7 @@ class Grouped:
 
     def path(self, group: str, key: str) -> str:
         """Return the path of a dataset of a group."""
-        return f"{self.parent}{group}/{key}"
+        return f"{self.parent}{group}/{key}" if group else key
 
     def is_known(self, key: str) -> bool:
         """Tell whether a key has a meaning, and so is per row in every group."""
@@ -177,8 +220,11 @@ class Grouped:
         return {}
 
     def constants(self, f: h5py.File, plan: Plan, name: str) -> Iterator[tuple[str, Array | str]]:
-        """Read the values of one file that are not per row."""
-        raise NotImplementedError
+        """Read the values of one file that are not per row: by default the constants of its groups."""
+        for group in self.groups(f):
+            for key in self.described(f, group, plan.archive).constants:
+                if (value := plain(f[self.path(group, key)])) is not None:
+                    yield f"{group}/{key}" if group else key, value
 
     # What the engine does
 
@@ -190,17 +236,24 @@ class Grouped:
 
     def recognise(self, paths: Sequence[Path]) -> str | None:
         """Describe files of the family in one line; None for other files."""
-        if not paths or not all(map(is_hdf5, paths)):
+        if not paths or not all(map(is_npz if self.container == "npz" else is_hdf5, paths)):
             return None
-        with open_file(paths[0]) as f:
+        with self.open(paths[0]) as f:
             said = self.describe(f, paths)
         files = f"{len(paths)} files, the first with " if len(paths) > 1 else ""
         return f"{said[0]}: {files}{said[1]}" if said else None
 
+    def open(self, path: Path, *, check: bool = True) -> AbstractContextManager[h5py.File]:
+        """Open a file; of an npz a mapping of its columns."""
+        if self.container == "npz":
+            return cast(AbstractContextManager[h5py.File], open_datasets(path))
+        return open_file(path, check=check)
+
     def described(self, f: h5py.File, group: str, archive: Archive) -> Group:
         """Describe one group of a file."""
-        name = Path(f.filename).name
-        return self.group(f"{name}: {group}", group, datasets(f[self.parent + group]), archive)
+        found = datasets(f[self.parent + group]) if isinstance(f, h5py.File) else f
+        name = next((Path(d.file.filename).name for d in found.values()), "a file")
+        return self.group(f"{name}: {group}" if group else name, group, found, archive)
 
     def plan(self, archive: Archive) -> Plan:
         """Find the fields and parts. Reads the headers of every group.
@@ -218,7 +271,7 @@ class Grouped:
         notes: list[Note] = []
         env: dict[str, Any] = {}
         for index, path in enumerate(archive.files):
-            with open_file(path) as f:
+            with self.open(path) as f:
                 found.append(self._described(f, path, archive))
                 env = env or self.environment(f)
                 notes += self.notes(f, archive.name_of(index), found[-1])
@@ -236,7 +289,7 @@ class Grouped:
             self.name,
             archive,
             _schema(first, own=facts.get(NEXT) == OWN),
-            tuple(p for i, of_file in enumerate(found) for p in _parts(i, of_file, width)),
+            tuple(_parts(found, width)),
             episodes_by=self.rule,
             facts=facts,
             env=env,
@@ -271,18 +324,25 @@ class Grouped:
         CorruptArchive
             A damaged chunk of the file.
         """
-        number = int(part.args["file"])
+        episodes = zip(part.args["files"], part.args["groups"], part.args["lengths"], part.args["ends"], strict=True)
+        for number, some in groupby(episodes, key=lambda e: int(e[0])):
+            yield from self._read_file(plan, number, [(group, length, end) for _, group, length, end in some])
+
+    def _read_file(self, plan: Plan, number: int, episodes: Sequence[_Entry]) -> Iterator[Chunk]:
         path = plan.archive.files[number]
-        with open_file(path, check=False) as f:
-            first = self.described(f, part.args["groups"][0], plan.archive)
+        with self.open(path, check=False) as f:
+            first = self.described(f, episodes[0][0], plan.archive)
             first = self.arranged(first, plan.archive.name_of(number), plan.facts)
             keys = {**first.columns, **{f"next/{n}": key for n, key in first.next_keys.items()}}
             finals = dict(first.next_keys) if first.has_all_next else {}
             compare = plan.facts.get(NEXT) == FINAL
             splits = self.splits(f, path.name)
-            reader = _Reader(f, number, self.path, plan.schema, keys, splits, finals, first.late, compare)
+            observed = first.late or first.longer or bool(finals)
+            reader = _Reader(
+                f, path, number, self.path, plan.schema, keys, splits, finals, first.late, observed, compare
+            )
             try:
-                yield from reader.chunks(part)
+                yield from reader.chunks(episodes)
             except _NextDiffer:
                 raise Replan(_with_own_next(plan, first)) from None
 
@@ -291,13 +351,13 @@ class Grouped:
         several = len(plan.archive.files) > 1
         for index, path in enumerate(plan.archive.files):
             prefix = f"{plan.archive.name_of(index)}/" if several else ""
-            with open_file(path, check=False) as f, reading(path, "its metadata"):
+            with self.open(path, check=False) as f, reading(path, "its metadata"):
                 for name, value in self.constants(f, plan, path.name):
                     yield prefix + name, value
 
     def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
         """Look up the row of a step; the next observation is in its own column, or else in the row after it."""
-        with open_file(place.file, check=False) as f:
+        with self.open(place.file, check=False) as f:
             archive = Archive(place.root, (place.file,), fields=place.fields)
             found = self.arranged(self.described(f, place.group, archive), place.name, place.facts)
             for name, at in found.fields.items():
@@ -306,7 +366,7 @@ class Grouped:
                 row = place.step + (found.late and at.placement == "next")
                 value = values[row]
                 yield ArchivedValue(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
-                there = not place.is_last or (found.late and row + 1 < found.rows)
+                there = not place.is_last or found.longer or (found.late and row + 1 < found.rows)
                 if at.placement == "both" and name not in found.next_keys and there:
                     yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", values[row + 1])
             for name, key in found.next_keys.items():
@@ -348,22 +408,26 @@ def _agreed(archive: Archive, found: Sequence[Sequence[Group]]) -> Group:
     return first
 
 
-def _parts(file: int, groups: Sequence[Group], width: int) -> Iterator[Part]:
-    """Divide the groups of a file, in their order, into parts of about the same size; those without steps are none."""
+def _parts(found: Sequence[Sequence[Group]], width: int) -> Iterator[Part]:
+    """Divide the groups of all files, in their order, into parts of about the same size; without those of no steps."""
     limit = max(1, min(PART_ROWS, PART_BYTES // max(width, 1)))
-    todo = [g for g in groups if g.length > 0]
-    part: list[Group] = []
+    todo = [(file, g) for file, groups in enumerate(found) for g in groups if g.length > 0]
+    part: list[tuple[int, Group]] = []
     rows = 0
-    for g in todo:
-        part.append(g)
+    for k, (file, g) in enumerate(todo):
+        part.append((file, g))
         rows += g.length + 1
-        if rows >= limit or g is todo[-1]:
-            args = {"file": file, "groups": [x.group for x in part], "lengths": [x.length for x in part]}
-            yield Part(rows, args | ({"ends": [x.end for x in part]} if g.end is not None else {}))
+        if rows >= limit or k == len(todo) - 1:
+            args = {"files": [i for i, _ in part], "groups": [x.group for _, x in part]}
+            args |= {"lengths": [x.length for _, x in part], "ends": [x.end for _, x in part]}
+            yield Part(rows, args)
             part, rows = [], 0
 
 
 # -- reading
+
+
+_Entry = tuple[str, int, int | None]  # a group, its steps, and how it ends if that is known
 
 
 class _NextDiffer(Exception):
@@ -378,10 +442,11 @@ class _Reader:
     """Reads the groups of one file.
 
     ``keys`` are those of the fields, ``finals`` those of the next values of observations, which are compared with the
-    rows after if ``compare`` says so.
+    rows after if ``compare`` says so. ``observed`` says that the file holds final observations.
     """
 
     file: h5py.File
+    source: Path
     number: int
     path: Callable[[str, str], str]
     schema: Sequence[Field]
@@ -389,19 +454,13 @@ class _Reader:
     splits: Mapping[str, set[str]]
     finals: Mapping[str, str]
     late: bool
+    observed: bool
     compare: bool
 
-    @property
-    def observed(self) -> bool:
-        """True if the file holds final observations."""
-        return self.late or bool(self.finals)
-
-    def chunks(self, part: Part) -> Iterator[Chunk]:
+    def chunks(self, entries: Sequence[_Entry]) -> Iterator[Chunk]:
         """Read groups in chunks of bounded size: several short ones together, a long one in pieces."""
         notes: list[Note] = []  # of the rows that are read for a chunk
-        groups, lengths = part.args["groups"], part.args["lengths"]
-        ends = part.args.get("ends", [None] * len(groups))
-        episodes = (self._episode(g, int(n), e, notes) for g, n, e in zip(groups, lengths, ends, strict=True))
+        episodes = (self._episode(group, length, end, notes) for group, length, end in entries)
         for chunk in chunks(self.schema, episodes, rows=CHUNK_ROWS):
             chunk.notes = (*notes, *chunk.notes)
             notes.clear()
@@ -440,7 +499,7 @@ class _Reader:
         _NextDiffer
             Next observations are no copies of the rows after.
         """
-        with reading(Path(self.file.filename), self.path(group, self.keys[f.name])):
+        with reading(self.source, self.path(group, self.keys[f.name])):
             values = self._values(f, group, self.keys[f.name])
             shift = int(self.late and f.placement == "next")
             if f.name not in self.finals:

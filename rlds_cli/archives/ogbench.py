@@ -89,7 +89,7 @@ class OGBench(Flat):
         if missing:
             raise UnknownLayout(
                 f"{table.path.name} has no {', '.join(missing)}. It holds {', '.join(there)}.",
-                hint="OGBench's files have observations, actions and terminals; --format plain takes others",
+                hint="OGBench's files have observations, actions and terminals; --reader plain takes others",
             )
         rows = there["observations"].shape[0] if there["observations"].shape else 0
         core = (*NEEDED, *NAMES, MASKS, "terminals", VALIDS)

@@ -86,7 +86,7 @@ class OpenML(Flat):
         rows = found.rows
         return FlatEpisodes(np.arange(1, rows + 1), np.zeros(rows, bool), np.full(rows, TERMINATED, np.uint8))
 
-    def odd_values(self, f: Field, values: Array) -> tuple[str, str, BoolArray] | None:
+    def odd_values(self, f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
         """Mark missing numbers and categories."""
         missing = np.isnan(values) if values.dtype.kind == "f" else (values < 0) & (f.dtype == "int32")
         return ("missing", "values are missing", missing) if missing.any() else None

@@ -116,7 +116,7 @@ def reader_for(
         name, what = reader_for(files, format, mapped, skip_bad)
         if name in ("plain", "d4rl", "vd4rl"):
             return "plain", what
-        own = "; --format plain reads the columns as a table of your own" if reader("plain").recognise(files) else ""
+        own = "; --reader plain reads the columns as a table of your own" if reader("plain").recognise(files) else ""
         raise InvalidArgument(
             f"--rewards arrive is for tables and files of episodes; {files[0].name} is read as {name}, "
             "which says what its rewards belong to.",

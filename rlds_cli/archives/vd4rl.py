@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,27 +26,15 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
+from rlds_cli.archives.flat import episodes_of
+from rlds_cli.archives.flat_rows import FlatLayout, Stretch, stretch_chunks
 from rlds_cli.archives.names import differences, row_field
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file
-from rlds_cli.formats.hdf5_rows import RowReader
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
+from rlds_cli.formats.tables import NOT, TableView
 from rlds_cli.subset import EVERYTHING, Subset
-from rlds_cli.ted import (
-    CUT,
-    FLAGS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    Array,
-    Chunk,
-    Column,
-    EpisodeData,
-    Field,
-    IntArray,
-    Note,
-    chunks,
-)
+from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, Field, IntArray, Note
 
 VERSION = 1
 DISCOUNT = "next/discount"
@@ -63,12 +50,57 @@ NPZ_MARKS = ("is_first", "is_last", "is_terminal")
 MARKS = ("is_first", "is_last", "step_type")
 FIRST, MID, LAST = 0, 1, 2  # of step_type
 LENGTH, NUMBER = re.compile(r"-(\d+)$"), re.compile(r"(\d+)$")  # at the end of the names of an npz, of a shard
-MAX_EPISODE = 512 << 20  # bytes of one column of one npz
 PART_BYTES = 128 << 20
+CHECK_ROWS = 1 << 10
 SHOWN, RECORDED = 20, 1000  # names of files in a message or a note, and in the manifest
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape of a row
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file.
+
+    Attributes
+    ----------
+    kinds : mapping of str to (str, tuple)
+        Dtype and row shape of each field, whose column is in ``columns``.
+    step_type : int array [rows]
+    over : bool array [rows]
+        True where the environment ended.
+    terminals : (str, tuple) or None
+        The column of these flags and the shape of its rows, if they may be set inside an episode, too.
+    wrong : str or None
+        The reason why the file cannot be read.
+    """
+
+    rows: int = 0
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    step_type: Array = field(default_factory=lambda: np.zeros(0))
+    over: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
+    terminals: tuple[str, tuple[int, ...]] | None = None
+    wrong: str | None = None
+
+    @property
+    def shapes(self) -> Shapes:
+        """The row shape of every column, whatever the dtype."""
+        return tuple(sorted((name, shape) for name, (_, shape) in self.kinds.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Episodes:
+    """Episodes in the rows of all files end to end: the row after each, how it ends, if it begins with a first row."""
+
+    stops: IntArray
+    end: Array
+    whole: BoolArray
+
+    @property
+    def rows(self) -> IntArray:
+        """The rows of each."""
+        return np.asarray(np.diff(self.stops, prepend=0))
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -107,33 +139,154 @@ def plan(archive: Archive) -> Plan:
     if archive.fields or archive.episodes_by not in (None, "file", "flags"):
         raise UnknownLayout("V-D4RL's names and ends are fixed; --map and --episodes-by do not apply.")
     kinds = {p.suffix.lower() for p in archive.files}
-    if kinds == {".npz"}:
-        return _plan_npz(archive)
-    if kinds <= {".hdf5", ".h5"}:
-        return _plan_shard(archive)
-    raise UnknownLayout(
-        f"{archive.root.name} mixes files of the kinds {', '.join(sorted(kinds)) or 'without a suffix'}.",
-        hint="an archive of V-D4RL is all .npz (64 px) or all .hdf5 (84 px): name one of its directories",
+    if kinds != {".npz"} and not kinds <= {".hdf5", ".h5"}:
+        raise UnknownLayout(
+            f"{archive.root.name} mixes files of the kinds {', '.join(sorted(kinds)) or 'without a suffix'}.",
+            hint="an archive of V-D4RL is all .npz (64 px) or all .hdf5 (84 px): name one of its directories",
+        )
+    return _plan(archive, {}, small=kinds == {".npz"})
+
+
+def _plan(archive: Archive, damaged: Mapping[int, str], *, small: bool) -> Plan:
+    """Make the plan of files of one kind; ``damaged`` are files with known faults."""
+    seen = [_look(path, small=small) for path in archive.files]
+    bad = {i: f.wrong for i, f in enumerate(seen) if f.wrong} | dict(damaged)
+    good = [i for i in range(len(seen)) if i not in bad]
+    bad = dict(sorted((bad | _unlike([(i, seen[i]) for i in good], small=small)).items()))
+    notes = _leave_out(archive, bad)
+    good = [i for i in good if i not in bad]
+    gaps = [] if small else _gaps(archive, good)
+    if gaps:
+        text = "numbers are missing among the shards; episodes that ran into the gap are cut there"
+        notes.append(Note("missing-shards", text, len(gaps), archive.name_of(gaps[0])))
+    breaks = {*good} if small else {*gaps, *(i for a, i in pairwise(good) if i != a + 1)}
+    starts = np.cumsum([0, *(seen[i].rows for i in good)])
+    at_breaks = starts[:-1][np.isin(good, sorted(breaks))]
+    episodes = _episodes([seen[i] for i in good], at_breaks)
+    if small:
+        notes += _names(archive, {i: seen[i] for i in good})
+    notes += _remarks(archive, good, starts, episodes, small=small)
+    fields = _schema(_promoted([seen[i].kinds for i in good]))
+    facts: dict[str, Any] = {
+        "kind": "npz" if small else "shards",
+        "rows": "a row holds the action and reward that led to it",
+    }
+    if not small:
+        facts["shards"] = {archive.name_of(i): seen[i].rows for i in good}
+    if bad:
+        facts["left_out"] = {archive.name_of(i): why for i, why in [*bad.items()][:RECORDED]}
+    return Plan(
+        reader="vd4rl",
+        archive=archive,
+        schema=fields,
+        parts=tuple(_parts(seen, good, starts, episodes, sum(f.row_bytes for f in fields))),
+        episodes_by="file" if small else "flags",
+        facts=facts,
+        notes=tuple(notes),
     )
 
 
+def _parts(
+    seen: Sequence[_File], good: Sequence[int], starts: IntArray, episodes: _Episodes, width: int
+) -> Iterator[Part]:
+    """Divide the episodes into parts of about one size; the files of a part have the same column of flags."""
+    stops, rows = episodes.stops, episodes.rows
+    first = np.searchsorted(starts, stops - rows, "right") - 1  # the file in which each episode begins
+    flags = [seen[good[k]].terminals for k in first.tolist()]
+    a = 0
+    for b in range(1, len(stops) + 1):
+        begin = int(stops[a] - rows[a])
+        full = b == len(stops) or (int(stops[b - 1]) - begin) * width >= PART_BYTES
+        if not full and flags[b] == flags[a]:
+            continue
+        some = rows[a:b] > 1
+        if some.any():
+            files = range(int(first[a]), int(np.searchsorted(starts, stops[b - 1])))
+            at = int(starts[files[0]])
+            args: dict[str, Any] = {"files": [good[k] for k in files], "counts": [seen[good[k]].rows for k in files]}
+            args |= {"start": begin - at, "stops": stops[a:b] - at, "end": episodes.end[a:b]}
+            args |= {"finals": np.arange(b - a), "whole": episodes.whole[a:b], "terminals": flags[a] and flags[a][0]}
+            yield Part(int(rows[a:b][some].sum()), args | {"episodes": int(some.sum())})
+        a = b
+
+
 def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """Read the episodes of one part, some to a chunk.
+    """Read the rows of one part: those of its files end to end.
 
     Raises
     ------
     CorruptArchive
         Damaged data.
+    Replan
+        A file of 64 px is damaged, and damaged files are left out.
     """
-    return _read_npz(plan, part) if "files" in part.args else _read_shard(plan, part)
+    files, terminals = part.args["files"], part.args["terminals"]
+    paths = tuple(plan.archive.files[i] for i in files)
+    small = plan.facts["kind"] == "npz"
+    named = {name: key for key, name in (NPZ_NAMES if small else SHARD_NAMES).items()}
+    columns = {f.name: named.get(f.name) or f.name.removeprefix(STATE) for f in plan.schema if f.name not in FLAGS}
+    episodes = episodes_of(part)
+    view = TableView(paths, tuple(part.args["counts"]), (terminals,) if terminals else (), episodes.stops)
+
+    def places(rows: IntArray) -> tuple[IntArray, IntArray]:
+        at, row = view.places(rows)
+        return np.asarray(files)[at], row
+
+    def first_rows(f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
+        if f.name not in ("action", REWARD):
+            return None
+        here = begins[slice(*np.searchsorted(begins, (start, start + len(values))))]
+        odd = [at for at in here.tolist() if at not in told and np.any(values[at - start])]
+        told.update(odd)
+        marks = np.isin(np.arange(start, start + len(values)), odd)
+        text = "first rows have an action or a reward of the step before them; it is left out"
+        return ("first-action", text, marks) if odd else None
+
+    told: set[int] = set()  # rows that a note tells of
+    begins = np.append(int(part.args["start"]), episodes.stops[:-1])[part.args["whole"] & (episodes.length > 0)]
+    stretch = Stretch(
+        name_of=plan.archive.name_of,
+        total=int(sum(part.args["counts"])),
+        start=int(part.args["start"]),
+        episodes=episodes,
+        layout=FlatLayout(view.counts[0], plan.schema, columns, terminals=terminals, late=True),
+        fields=tuple(f for f in plan.schema if f.name not in FLAGS),
+        odd_values=first_rows,
+        places=places,
+    )
+    try:
+        yield from stretch_chunks(view, stretch)
+    except (CorruptArchive, UnknownLayout) as e:
+        if small and plan.archive.skip_bad and len(plan.facts.get("left_out", ())) < RECORDED:
+            raise Replan(_without(plan, files, e)) from e
+        e.hint = "--skip-bad leaves it out" if small else e.hint
+        raise
+
+
+def _without(before: Plan, files: Sequence[int], error: ArchiveError) -> Plan:
+    """Make the plan again without the files of a part that are damaged."""
+    archive = before.archive
+    names = {archive.name_of(i): i for i in range(len(archive.files))}
+    known = {names[name]: reason for name, reason in before.facts.get("left_out", {}).items()}
+    for i in files:
+        try:
+            with open_npz(archive.files[i]) as npz, npz.rows([*npz.members]) as rows:
+                count = next(iter(npz.members.values())).shape[0]
+                for start in range(0, count, CHECK_ROWS):
+                    rows.read(start, min(start + CHECK_ROWS, count))
+        except (CorruptArchive, UnknownLayout) as e:
+            known[i] = e.message
+    if len(known) == len(before.facts.get("left_out", ())):
+        raise error
+    return _plan(archive, known, small=True)
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Return the attributes of shards."""
-    episodes = [e for part in plan.parts for e in part.args.get("episodes", ())]
-    for index in sorted({piece[0] for e in episodes for piece in e["pieces"]}):
-        with open_file(plan.archive.files[index], check=False) as f:
-            yield from ((f"{plan.archive.name_of(index)}/{name}", value) for name, value in attributes(f))
+    if plan.facts["kind"] == "shards":
+        for index in sorted({i for part in plan.parts for i in part.args["files"]}):
+            with open_file(plan.archive.files[index], check=False) as f:
+                yield from ((f"{plan.archive.name_of(index)}/{name}", value) for name, value in attributes(f))
 
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
@@ -170,21 +323,7 @@ def _values(path: Path, row: int) -> Iterator[tuple[str, object]]:
             yield from ((key, d[row]) for key, d in f.items())
 
 
-# -- 64 px: one npz per episode
-
-
-@dataclass(frozen=True, slots=True)
-class _EpisodeFile:
-    """One file: ``kinds`` by field, and ``wrong``, the reason why it is no episode."""
-
-    rows: int
-    kinds: Mapping[str, Kind]
-    wrong: str | None = None
-
-    @property
-    def shapes(self) -> Shapes:
-        """The row shape of every column, whatever the dtype."""
-        return tuple(sorted((name, shape) for name, (_, shape) in self.kinds.items()))
+# -- one file
 
 
 def _recognise_npz(paths: Sequence[Path]) -> str | None:
@@ -198,74 +337,61 @@ def _recognise_npz(paths: Sequence[Path]) -> str | None:
     return f"V-D4RL layout: {len(paths):,} episodes, one npz each"
 
 
-def _plan_npz(archive: Archive, damaged: Mapping[int, str] | None = None) -> Plan:
-    """Find the fields and parts, by the headers and flags of all files; ``damaged`` are files with known faults."""
-    seen = {i: _look_npz(path) for i, path in enumerate(archive.files)}
-    bad = {i: f.wrong for i, f in seen.items() if f.wrong} | dict(damaged or {})
-    good = {i: f for i, f in seen.items() if i not in bad}
-    if good:
-        usual, _ = Counter(f.shapes for f in good.values()).most_common(1)[0]
-        bad |= {i: _unlike_npz(f.shapes, usual) for i, f in good.items() if f.shapes != usual}
-    bad = dict(sorted(bad.items()))
-    notes = _leave_out(archive, bad)
-    good = {i: f for i, f in good.items() if i not in bad}
-    notes += _names(archive, good)
-    if short := [i for i, f in good.items() if f.rows < 2]:
-        notes.append(Note("empty-episodes", "files without a step are left out", len(short), archive.name_of(short[0])))
-    fields = _schema(_promoted([f.kinds for f in good.values()]))
-    width = sum(f.row_bytes for f in fields)
-    facts = {"kind": "npz", "rows": "a row holds the action and reward that led to it"}
-    left = {"left_out": _left_out(archive, bad)} if bad else {}
-    return Plan(
-        reader="vd4rl",
-        archive=archive,
-        schema=fields,
-        parts=tuple(_parts_npz({i: f.rows for i, f in good.items() if f.rows > 1}, width)),
-        episodes_by="file",
-        facts=facts | left,
-        notes=tuple(notes),
-    )
+def _recognise_shard(paths: Sequence[Path]) -> str | None:
+    """Describe V-D4RL's shards in one line; None for other files."""
+    with open_file(paths[0]) as f:
+        found = datasets(f)
+        if not {*SHARD_NEEDED} <= set(found) or len(found["observation"].shape) != 4:
+            return None  # other logs of dm_env hold no frames, and their actions stand in other rows
+        count = found["observation"].shape[0]
+    files = f"{len(paths)} shards, the first with " if len(paths) > 1 else ""
+    return f"V-D4RL layout: {files}{count:,} rows"
 
 
-def _read_npz(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """Read the episodes of some files.
-
-    Raises
-    ------
-    CorruptArchive
-        A file is damaged.
-    Replan
-        A file is damaged, and damaged files are left out.
-    """
-    return chunks(plan.schema, (_episode(plan, int(i)) for i in part.args["files"]))
-
-
-def _look_npz(path: Path) -> _EpisodeFile:
+def _look(path: Path, *, small: bool) -> _File:
     try:
-        with open_npz(path) as npz:
-            return _layout_npz(npz)
+        if small:
+            with open_npz(path) as npz:
+                return _layout_npz(npz)
+        with open_file(path) as f:
+            return _layout_shard(f)
     except (CorruptArchive, UnknownLayout) as e:
-        return _EpisodeFile(0, {}, e.message)
+        return _File(wrong=e.message)
 
 
-def _layout_npz(npz: NpzFile) -> _EpisodeFile:
+def _layout_npz(npz: NpzFile) -> _File:
+    """Describe a file of 64 px: one episode."""
     missing = [key for key in NPZ_NEEDED if key not in npz.members]
     if missing:
-        return _EpisodeFile(0, {}, f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
+        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
     counts = {key: m.shape[0] if m.shape else None for key, m in npz.members.items()}
     if len(set(counts.values())) > 1:
         usual, _ = Counter(counts.values()).most_common(1)[0]
         odd = ", ".join(f"{key} {n}" for key, n in counts.items() if n != usual)
-        return _EpisodeFile(0, {}, f"is ragged: {odd} rows, all others {usual}")
+        return _File(wrong=f"is ragged: {odd} rows, all others {usual}")
     count = npz.members["image"].shape[0]
-    kinds = {_name(key): (m.dtype.name, m.shape[1:]) for key, m in npz.members.items() if key not in NPZ_MARKS}
+    columns = {NPZ_NAMES.get(key) or STATE + key: key for key in npz.members if key not in NPZ_MARKS}
+    kinds = {name: (npz.members[key].dtype.name, npz.members[key].shape[1:]) for name, key in columns.items()}
     wide = [key for key in ("reward", "discount", *NPZ_MARKS) if key in npz.members and npz.members[key].size != count]
     if wide:
-        return _EpisodeFile(0, {}, f"has more than one value a row in {', '.join(wide)}")
+        return _File(wrong=f"has more than one value a row in {', '.join(wide)}")
     strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
     if strange:
-        return _EpisodeFile(0, {}, f"holds values that are no numbers: {', '.join(strange)}")
-    return _EpisodeFile(count, kinds, _marks(npz, count))
+        return _File(wrong=f"holds values that are no numbers: {', '.join(strange)}")
+    if (wrong := _marks(npz, count)) is not None:
+        return _File(wrong=wrong)
+    ending = next((key for key in ("is_terminal", "discount") if key in npz.members), None)
+    terminals = None
+    if ending is not None:  # any value but 0 is a flag, and so is a discount of 0
+        name = f"{NOT}{ending}" if ending == "discount" else f"{NOT}{NOT}{ending}"
+        terminals = (name, npz.members[ending].shape[1:])
+    step_type = np.full(count, MID)
+    step_type[:1], over = FIRST, np.zeros(count, bool)
+    if count:
+        over[-1] = ending is not None and (npz.array(ending).reshape(-1)[-1] != 0) == (ending == "is_terminal")
+        is_last = "is_last" in npz.members and npz.array("is_last").reshape(-1)[-1] != 0
+        step_type[-1] = LAST if over[-1] or is_last else step_type[-1]
+    return _File(count, kinds, columns, step_type, over, terminals)
 
 
 def _marks(npz: NpzFile, count: int) -> str | None:
@@ -278,13 +404,53 @@ def _marks(npz: NpzFile, count: int) -> str | None:
     return None
 
 
-def _name(key: str) -> str:
-    return NPZ_NAMES.get(key) or STATE + key
+def _layout_shard(f: h5py.File) -> _File:
+    """Describe a shard: rows of many episodes."""
+    found = datasets(f)
+    missing = [key for key in SHARD_NEEDED if key not in found]
+    if missing:
+        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {keys_found(found)}")
+    counts = {key: d.shape[0] if d.shape else None for key, d in found.items()}
+    if len(set(counts.values())) > 1:
+        return _File(wrong=f"is ragged: {', '.join(f'{key} has {n} rows' for key, n in counts.items())}")
+    columns = {SHARD_NAMES.get(key) or STATE + key: key for key in found if key != "step_type"}
+    kinds: dict[str, Kind] = {}
+    for name, key in columns.items():
+        described = row_field(name, found[key], scalar=name.startswith("next/"))
+        kinds[name] = described.dtype, described.shape
+    step_type = np.asarray(found["step_type"]).reshape(-1)
+    if not np.isin(step_type, (FIRST, MID, LAST)).all():
+        return _File(wrong="has step types other than 0 (first), 1 (mid) and 2 (last)")
+    over = np.zeros(len(step_type), bool)
+    if "discount" in found:
+        over = np.asarray(found["discount"]).reshape(-1) == 0
+    return _File(len(step_type), kinds, columns, step_type, over)
+
+
+# -- all files
+
+
+def _unlike(good: Sequence[tuple[int, _File]], *, small: bool) -> dict[int, str]:
+    """Find the files with other columns than most files of 64 px have, or than the first shard."""
+    if not good:
+        return {}
+    if small:
+        usual, _ = Counter(f.shapes for _, f in good).most_common(1)[0]
+        return {i: _unlike_npz(f.shapes, usual) for i, f in good if f.shapes != usual}
+    first = good[0][1].kinds
+    return {i: why for i, f in good if (why := _unlike_shard(f.kinds, first))}
 
 
 def _unlike_npz(shapes: Shapes, usual: Shapes) -> str:
     odd = [f"{name} {list(shape)}" for name, shape in sorted({*shapes} ^ {*usual})]
     return f"has other columns than most files: {', '.join(odd)}"
+
+
+def _unlike_shard(kinds: Mapping[str, Kind], usual: Mapping[str, Kind]) -> str | None:
+    if kinds == usual:
+        return None
+    a, b = ([Field(n, *k) for n, k in x.items()] for x in (kinds, usual))
+    return f"has other columns than the first: {'; '.join(differences(a, b))}"
 
 
 def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
@@ -297,7 +463,7 @@ def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
     return found
 
 
-def _names(archive: Archive, good: Mapping[int, _EpisodeFile]) -> list[Note]:
+def _names(archive: Archive, good: Mapping[int, _File]) -> list[Note]:
     """Note the names of files that end in another length than the file has."""
     odd = [
         archive.name_of(i)
@@ -306,178 +472,6 @@ def _names(archive: Archive, good: Mapping[int, _EpisodeFile]) -> list[Note]:
     ]
     text = "names of files say another number of rows than they have; the files count"
     return [Note("length-in-name", text, len(odd), odd[0])] if odd else []
-
-
-def _parts_npz(counts: Mapping[int, int], width: int) -> Iterator[Part]:
-    todo: list[int] = []
-    last = next(reversed(counts), None)
-    for i in counts:
-        todo.append(i)
-        if i == last or sum(counts[k] for k in todo) * width >= PART_BYTES:
-            yield Part(sum(counts[k] for k in todo), {"files": todo, "rows": [counts[k] for k in todo]})
-            todo = []
-
-
-def _episode(plan: Plan, index: int) -> EpisodeData:
-    archive = plan.archive
-    try:
-        with open_npz(archive.files[index]) as npz:
-            found = {key: npz.array(key, most=MAX_EPISODE) for key in npz.members}
-    except (CorruptArchive, UnknownLayout) as e:
-        if archive.skip_bad and len(plan.facts.get("left_out", ())) < RECORDED:
-            raise Replan(_without(plan, index, e.message)) from e
-        e.hint = "--skip-bad leaves it out"
-        raise
-    columns = {_name(key): values for key, values in found.items() if key not in NPZ_MARKS}
-    terminal = _terminal(found)
-    end = _ending(last=bool(found.get("is_last", np.zeros(1))[-1]), terminal=bool(terminal[-1]))
-    notes = _remarks(columns, terminal, archive.name_of(index))
-    return _make_episode(columns, end, terminal, index, 0, notes)
-
-
-def _terminal(found: Mapping[str, Array]) -> Array:
-    if "is_terminal" in found:
-        return np.not_equal(found["is_terminal"].reshape(-1), 0)
-    if "discount" in found:
-        return np.equal(found["discount"].reshape(-1), 0)
-    return np.zeros(len(found["image"]), bool)
-
-
-def _without(before: Plan, index: int, why: str) -> Plan:
-    archive = before.archive
-    names = {archive.name_of(i): i for i in range(len(archive.files))}
-    known = {names[name]: reason for name, reason in before.facts.get("left_out", {}).items()}
-    return _plan_npz(archive, {**known, index: why})
-
-
-# -- 84 px: shards
-
-
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    """One file: its rows, their kinds by field, and their step types (first, mid and last)."""
-
-    rows: int = 0
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    step_type: Array = field(default_factory=lambda: np.zeros(0))
-    over: Array = field(default_factory=lambda: np.zeros(0, bool))  # whether the environment ended at a row
-    wrong: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _ShardEpisode:
-    """Rows [start, stop) of all shards end to end; ``whole`` says that it begins with a first row."""
-
-    start: int
-    stop: int
-    end: int
-    whole: bool
-
-
-def _recognise_shard(paths: Sequence[Path]) -> str | None:
-    """Describe V-D4RL's shards in one line; None for other files."""
-    with open_file(paths[0]) as f:
-        found = datasets(f)
-        if not {*SHARD_NEEDED} <= set(found) or len(found["observation"].shape) != 4:
-            return None  # other logs of dm_env hold no frames, and their actions stand in other rows
-        count = found["observation"].shape[0]
-    files = f"{len(paths)} shards, the first with " if len(paths) > 1 else ""
-    return f"V-D4RL layout: {files}{count:,} rows"
-
-
-def _plan_shard(archive: Archive) -> Plan:
-    """Find the fields, parts and episodes, by the step types of all shards."""
-    seen = [_look_shard(path) for path in archive.files]
-    usual = next((s.kinds for s in seen if s.wrong is None), {})
-    bad = {i: why for i, s in enumerate(seen) if (why := s.wrong or _unlike_shard(s.kinds, usual))}
-    notes = _leave_out(archive, bad)
-    good = [i for i in range(len(seen)) if i not in bad]
-    gaps = _gaps(archive, good)
-    if gaps:
-        text = "numbers are missing among the shards; episodes that ran into the gap are cut there"
-        notes.append(Note("missing-shards", text, len(gaps), archive.name_of(gaps[0])))
-    breaks = {*gaps, *(i for a, i in pairwise(good) if i != a + 1)}
-    offsets = np.concatenate([[0], np.cumsum([0 if i in bad else s.rows for i, s in enumerate(seen)])])
-    episodes = list(_episodes([seen[i] for i in good], {int(offsets[i]) for i in breaks}))
-    notes += _remarks_shard(episodes)
-    fields = _schema(usual)
-    width = sum(f.row_bytes for f in fields)
-    facts: dict[str, Any] = {"kind": "shards", "rows": "a row holds the action and reward that led to it"}
-    facts["shards"] = {archive.name_of(i): s.rows for i, s in enumerate(seen) if i not in bad}
-    left = {"left_out": _left_out(archive, bad)} if bad else {}
-    return Plan(
-        reader="vd4rl",
-        archive=archive,
-        schema=fields,
-        parts=tuple(_parts_shard([e for e in episodes if e.stop - e.start > 1], offsets, width)),
-        episodes_by="flags",
-        facts=facts | left,
-        notes=tuple(notes),
-    )
-
-
-def _read_shard(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """Read the episodes of one part, and join those that were cut between shards."""
-    with ExitStack() as stack:
-        readers: dict[int, RowReader] = {}
-        for index in sorted({piece[0] for e in part.args["episodes"] for piece in e["pieces"]}):
-            path = plan.archive.files[index]
-            found = datasets(stack.enter_context(open_file(path, check=False)))
-            readers[index] = stack.enter_context(RowReader(path, _columns(found)))
-        yield from chunks(plan.schema, (_read(plan.archive, readers, e) for e in part.args["episodes"]))
-
-
-def _read(archive: Archive, readers: Mapping[int, RowReader], e: Mapping[str, Any]) -> EpisodeData:
-    read = [readers[index].read(a, b) for index, a, b in e["pieces"]]
-    columns = {name: np.concatenate([r[name] for r in read]) if len(read) > 1 else read[0][name] for name in read[0]}
-    end = int(e["end"])
-    terminal = np.zeros(len(columns["action"]), bool)
-    terminal[-1] = end == TERMINATED
-    index, row, _ = e["pieces"][0]
-    odd = _remarks(columns, terminal, f"{archive.name_of(index)}, row {row}") if e["whole"] else ()
-    return _make_episode(columns, end, terminal, index, row, odd)
-
-
-def _look_shard(path: Path) -> _Shard:
-    try:
-        with open_file(path) as f:
-            return _layout_shard(path, f)
-    except (CorruptArchive, UnknownLayout) as e:
-        return _Shard(wrong=e.message)
-
-
-def _layout_shard(path: Path, f: h5py.File) -> _Shard:
-    found = datasets(f)
-    missing = [key for key in SHARD_NEEDED if key not in found]
-    if missing:
-        return _Shard(wrong=f"has no {' and no '.join(missing)}; it holds {keys_found(found)}")
-    counts = {key: d.shape[0] if d.shape else None for key, d in found.items()}
-    if len(set(counts.values())) > 1:
-        return _Shard(wrong=f"is ragged: {', '.join(f'{key} has {n} rows' for key, n in counts.items())}")
-    kinds = {name: _kind(name, d) for name, d in _columns(found).items()}
-    step_type = np.asarray(found["step_type"]).reshape(-1)
-    if not np.isin(step_type, (FIRST, MID, LAST)).all():
-        return _Shard(wrong="has step types other than 0 (first), 1 (mid) and 2 (last)")
-    over = np.zeros(len(step_type), bool)
-    if "discount" in found:
-        over = np.asarray(found["discount"]).reshape(-1) == 0
-    return _Shard(len(step_type), kinds, step_type, over)
-
-
-def _columns(found: Mapping[str, h5py.Dataset]) -> dict[str, h5py.Dataset]:
-    return {SHARD_NAMES.get(key) or STATE + key: d for key, d in found.items() if key != "step_type"}
-
-
-def _kind(name: str, d: h5py.Dataset) -> Kind:
-    f = row_field(name, d, scalar=name.startswith("next/"))
-    return f.dtype, f.shape
-
-
-def _unlike_shard(kinds: Mapping[str, Kind], usual: Mapping[str, Kind]) -> str | None:
-    if kinds == usual:
-        return None
-    a, b = ([Field(n, *k) for n, k in x.items()] for x in (kinds, usual))
-    return f"has other columns than the first: {'; '.join(differences(a, b))}"
 
 
 def _gaps(archive: Archive, good: Sequence[int]) -> list[int]:
@@ -489,58 +483,37 @@ def _gaps(archive: Archive, good: Sequence[int]) -> list[int]:
     return [i for i, (a, b) in zip(good[1:], pairwise(numbers), strict=True) if b != a + 1]
 
 
-def _episodes(shards: Sequence[_Shard], breaks: set[int]) -> Iterator[_ShardEpisode]:
-    """Find the episodes in the rows of all shards, end to end; none runs across a break."""
-    if not shards:
-        return
-    kind = np.concatenate([s.step_type for s in shards])
-    over = np.concatenate([s.over for s in shards])
+def _episodes(files: Sequence[_File], breaks: IntArray) -> _Episodes:
+    """Find the episodes in the rows of all files, end to end; none runs across a break."""
+    kind = np.concatenate([np.zeros(0, np.int64), *(f.step_type for f in files)])
+    over = np.concatenate([np.zeros(0, bool), *(f.over for f in files)])
+    if not len(kind):
+        return _Episodes(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, bool))
     begins = kind == FIRST
     begins[1:] |= kind[:-1] == LAST
-    begins[[0, *breaks] if len(kind) else []] = True
-    starts: IntArray = np.append(np.flatnonzero(begins), len(kind))
-    for a, b in pairwise(starts.tolist()):
-        ends = kind[b - 1] == LAST
-        yield _ShardEpisode(a, b, _ending(last=ends, terminal=bool(ends and over[b - 1])), bool(kind[a] == FIRST))
+    begins[[0, *(at for at in breaks.tolist() if at < len(kind))]] = True
+    stops = np.append(np.flatnonzero(begins)[1:], len(kind))
+    last = kind[stops - 1] == LAST
+    end = np.where(last & over[stops - 1], TERMINATED, np.where(last, TRUNCATED, CUT)).astype(np.uint8)
+    return _Episodes(stops, end, kind[begins] == FIRST)
 
 
-def _remarks_shard(episodes: Sequence[_ShardEpisode]) -> Iterator[Note]:
-    alone = [e for e in episodes if e.stop - e.start < 2]
-    if alone:
-        yield Note("empty-episodes", "episodes of one row have no step, and are left out", len(alone))
-    odd = [e for e in episodes if not e.whole]
-    if odd:
+def _remarks(
+    archive: Archive, good: Sequence[int], starts: IntArray, episodes: _Episodes, *, small: bool
+) -> Iterator[Note]:
+    """Make the notes about episodes without a step, without a first row and without a last one."""
+    begins = episodes.stops - episodes.rows
+    if (alone := episodes.rows < 2).any():
+        at = archive.name_of(good[int(np.searchsorted(starts, begins[alone][0], "right")) - 1])
+        yield Note("empty-episodes", "episodes of one row have no step, and are left out", int(alone.sum()), at)
+    if small:
+        return
+    if (odd := ~episodes.whole).any():
         text = "episodes begin in the middle: their first rows are in no shard"
-        yield Note("fragments", text, len(odd), f"row {odd[0].start:,}")
-    if sum(e.end not in (TERMINATED, TRUNCATED) for e in episodes):
-        cut = [e for e in episodes if e.end not in (TERMINATED, TRUNCATED)]
-        yield Note("cut", "episodes have no last row, and are cut", len(cut), f"row {cut[0].start:,}")
-
-
-def _parts_shard(episodes: Sequence[_ShardEpisode], offsets: IntArray, width: int) -> Iterator[Part]:
-    todo: list[_ShardEpisode] = []
-    for k, e in enumerate(episodes):
-        todo.append(e)
-        count = todo[-1].stop - todo[0].start
-        if k == len(episodes) - 1 or count * width >= PART_BYTES:
-            described = [{"pieces": _pieces(x, offsets), "end": x.end, "whole": x.whole} for x in todo]
-            yield Part(sum(x.stop - x.start for x in todo), {"episodes": described})
-            todo = []
-
-
-def _pieces(e: _ShardEpisode, offsets: IntArray) -> list[list[int]]:
-    """Divide the rows of an episode by file: the file, the first row in it, the row after the last."""
-    first = int(np.searchsorted(offsets, e.start, side="right")) - 1
-    found, at = [], e.start
-    while at < e.stop:
-        stop = min(e.stop, int(offsets[first + 1]))
-        if stop > at:
-            found.append([first, at - int(offsets[first]), stop - int(offsets[first])])
-        at, first = stop, first + 1
-    return found
-
-
-# -- both
+        yield Note("fragments", text, int(odd.sum()), f"row {begins[odd][0]:,}")
+    if (cut := episodes.end == CUT).any():
+        text = "episodes have no last row, and are cut"
+        yield Note("cut", text, int(cut.sum()), f"row {begins[cut][0]:,}")
 
 
 def _schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
@@ -552,35 +525,6 @@ def _schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
         else:
             fields.append(Field(name, dtype, shape, "root" if name == "action" else "both"))
     return tuple(sorted(fields, key=lambda f: f.name))
-
-
-def _make_episode(
-    columns: Mapping[str, Array], end: int, terminal: Array, source: int, row: int, notes: Iterable[Note]
-) -> EpisodeData:
-    """Make an episode of T+1 rows of the archive; ``terminal`` [T+1] marks rows at which the environment ended."""
-    length = len(terminal) - 1
-    found: dict[str, Column] = {}
-    for name, rows in columns.items():
-        late = name == "action" or name.startswith("next/")
-        found[name] = (rows.reshape(len(rows)) if name.startswith("next/") else rows)[1:] if late else rows
-    found[FLAGS[0]] = terminal[1:].astype(bool)
-    found[FLAGS[1]] = np.arange(length) == (length - 1 if end != TERMINATED else -1)
-    return EpisodeData(found, length, end, source, row, notes=tuple(notes))
-
-
-def _ending(*, last: bool, terminal: bool) -> int:
-    """Return how an episode ends, by the flags of its last row."""
-    return TERMINATED if terminal else TRUNCATED if last else CUT
-
-
-def _remarks(columns: Mapping[str, Array], terminal: Array, where: str) -> Iterator[Note]:
-    """Make the notes about one episode."""
-    if np.any(columns["action"][0]) or np.any(columns.get(REWARD, np.zeros(1))[0]):
-        yield Note(
-            "first-action", "first rows have an action or a reward of the step before them; it is left out", 1, where
-        )
-    if inside := int(np.count_nonzero(terminal[:-1])):
-        yield Note("terminated-inside", "steps are terminated inside an episode", inside, where)
 
 
 def _leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:
@@ -600,8 +544,3 @@ def _leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:
         raise CorruptArchive(f"{len(bad)} of {len(archive.files)} files cannot be read. {named}{more}.", hint=hint)
     first = archive.name_of(next(iter(bad)))
     return [Note("bad-files", f"files were left out. {named}{more}", len(bad), first)]
-
-
-def _left_out(archive: Archive, bad: Mapping[int, str]) -> dict[str, str]:
-    """Return the damaged files with their faults, for the manifest."""
-    return {archive.name_of(i): why for i, why in [*bad.items()][:RECORDED]}

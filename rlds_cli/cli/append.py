@@ -26,9 +26,7 @@ def append(
         ),
     ],
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
-    format: Annotated[
-        str | None, typer.Option("--format", help="Read the files with this reader.", show_default=False)
-    ] = None,
+    reader: options.Reader = None,
     map: Annotated[
         list[str] | None, typer.Option("--map", metavar="FIELD=KEY", help="Read FIELD from KEY, as in rlds import.")
     ] = None,
@@ -73,7 +71,7 @@ def append(
 
     file = importing.read(map_file) if map_file else importing.FieldMapping()
     fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
-    what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule, "skip_bad": skip_bad}
+    what: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": rule, "skip_bad": skip_bad}
     what |= {"last_step": last_step, "rewards": rewards or file.rewards, "again": again, "cache_dir": cache_dir}
     what |= {"fps": fps, "license": license, "description": description}
     if dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,7 @@ def check(
             autocompletion=_codes,
         ),
     ] = None,
+    reader: options.Reader = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -79,11 +81,15 @@ def check(
     target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
+    if reader is not None and is_dataset:
+        raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
     with out.progress() as progress:
         if is_dataset:
             report = checks.check(there or str(target), quick=quick, progress=progress)
         else:
-            report = check_archive(Path(target.place), import_archive, cache_dir=cache_dir, progress=progress)
+            report = check_archive(
+                Path(target.place), partial(import_archive, reader=reader), cache_dir=cache_dir, progress=progress
+            )
     if episodes is not None:
         found = checks.episodes_of(report, episodes)
         out.result(found, visible.Lines(found.where))

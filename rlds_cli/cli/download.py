@@ -43,9 +43,9 @@ def download(
         str | None,
         typer.Option("--sha256", metavar="HASH", help="Hash that the archive at a URL must have.", show_default=False),
     ] = None,
-    format: Annotated[
+    reader: Annotated[
         str | None,
-        typer.Option("--format", help="Read the archive at a URL with this reader.", show_default=False),
+        typer.Option("--reader", help="Read the archive at a URL with this reader.", show_default=False),
     ] = None,
     map: Annotated[
         list[str] | None,
@@ -124,7 +124,7 @@ def download(
     from rlds_cli.downloads.request import DownloadRequest, unfinished
     from rlds_cli.subset import Subset
 
-    reading = _reading(download.reading, format, map or [], map_file, episodes_by, last_step, rewards)
+    reading = _reading(download.reading, reader, map or [], map_file, episodes_by, last_step, rewards)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
         orders = [*unfinished(cache_dir=cache_dir, offline=offline)]
@@ -155,7 +155,7 @@ def download(
 
 def _reading(
     make: Callable[..., dict[str, Any]],
-    format: str | None,
+    reader: str | None,
     pairs: list[str],
     file: Path | None,
     episodes_by: str | None,
@@ -164,13 +164,13 @@ def _reading(
 ) -> dict[str, Any]:
     """Return how the archive at a URL is read, with the mapping of ``--map`` and ``--map-file``."""
     if not (pairs or file):
-        return make(format, None, episodes_by, last_step, rewards)
+        return make(reader, None, episodes_by, last_step, rewards)
     from rlds_cli import importing
     from rlds_cli.cli.import_ import mapping
 
     known = importing.read(file) if file else importing.FieldMapping()
     rule = episodes_by or known.episodes_by
-    return make(format, {**known.fields, **mapping(pairs)}, rule, last_step, rewards or known.rewards)
+    return make(reader, {**known.fields, **mapping(pairs)}, rule, last_step, rewards or known.rewards)
 
 
 def _download(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> None:

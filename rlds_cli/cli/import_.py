@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
     as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
-    format: Annotated[
-        str | None, typer.Option("--format", help="Read the files with this reader.", show_default=False)
-    ] = None,
+    reader: options.Reader = None,
     map: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,7 +73,7 @@ def import_(
 
         file = importing.read(map_file) if map_file else importing.FieldMapping()
         fields, rule = {**file.fields, **mapping(map or [])}, episodes_by or file.episodes_by
-        what: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": rule}
+        what: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": rule}
         what |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards or file.rewards}
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
@@ -83,7 +81,7 @@ def import_(
         try:
             planned = importing.plan_import(path, as_, **what)
         except UnknownLayout as e:
-            if format or fields or rule or _is_known(path):  # the error is about these options, or says what to add
+            if reader or fields or rule or _is_known(path):  # the error is about these options, or says what to add
                 raise
             raise _unknown_layout(path[0], as_, e) from e
         if dry_run:

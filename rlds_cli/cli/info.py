@@ -196,7 +196,7 @@ def _stored(copy: Copy, m: Manifest) -> Iterator[tuple[str, str]]:
     yield "episodes", f"{c.episodes:,}: {ends}; {rule}"
     for k, line in enumerate(_chain(m)):
         yield "made of" if k == 0 else "", line
-    reader = f", reader {m.reader}" if m.reader and not m.provenance else ""
+    reader = f", reader {m.reader_named}" if m.reader and not m.provenance else ""
     yield "made", f"{m.created} by rlds {m.rlds_version}{reader}"
 
 

@@ -83,6 +83,7 @@ def inspect(
         str | None, typer.Option("--field", metavar="NAME", help="Image field that --video writes.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
+    reader: options.Reader = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -107,7 +108,9 @@ def inspect(
     if html is not None:
         _check_report(path, html, is_dataset=is_dataset, whole=episode is None)
     if not is_dataset:
-        return _show_file(path)
+        return _show_file(path, reader)
+    if reader is not None:
+        raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
     from rlds_cli.dataset import open_dataset
 
     ds = there or open_dataset(str(found))
@@ -135,14 +138,14 @@ def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
         out.page(SummaryPage(whole, dataset.store.address or None), whole)
 
 
-def _show_file(path: Path) -> None:
+def _show_file(path: Path, reader: str | None) -> None:
     """Print the page of a file."""
     from rlds_cli.report.files import READER, describe_file
 
     with child.reading(READER), out.progress():
         from rlds_cli.cli.pages.files import FilePage
 
-        found = describe_file(path)
+        found = describe_file(path, reader=reader)
     out.page(FilePage(found), found)
 
 

@@ -70,6 +70,15 @@ Rewards = Annotated[
         show_default=False,
     ),
 ]
+Reader = Annotated[
+    str | None,
+    typer.Option(
+        "--reader",
+        metavar="NAME|FILE.py[:NAME]",
+        help="Read the files with this reader: one of rlds, of an installed package, or of a Python file of yours.",
+        show_default=False,
+    ),
+]
 Fps = Annotated[float | None, typer.Option("--fps", help="Steps per second.", show_default=False)]
 License = Annotated[str | None, typer.Option("--license", help="The licence of the data.", show_default=False)]
 Description = Annotated[str | None, typer.Option("--description", help="A sentence on the data.", show_default=False)]

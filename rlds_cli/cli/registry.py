@@ -88,14 +88,14 @@ def registry(
             removed = own.remove(str(place))
             out.result({"removed": removed.place}, f"{visible.shown(removed.place)} removed; datasets stay")
         case Action.add:
-            from rlds_cli.archives import READERS
+            from rlds_cli.archives import reader_names
 
-            found = own.add(str(place), known.reserved, prefix=prefix, readers=READERS)
+            found = own.add(str(place), known.reserved, prefix=prefix, readers=tuple(reader_names()))
             out.result(_row(found), _added(found))
         case Action.check:
-            from rlds_cli.archives import READERS
+            from rlds_cli.archives import reader_names
 
-            _check(own.examine(str(place), known.reserved(), prefix=prefix, readers=READERS))
+            _check(own.examine(str(place), known.reserved(), prefix=prefix, readers=tuple(reader_names())))
 
 
 def _check(found: Registry) -> None:

@@ -42,6 +42,15 @@ def verify(
         str | None,
         typer.Option("--archive", metavar="DIR", help="Directory of the archive, if it was moved.", show_default=False),
     ] = None,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            metavar="NAME|FILE.py[:NAME]",
+            help="With --trace: the reader that looks values up, if it is a Python file of yours.",
+            show_default=False,
+        ),
+    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -58,7 +67,7 @@ def verify(
     if bool(ids) == all_:
         raise typer.BadParameter("give either IDs or --all")
     if trace is not None:
-        _trace(ids or (), trace, archive, cache_dir)
+        _trace(ids or (), trace, archive, reader, cache_dir)
         return
     from rlds_cli.maintenance import verification
 
@@ -87,13 +96,13 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
         raise typer.Exit(1)
 
 
-def _trace(ids: Sequence[str], steps: int, archive: str | None, cache_dir: Path | None) -> None:
+def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
     from rlds_cli.home import locate
     from rlds_cli.maintenance import verification
 
     named = locate.versions(ids, everything=not ids, cache_dir=cache_dir)
-    found = [verification.trace(str(ref), steps, archive=archive) for ref in named]
+    found = [verification.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found))
     if not all(t.ok for t in found):
         raise typer.Exit(1)

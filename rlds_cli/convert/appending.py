@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import home, ids, importing, settings
+from rlds_cli.archives import plugins
 from rlds_cli.convert import extending
 from rlds_cli.convert.create import VideoSources, of_videos
 from rlds_cli.convert.decoding import decoded_field
@@ -19,7 +20,7 @@ from rlds_cli.convert.merging import differences
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import RECORDED
 from rlds_cli.dataset.rows import Rows
-from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownLayout
+from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.files.hashing import sha256_of
@@ -96,7 +97,7 @@ def plan_append(
     ref: str,
     paths: StrPath | Sequence[StrPath],
     *,
-    format: str | None = None,
+    reader: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
@@ -110,7 +111,7 @@ def plan_append(
 ) -> AppendPlan:
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
-    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by}
+    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
     how |= {"last_step": last_step, "rewards": rewards}
     about = importing.stated(fps=fps, license=license, description=description)
     there = _there(id, cache_dir)
@@ -118,6 +119,11 @@ def plan_append(
     if there is not None:
         _check_stated(there.manifest, about)
         how, remembered = _as_before(there.manifest.options, how)
+        if reader is None and plugins.is_file(how["reader"] or ""):
+            raise ReaderError(
+                f"{id} was appended to by {how['reader']}, a file of code, which is not run unless it is named.",
+                hint=f"--reader {how['reader']}, with its directory if it is another one; --reader NAME names another",
+            )
     how["skip_bad"] = skip_bad
     given = importing.expand([paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths)
     known = () if there is None or again else _known(there, given)
@@ -169,7 +175,7 @@ def append(
     ref: str,
     paths: StrPath | Sequence[StrPath],
     *,
-    format: str | None = None,
+    reader: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     skip_bad: bool = False,
@@ -189,7 +195,7 @@ def append(
 
     The files are read as ``rlds import`` reads them, and their episodes are committed together: readers see all of them
     or none. A file that was appended before is left out, by its sha256. Options of reading that are not given are those
-    of the import or append that made the dataset: ``format``, ``episodes_by``, ``last_step``, ``rewards``, and each of
+    of the import or append that made the dataset: ``reader``, ``episodes_by``, ``last_step``, ``rewards``, and each of
     ``fields``.
 
     Images and videos stay encoded, unless the dataset holds arrays. Of a dataset that does not grow, the result is its
@@ -201,7 +207,7 @@ def append(
         Id of the dataset, ``local/NAME``.
     paths : path or paths
         Files, directories or glob patterns.
-    format, fields, episodes_by, skip_bad, last_step, rewards, jobs
+    reader, fields, episodes_by, skip_bad, last_step, rewards, jobs
         As in ``importing.import_archive``.
     fps, license, description : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
@@ -225,7 +231,7 @@ def append(
         The files cannot be read.
     """
     tell, id = shown(progress), ids.parse(ref)
-    how: dict[str, Any] = {"format": format, "fields": fields, "episodes_by": episodes_by}
+    how: dict[str, Any] = {"reader": reader, "fields": fields, "episodes_by": episodes_by}
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description}
     where = settings.read(cache_dir)
@@ -345,7 +351,8 @@ def _new(place: Home, id: DatasetId, made: Dataset, keep: Keep | None, how: Mapp
     target, work = place.dataset(id), place.partial(id, f"writer-{secrets.token_hex(4)}")
     facts = {n: made.manifest.facts[n] for n in ("licence", "description") if n in made.manifest.facts}
     about = {"spaces": made.manifest.spaces, "env": made.manifest.env, "facts": facts}
-    about["options"] = {n: how[n] for n in ("format", "fields", "episodes_by", "last_step", "rewards") if how.get(n)}
+    how = {**how, "reader": how["reader"] and plugins.recorded(how["reader"])}
+    about["options"] = {n: how[n] for n in ("reader", "fields", "episodes_by", "last_step", "rewards") if how.get(n)}
     safe_files.work_directory(work, place.root)
     try:
         making.make(work, str(id), tuple(made.schema.values()), keep=keep, about=about)

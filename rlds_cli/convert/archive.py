@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import text
-from rlds_cli.archives import Archive, Plan, planning, skipped_file
+from rlds_cli.archives import Archive, Plan, planning, plugins, skipped_file
 from rlds_cli.checks.run import record
 from rlds_cli.convert import reading
 from rlds_cli.convert.decoding import decoded_field, is_raw_frame
@@ -58,6 +58,7 @@ class Conversion:
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     seen: tuple[Identity, ...] = ()  # identities of the archive's files when their hashes were computed
+    reader_source: str = ""  # the code of the reader, see `plugins.source`; `convert` fills it in
 
 
 def recognised(archive: Archive, format: str | None) -> planning.Recognised:
@@ -100,7 +101,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
     NoSpace, NoPermission
         The disk is full or not writable; finished parts are kept.
     """
-    c = replace(c, seen=c.seen or identities(c.archive.files))
+    c = replace(c, seen=c.seen or identities(c.archive.files), reader_source=plugins.source(c.reader))
     with child.reading(reading.__name__):
         try:
             plan = child.ask(planning.plan_known, c.reader, c.archive, names=c.archive.files, types=reading.ANSWERS)
@@ -108,7 +109,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
             _check_unchanged(c)  # a changed file explains the error better
             raise
         while True:
-            check_files(plan, c.archive.files)
+            check_plan(plan, c.archive.files, c.reader)
             work = home.partial(c.id, _key(c, plan)[:16])
             try:
                 made = _convert(c, plan, home, work, jobs, progress)
@@ -121,11 +122,16 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
             plan = made
 
 
-def check_files(plan: Plan, given: Sequence[Path]) -> None:
-    """Refuse a plan that reads other files than those given: it was made by a process that read a stranger's file."""
+def check_plan(plan: Plan, given: Sequence[Path], reader: str | None) -> None:
+    """Refuse a plan of other files, or of another file of code, than given: a process that read a stranger's made it.
+
+    ``reader`` is the name that was asked for, None if the files were to be recognised.
+    """
     others = set(plan.archive.files).difference(given)
     if others:
         raise UnsafeArchive(f"{given[0]}: the plan to read it names another file, {min(others)}.")
+    if plan.reader != reader and plugins.is_file(plan.reader):
+        raise UnsafeArchive(f"{given[0]}: the plan to read it names another reader, {plan.reader}.")
 
 
 def identities(files: Iterable[Path]) -> tuple[Identity, ...]:
@@ -142,7 +148,9 @@ def _identity(file: Path) -> Identity:
 
 
 def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
-    """Refuse an archive whose files changed while they were read, and discard the work."""
+    """Refuse an archive whose files changed while they were read, or a reader that did, and discard the work."""
+    if plugins.is_file(c.reader) and plugins.source(c.reader) != c.reader_source:
+        raise ArchiveError(f"{c.reader} changed while it read {c.id}. Nothing is published.", hint="import again")
     now = identities(c.archive.files)
     changed = [f for f, before, after in zip(c.archive.files, c.seen, now, strict=True) if before != after]
     if changed:
@@ -249,8 +257,9 @@ def _finish(
     about = Description(
         id=str(c.id),
         encoding=c.encoding,
-        reader=plan.reader,
+        reader=plugins.recorded(plan.reader),
         reader_version=plan.version,
+        reader_source=c.reader_source,
         episodes_by=plan.episodes_by,
         facts={**c.facts, **plan.facts, **c.stated.get("facts", {})},
         spaces=plan.spaces,
@@ -271,7 +280,7 @@ def _key(c: Conversion, plan: Plan) -> str:
     described = {
         "format": FORMAT,
         "id": str(c.id),
-        "reader": [plan.reader, plan.version],
+        "reader": [plugins.recorded(plan.reader), plan.version, *filter(None, [c.reader_source])],
         "sources": [*map(dict, c.sources), *map(_named, () if c.sources else plan.archive.files)],
         "schema": [asdict(f) for f in plan.schema],
         "parts": [{"rows": p.rows, "args": dict(p.args)} for p in plan.parts],

@@ -82,7 +82,7 @@ class ReadAs:
     ----------
     id : str
         Of the dataset that was made of the archive.
-    reader, reader_version
+    reader, reader_version, reader_source
         As in the manifest.
     facts : mapping
         Of the reader's plan.
@@ -97,6 +97,7 @@ class ReadAs:
     id: str
     reader: str
     reader_version: int
+    reader_source: str
     facts: Mapping[str, Any]
     fields: Mapping[str, str]
     keeps_rows: bool
@@ -117,7 +118,7 @@ class ReadAs:
                 before, keeps_rows=before.keeps_rows and keeps_rows, changed=sorted({*before.changed, *changed})
             )
         mapped = m.options.get("fields") or {}
-        return cls(m.id, m.reader, m.reader_version, m.facts, mapped, keeps_rows, sorted(changed))
+        return cls(m.id, m.reader, m.reader_version, m.reader_source, m.facts, mapped, keeps_rows, sorted(changed))
 
 
 def sources_for_another(store: Store) -> tuple[Mapping[str, Any], ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.archives import Archive, choose
+from rlds_cli.archives import Archive, choose, plugins
 from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.fetching import Fetched
@@ -18,7 +18,7 @@ from rlds_cli.downloads.fetch.parts import FileRecord, record_path
 from rlds_cli.downloads.remote_file import RemoteFile
 from rlds_cli.downloads.request import DownloadRequest, without_secrets
 from rlds_cli.downloads.schemes import scheme_of
-from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline
+from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline, ReaderError
 from rlds_cli.files import child
 from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home
@@ -225,7 +225,7 @@ def _remove(fetched: Iterable[Fetched]) -> None:
 def _conversion(
     request: DownloadRequest, id: DatasetId, entry: Entry, transfer: Transfer, fetched: Sequence[Fetched]
 ) -> Conversion:
-    from rlds_cli.convert.archive import Conversion, check_files, recognised
+    from rlds_cli.convert.archive import Conversion, check_plan, recognised
 
     came = sorted(fetched, key=lambda f: natural(f.file.path))
     archive = Archive(
@@ -239,9 +239,11 @@ def _conversion(
         rewards=entry.rewards,
     )
     format = entry.format
+    if plugins.is_file(format):  # in the line of a manifest: a file of code is only run if the user names it
+        raise ReaderError(f"{id}: {format} is not the name of a reader.")
     if not format or request.skip_bad:
         found = recognised(archive, format or None)
-        check_files(found.plan, archive.files)
+        check_plan(found.plan, archive.files, format or None)
         format, archive = found.reader, found.plan.archive
         kept = set(archive.files)
         came = [f for f in came if f.path in kept]

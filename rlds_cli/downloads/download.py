@@ -28,7 +28,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress, shown, silent
-from rlds_cli.registry import Entry, facts
+from rlds_cli.registry import Entry, check, facts
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
 from rlds_cli.store import manifest, publishing, versions
@@ -100,7 +100,7 @@ def download(
     as_: str | None = None,
     blocks: bool = False,
     sha256: str | None = None,
-    format: str | None = None,
+    reader: str | None = None,
     fields: Mapping[str, str] | None = None,
     episodes_by: str | None = None,
     last_step: str | None = None,
@@ -150,7 +150,7 @@ def download(
         Of a dataset at an address: go on with the blocks that are here since it was opened and read there.
     sha256 : str, optional
         The hash that the archive at a URL must have. Without it, the hash of what arrives is recorded.
-    format, fields, episodes_by, last_step, rewards : optional
+    reader, fields, episodes_by, last_step, rewards : optional
         How the archive at a URL is read, as in `importing.plan_import`.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
@@ -191,7 +191,7 @@ def download(
         as_=as_,
         blocks=blocks,
         sha256=sha256,
-        reading=reading(format, fields, episodes_by, last_step, rewards),
+        reading=reading(reader, fields, episodes_by, last_step, rewards),
         also=tuple(also),
     )
     return deliver(request, jobs=jobs or 0, progress=shown(progress))
@@ -242,14 +242,25 @@ def deliver(
 
 
 def reading(
-    format: str | None,
+    reader: str | None,
     fields: Mapping[str, str] | None,
     episodes_by: str | None,
     last_step: str | None,
     rewards: str | None,
 ) -> dict[str, Any]:
-    """Return the options for reading an archive at a URL that are given, with the names of a registry's line."""
-    given = {"format": format, "fields": dict(fields or {}), "episodes_by": episodes_by}
+    """Return the options for reading an archive at a URL that are given, with the names of a registry's line.
+
+    Raises
+    ------
+    InvalidArgument
+        The reader is in a file of code, which a line never names.
+    """
+    if reader is not None and not check.is_reader(reader):
+        raise InvalidArgument(
+            f"{reader} is a file on this machine, which a dataset of a URL cannot name.",
+            hint=f"rlds import FILES --as local/NAME --reader {reader} reads files that were downloaded",
+        )
+    given = {"format": reader, "fields": dict(fields or {}), "episodes_by": episodes_by}
     given |= {"last_step": last_step, "rewards": rewards}
     return {name: value for name, value in given.items() if value}
 
@@ -277,7 +288,7 @@ def located(request: DownloadRequest) -> DownloadRequest:
 def _check_known(request: DownloadRequest) -> None:
     """Refuse options of archives at a URL for a dataset of the registry, which says how it is read."""
     given = ["--sha256"] if request.sha256 else []
-    given += [{"fields": "--map"}.get(k, f"--{k.replace('_', '-')}") for k in request.reading]
+    given += [{"fields": "--map", "format": "--reader"}.get(k, f"--{k.replace('_', '-')}") for k in request.reading]
     if given:
         raise InvalidArgument(
             f"The registry says how {request.ref} is read: {given[0]} is for an archive at a URL.",
@@ -317,7 +328,7 @@ def _check_options(request: DownloadRequest) -> None:
         ("skip_bad", "--skip-bad"),
         ("portion", "--include, --exclude, --split or --episodes"),
         ("sha256", "--sha256"),
-        ("reading", "--format, --map, --episodes-by, --last-step or --rewards"),
+        ("reading", "--reader, --map, --episodes-by, --last-step or --rewards"),
     ):
         if getattr(request, name) != getattr(plain, name):
             raise InvalidArgument(

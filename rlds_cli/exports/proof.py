@@ -77,7 +77,7 @@ def _differences(content: Content, found: Read, expected: str) -> list[str]:
 def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
     """Read the files as an import does."""
     options = made.import_options()
-    plan = importing.plan_import(made.files(directory), _ID, format=made.reader, **options).plan
+    plan = importing.plan_import(made.files(directory), _ID, reader=made.reader, **options).plan
     while True:
         try:
             return _read(plan, made.content, jobs, tell)

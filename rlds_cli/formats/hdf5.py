@@ -119,7 +119,9 @@ def _open(path: Path) -> h5py.File:
 
 def _is_damage(e: Exception) -> bool:
     """Return whether an error comes from HDF5, and not from the system or the caller."""
-    if isinstance(e, RldsError) or (isinstance(e, OSError) and e.errno is not None):
+    if isinstance(e, RldsError | NotImplementedError | RecursionError) or (
+        isinstance(e, OSError) and e.errno is not None
+    ):
         return False
     return not isinstance(e, KeyError) or "Unable to" in str(e)
 

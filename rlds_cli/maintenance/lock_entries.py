@@ -101,7 +101,7 @@ class Entries:
         if m.reader == merging.READER:
             return entry
         files = () if made_by else tuple(_shared_with_others(s) for s in store.sources)
-        return replace(entry, files=files, options=_options_for_others(m.options), **place)
+        return replace(entry, files=files, options=_options_for_others(m), **place)
 
     def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
         """Add the version that a step changed."""
@@ -167,11 +167,15 @@ def _shared_with_others(source: Mapping[str, Any]) -> dict[str, Any]:
     return {**source, "url": None} if str(source.get("url")).startswith("file:") else dict(source)
 
 
-def _options_for_others(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a conversion without addresses of this machine; without the line if it has no others."""
+def _options_for_others(m: Manifest) -> dict[str, Any]:
+    """Return the options of a conversion without addresses of this machine; without the line if it has no others.
+
+    A reader that is not part of rlds is one of them.
+    """
+    options = dict(m.options) | ({"read_by": [m.reader, m.reader_source]} if m.reader_source else {})
     line = options.get("entry")
     if not isinstance(line, Mapping):
-        return dict(options)
+        return options
     shared = {k: [u for u in line[k] if local_path(u) is None] for k in ("urls", "tree") if k in line}
     files = [{**f, "urls": [u for u in f["urls"] if local_path(u) is None]} for f in line.get("files", ())]
     if not (all(shared.values()) and all(f["urls"] for f in files)):

@@ -197,7 +197,7 @@ def _store_address(value: Value) -> str:
 
 
 def _check_options(options: Value, id: str) -> None:
-    """Check the options that `sync` uses: frames, skip_bad, portion and entry."""
+    """Check the options that `sync` uses: frames, skip_bad, portion, read_by and entry."""
     options.members()
     if entry := options.optional("entry"):
         _check_entry(entry, id)
@@ -211,6 +211,8 @@ def _check_options(options: Value, id: str) -> None:
         skip_bad.flag()
     if portion:
         _check_portion(portion)
+    for text in read_by.items() if (read_by := options.optional("read_by")) else ():
+        text.text()
 
 
 def _check_entry(entry: Value, id: str) -> None:

@@ -30,7 +30,15 @@ from urllib.parse import unquote, urlsplit
 from rlds_cli import home, ids, registry, settings
 from rlds_cli.downloads.request import DownloadRequest
 from rlds_cli.downloads.schemes import local_path, request_url, scheme_of
-from rlds_cli.errors import DatasetNotFound, Offline, RldsError, TransferError, WrongFingerprint, WrongHash
+from rlds_cli.errors import (
+    DatasetNotFound,
+    Offline,
+    ReaderError,
+    RldsError,
+    TransferError,
+    WrongFingerprint,
+    WrongHash,
+)
 from rlds_cli.files import json as documents
 from rlds_cli.growing.opening import find_version, open_store
 from rlds_cli.home import locate
@@ -376,6 +384,8 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         raise RldsError(f"The lock has the options of {described}, but the id {d.id}.")
     try:
         return deliver(request, jobs=jobs, progress=tell, check=lambda made: _check(d, made)).path
+    except ReaderError as e:
+        raise ReaderError(f"{e.message} {d.id} was made of {_names(d)}{_read_by(d)}.", hint=e.hint) from e
     except TransferError as e:
         if known.line is None or isinstance(e, WrongHash | Offline):
             raise
@@ -395,9 +405,19 @@ def _entry(d: Locked) -> Entry:
     except RldsError as e:
         own = f"rlds registry add PATH|URL, with the registry that has {base}" if registry.is_new(base) else ""
         raise DatasetNotFound(
-            f"{d.id} is not here, and not in the registry: it was made of {_names(d)}.",
-            hint=f"{own or f'rlds import PATH --as {d.id}'}, and the same command again",
+            f"{d.id} is not here, and not in the registry: it was made of {_names(d)}{_read_by(d)}.",
+            hint=f"{own or f'rlds import PATH --as {d.id}{_reader(d)}'}, and the same command again",
         ) from e
+
+
+def _read_by(d: Locked) -> str:
+    """Say which reader that is not part of rlds read the files of a dataset; empty for another one."""
+    name, *code = d.options.get("read_by") or ("",)
+    return f", read by {name} ({', '.join(code)})" if name else ""
+
+
+def _reader(d: Locked) -> str:
+    return f" --reader {d.options['read_by'][0]}" if d.options.get("read_by") else ""
 
 
 def _check(d: Locked, made: Path) -> None:

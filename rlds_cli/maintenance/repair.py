@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli import ids, importing, registry, settings
+from rlds_cli.archives import plugins
 from rlds_cli.convert import merging
 from rlds_cli.downloads import archive, download
 from rlds_cli.downloads.fetch import fetching, planning
@@ -160,6 +161,9 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
         return f"it was not made of the files in the registry: rlds download {id} --force replaces it"
     if m.provenance:
         return f"it was made of {m.provenance[-1]['from']}: rlds preprocess makes it again, with --force"
+    if plugins.is_file(m.reader):
+        again = f"rlds import FILES --as {id} --reader {m.reader} --force makes it again"
+        return f"it was read by {m.reader}, a file of code: {again}"
     if origins.described(path) is not None:
         return ""
     return _lost(path) if id.family == "local" else _unknown(id)
@@ -186,7 +190,7 @@ def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | No
     importing.import_archive(
         [file for file, _ in origins.own_files(path)],
         str(id),
-        format=m.reader,
+        reader=m.reader,
         store="zarr" if m.encoding == "zarr" else "memmap",
         force=True,
         jobs=jobs,

@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from rlds_cli import ids, settings
-from rlds_cli.archives import ArchivedStep, ArchivedValue, planning
+from rlds_cli.archives import ArchivedStep, ArchivedValue, planning, plugins
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, Source
-from rlds_cli.errors import RldsError
+from rlds_cli.errors import ReaderError, RldsError
 from rlds_cli.files import child
 from rlds_cli.files.hashing import sha256_of
 from rlds_cli.growing import opening
@@ -182,6 +182,7 @@ def trace(
     *,
     seed: int = 0,
     archive: StrPath | None = None,
+    reader: str | None = None,
     cache_dir: StrPath | None = None,
 ) -> Trace:
     """Compare steps of a dataset with its archive: half are first and last steps, half are drawn from all.
@@ -195,6 +196,9 @@ def trace(
         Seed of the draw.
     archive : path, optional
         Directory of the archive, or its only file; by default the one it was downloaded to or imported from.
+    reader : str, optional
+        The reader that looks values up, as in `importing.plan_import`; by default the one that made the dataset. It
+        must be named if that was a file of code.
 
     Raises
     ------
@@ -210,7 +214,7 @@ def trace(
     with child.reading(planning.__name__):
         for place in places:
             changed = ReadAs.of(ds.manifest, ds.sources[_source_of(ds, place)]).changed
-            found = ((c, _base(ds, c.field)) for c in _look_up(ds, files, place))
+            found = ((c, _base(ds, c.field)) for c in _look_up(ds, files, place, reader))
             cells = [
                 (c, name) for c, name in found if name and name not in changed and not _is_ours(ds, c, name, place)
             ]
@@ -227,10 +231,17 @@ def _source_of(ds: Dataset, place: Source) -> int:
     return int(ds.store.episodes["source"][place.episode])
 
 
-def _look_up(ds: Dataset, files: Mapping[int, Path], place: Source) -> Sequence[ArchivedValue]:
+def _look_up(ds: Dataset, files: Mapping[int, Path], place: Source, reader: str | None) -> Sequence[ArchivedValue]:
     """Look up the values of a step in the archive, in another process."""
     number = _source_of(ds, place)
-    name = ReadAs.of(ds.manifest, ds.sources[number]).reader
+    read = ReadAs.of(ds.manifest, ds.sources[number])
+    name = read.reader if reader is None else plugins.resolved(reader)
+    if reader is None and plugins.is_file(name):
+        raise ReaderError(
+            f"{files[number].name} of {ds.id} was read by {name} ({read.reader_source}), a file of code, which is not "
+            "run unless it is named.",
+            hint=f"rlds verify {ds.id} --trace 100 --reader {name}, with the directory of the file",
+        )
     named = "" if name == "preprocess" else name  # else the files tell
     all_files, spot = (*files.values(),), _spot(ds, files[number], place)
     found: list[ArchivedValue] = child.ask(

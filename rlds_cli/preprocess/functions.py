@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.util
 import pickle
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from rlds_cli import settings, text
 from rlds_cli.errors import PreprocessError
+from rlds_cli.files import modules
+from rlds_cli.files.modules import importable
 from rlds_cli.preprocess import builtin, sources
 from rlds_cli.preprocess.sources import Files, LockedFunction
 from rlds_cli.text import did_you_mean
@@ -163,19 +161,6 @@ def _marked(call: Any, mark: str) -> Any:
     return getattr(call, mark, None) or getattr(type(call).__call__, mark, None)
 
 
-@contextmanager
-def importable(path: tuple[str, ...]) -> Iterator[None]:
-    """Put ``path`` first in the search for modules, as ``python -m`` does; workers inherit it."""
-    added = [p for p in path if p not in sys.path]
-    sys.path[:0] = added
-    try:
-        yield
-    finally:
-        for p in added:
-            if p in sys.path:
-                sys.path.remove(p)
-
-
 def search_path(fns: Iterable[object]) -> tuple[str, ...]:
     """Return the directories to search first: the current one, unless all functions are built-in."""
     return () if all(isinstance(fn, str) and ":" not in fn for fn in fns) else (str(Path.cwd()),)
@@ -266,39 +251,19 @@ def _hash(files: Files, held: list[object]) -> str:
     return hashlib.sha256((sources.files_hash(files) + sources.code_hash(held)).encode()).hexdigest()
 
 
-class _ReadSource(SourceFileLoader):
-    """Runs the source that was hashed: a .pyc may be of other source, of equal size and written in the same second."""
-
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        super().__init__(name, path)
-        self._source = source
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self._source, self.path)
-
-
 def _load_file(file: Path) -> ModuleType:
     """Import a file as a module with a unique name, once per content."""
     try:
-        data = file.read_bytes()
+        return modules.load(file, "function")
     except OSError as e:
+        if file.is_file():
+            raise _import_failed(str(file), e) from e
         there = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
         raise PreprocessError(
             f"There is no file {file}.{did_you_mean(file.name, there, 0.5)}", hint=f"--fn takes {_FORM}"
         ) from e
-    name = f"rlds_function_{file.stem}_{hashlib.sha256(str(file).encode() + data).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    loader = _ReadSource(name, str(file), data)
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
-    assert spec is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        loader.exec_module(module)
     except BaseException as e:
-        del sys.modules[name]
         raise _import_failed(str(file), e) from e
-    return module
 
 
 def _only_function(file: Path, reference: str) -> str:
@@ -345,16 +310,8 @@ def _import(name: str) -> ModuleType:
 def _import_failed(what: str, e: BaseException) -> PreprocessError:
     if isinstance(e, KeyboardInterrupt):
         raise e
-    return PreprocessError(f"{what} cannot be imported: {type(e).__name__}: {e}{_line(e)}. Nothing was done.")
-
-
-def _line(e: BaseException) -> str:
-    if isinstance(e, SyntaxError):
-        return ""  # its message includes the line
-    frames = [
-        f for f in traceback.extract_tb(e.__traceback__) if "importlib" not in f.filename and f.filename != __file__
-    ]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    at = modules.line_of_import(e)
+    return PreprocessError(f"{what} cannot be imported: {type(e).__name__}: {e}{at}. Nothing was done.")
 
 
 def _attribute(module: ModuleType, name: str, reference: str) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli import text
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.files import trees
+from rlds_cli.files import modules, trees
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import builtin, calling, functions, job, sources, task
 from rlds_cli.preprocess.calling import undisturbed
@@ -175,7 +175,7 @@ def described(
     depends_on: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Pipeline]:
     """Describe the pipeline of functions; their modules can be imported inside the block."""
-    with functions.importable(functions.search_path(fns)):
+    with modules.importable(functions.search_path(fns)):
         made = stages(fns, unit=unit, span=span, arrays=arrays, args=args)
         id = task.id_of(dataset, "-".join(s.function.name.rpartition(".")[2] for s in made), name)
         depends = tuple(os.fspath(p) for p in depends_on)
@@ -302,7 +302,7 @@ def importable(made: Sequence[Stage]) -> Iterator[None]:
     """Make the modules of all functions importable inside the block."""
     with ExitStack() as held:
         for stage in made:
-            held.enter_context(functions.importable(stage.function.path))
+            held.enter_context(modules.importable(stage.function.path))
         yield
 
 

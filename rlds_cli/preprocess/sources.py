@@ -361,7 +361,7 @@ def _file_of_module(reference: str, target: str) -> Path:
     if parts[0] in sys.stdlib_module_names or parts[0] in sys.builtin_module_names:
         raise refused(reference, f"{parts[0]} is a module of Python itself")
     here = str(Path.cwd())
-    search: list[str] | None = sys.path if here in sys.path else [here, *sys.path]  # as `functions.importable`
+    search: list[str] | None = sys.path if here in sys.path else [here, *sys.path]  # as `files.modules.importable`
     origin: str | None = None
     for depth in range(len(parts)):
         origin, search = _located(reference, ".".join(parts[: depth + 1]), search)

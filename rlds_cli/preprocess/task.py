@@ -21,6 +21,7 @@ import numpy as np
 
 from rlds_cli import __version__, ids
 from rlds_cli.errors import NameTaken, PreprocessError
+from rlds_cli.files import modules
 from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import builtin, functions, sources
@@ -245,9 +246,9 @@ def _said(part: str, value: Any) -> str:
 @contextmanager
 def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
     """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
-    with functions.importable(functions.search_path([fn])):
+    with modules.importable(functions.search_path([fn])):
         t = describe(dataset, fn, name, **how)
-        with functions.importable(t.function.path):
+        with modules.importable(t.function.path):
             yield t
 
 

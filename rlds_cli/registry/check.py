@@ -19,6 +19,7 @@ Line = dict[str, Any]
 LONGEST = 16 << 20  # bytes of a registry; the largest file of the package has 1 MiB
 STATUS = ("deprecated", "closed")
 _RULE = re.compile(r"flags|timeouts|jumps|file|(field|steps|starts):\S+")
+_READER = re.compile(r"[\w.-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _URL = re.compile(
     r"https?://[\w.-]+(:\d+)?/[\w./%()~+-]+(\?[\w./%=&+~:,-]*)?"
@@ -157,8 +158,15 @@ def rules(line: Mapping[str, Any], readers: Sequence[str] | None) -> Iterator[st
         yield f"last_step {line['last_step']!r} is neither action nor observation"
     if line.get("rewards", "action") not in ("action", "arrive"):
         yield f"rewards {line['rewards']!r} is neither action nor arrive"
-    if readers is not None and line.get("format", readers[0]) not in readers:
+    if not is_reader(str(line.get("format", "any"))):
+        yield f"format {line['format']!r} is not the name of a reader: lines name no files of code"
+    elif readers is not None and line.get("format", readers[0]) not in readers:
         yield f"format {line['format']!r} is none of {', '.join(readers)}"
+
+
+def is_reader(name: str) -> bool:
+    """Return whether a text may be the name of a reader, and is not that of a file of code."""
+    return _READER.fullmatch(name) is not None and not name.endswith(".py")
 
 
 def _places(line: Line) -> Iterator[str]:

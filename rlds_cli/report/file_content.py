@@ -83,13 +83,15 @@ _MAGIC: Mapping[bytes, str] = {
 }
 
 
-def describe(given: Path, files: tuple[Path, ...]) -> FileReport:
+def describe(given: Path, files: tuple[Path, ...], reader: str | None) -> FileReport:
     """Describe the files of a path, as `describe_file`."""
     size = sum(_size(f) for f in files)
     root = Path(os.path.commonpath([f.parent for f in files]))
     try:
-        found = planning.plan(Archive(root, files), None)
+        found = planning.plan(Archive(root, files), reader)
     except UnknownLayout as e:
+        if reader is not None:
+            raise
         return _unknown(given, files, size, e)
     plan = found.plan
     return FileReport(
@@ -104,7 +106,8 @@ def describe(given: Path, files: tuple[Path, ...]) -> FileReport:
         rows=found.rows,
         facts=plan.facts,
         notes=found.notes,
-        suggestion=f"rlds import {quote(str(given))} --as local/{name_for(given)}",
+        suggestion=f"rlds import {quote(str(given))} --as local/{name_for(given)}"
+        + (f" --reader {quote(reader)}" if reader else ""),
     )
 
 

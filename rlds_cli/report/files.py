@@ -56,8 +56,14 @@ class Node:
     dtype: str
 
 
-def describe_file(path: StrPath) -> FileReport:
+def describe_file(path: StrPath, *, reader: str | None = None) -> FileReport:
     """Describe a file, a directory or a glob of files; nothing is written, and no more is read than needed.
+
+    Parameters
+    ----------
+    path : path
+    reader : str, optional
+        As in `importing.plan_import`.
 
     Raises
     ------
@@ -66,11 +72,13 @@ def describe_file(path: StrPath) -> FileReport:
         or refers to files outside itself, or needs more memory than an archive may (UnsafeArchive).
     """
     with child.reading(READER):  # which starts while this process imports what it needs
+        from rlds_cli.archives import plugins
         from rlds_cli.convert import given
 
         files = given.files_to_import([path], ids.parse("local/x"), most=_MOST_FILES)
         asked: dict[str, Any] = {"names": files, "types": (FileReport, Node, Field)}
-        found: FileReport = child.ask(f"{READER}.describe", Path(path), files, **asked)
+        named = None if reader is None else plugins.resolved(reader)
+        found: FileReport = child.ask(f"{READER}.describe", Path(path), files, named, **asked)
         return found
 
 

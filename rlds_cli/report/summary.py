@@ -250,7 +250,7 @@ def summarise(
         encoding=m.encoding,
         created=m.created,
         rlds_version=m.rlds_version,
-        reader=m.reader,
+        reader=m.reader_named,
         episodes_by=m.episodes_by,
         env_id=said.env_id,
         about=said,

@@ -50,6 +50,7 @@ class Description:
     encoding: str = "memmap"
     reader: str = ""
     reader_version: int = 0
+    reader_source: str = ""
     episodes_by: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     spaces: Mapping[str, Any] = field(default_factory=dict)
@@ -220,6 +221,7 @@ def complete(
         rlds_version=__version__,
         reader=about.reader,
         reader_version=about.reader_version,
+        reader_source=about.reader_source,
         episodes_by=about.episodes_by,
         facts=dict(about.facts),
         spaces=dict(about.spaces),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -83,6 +84,7 @@ class Manifest:
     rlds_version: str
     reader: str = ""
     reader_version: int = 0
+    reader_source: str = ""  # the code of a reader that is not part of rlds: sha256:... of its file, or its package
     episodes_by: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     spaces: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +102,12 @@ class Manifest:
     version: int = 1  # counts the changes of a dataset in its place
 
     @property
+    def reader_named(self) -> str:
+        """The reader for people, with its code if it is not part of rlds: ``rig (lab-rig 1.2)``."""
+        code = re.sub(r"(sha256:\w{12})\w+", r"\1...", self.reader_source)
+        return f"{self.reader} ({code})" if code else self.reader
+
+    @property
     def reader_notes(self) -> tuple[Mapping[str, Any], ...]:
         """The notes of a reader on the archive; those of checks, which have a severity, are on these very episodes."""
         return tuple(n for n in self.notes if "severity" not in n)
@@ -109,7 +117,7 @@ class Manifest:
         known = self.stats if isinstance(self.stats, dict) else {}  # others are computed when they are asked for
         result = _encode(replace(self, stats=known))
         assert isinstance(result, dict)
-        for name in ("episode_columns", "growing"):
+        for name in ("episode_columns", "growing", "reader_source"):
             if not result[name]:
                 del result[name]  # most datasets have none
         return result

@@ -218,4 +218,4 @@ def _flat(directory: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         own_files.write(shards / f"part{k}{suffix}", columns)
     yield "two files of .npz, an episode each", shards, {"episodes_by": "file"}
     shutil.copyfile(directory / "flat.npz", directory / "own.npz")
-    yield "a format that is named", directory / "own.npz", {"format": "plain"}
+    yield "a format that is named", directory / "own.npz", {"reader": "plain"}

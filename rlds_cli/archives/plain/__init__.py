@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,16 @@ from rlds_cli.archives import (
     every_file,
     skipped_file,
 )
-from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, with_own_next
+from rlds_cli.archives.flat import FINAL, OWN, episodes_of, flag_fields, parts_of, same_schema, with_own_next
 from rlds_cli.archives.flat_rows import (
-    FlatLayout,
+    FlatEpisodes,
     NextValuesDiffer,
     Stretch,
     differs,
     is_set,
-    noted_nan,
     stretch_chunks,
 )
 from rlds_cli.archives.names import (
-    differences,
     flags_of,
     has_essentials,
     is_observation,
@@ -86,7 +83,6 @@ VERSION = 1
 choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
-PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 CHECK_ROWS = 1 << 12
 
 
@@ -267,6 +263,8 @@ def _plan_flat(archive: Archive) -> Plan:
         **({"per_file": per_file} if per_file else {}),
         **({"rewards": archive.rewards} if archive.rewards else {}),
     }
+    episodes = FlatEpisodes(joined.view.stops, joined.finals)
+    width = sum(f.row_bytes for f in first.layout.fields)
     listed = set(per_episode.values())
     notes = [n for s in seen for n in (*s.meaning.notes, *(n for n in s.layout.notes if not _is_about(n, listed)))]
     if any(s.meaning.ignored for s in seen):
@@ -280,7 +278,7 @@ def _plan_flat(archive: Archive) -> Plan:
         "plain",
         archive,
         _schema(archive, seen, mode, joined.late),
-        tuple(_parts(joined, first.layout, mode, by_episode=by_episode)),
+        tuple(parts_of(episodes, width, known=mode != FINAL, whole=joined.view.order is not None)),
         archive.episodes_by or joined.rule,
         facts=facts,
         notes=(*dict.fromkeys(notes), *joined.notes, *check_final_rows(archive, first, joined), *bad),
@@ -327,47 +325,15 @@ def _schema(archive: Archive, seen: Sequence[FileSurvey], mode: str | None, late
         if late and s.layout.timeouts_field:
             fields.append(s.layout.timeouts_field)
         schemas.append(tuple(sorted(fields, key=lambda f: f.name)))
-    for index, schema in enumerate(schemas):
-        keys, others = seen[0].keys, seen[index].keys
-        if schema == schemas[0] and keys != others:
-            name = next(n for n in keys if keys[n] != others[n])
+    schema, keys = same_schema(archive, schemas), seen[0].keys
+    for index, s in enumerate(seen):
+        if s.keys != keys:
+            name = next(n for n in keys if keys[n] != s.keys[n])
             raise UnknownLayout(
-                f"{name} is called {others[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
+                f"{name} is called {s.keys[name]} in {archive.name_of(index)}, {keys[name]} in {archive.name_of(0)}.",
                 hint="import them one by one, each with its own name",
             )
-        if schema != schemas[0]:
-            raise UnknownLayout(
-                f"{archive.name_of(index)} and {archive.name_of(0)} do not hold the same fields: "
-                + "; ".join(differences(schema, schemas[0])),
-                hint="import them one by one, each with its own name",
-            )
-    return schemas[0]
-
-
-def _parts(joined: JoinedFiles, found: FlatLayout, mode: str | None, *, by_episode: bool) -> Iterator[Part]:
-    """Divide the episodes into parts of about the same size; rows out of order are one part."""
-    stops = joined.view.stops
-    if not len(stops):
-        return
-    total, width = int(stops[-1]), max(1, sum(f.row_bytes for f in found.fields))
-    number = 1 if joined.view.order is not None else -(-total // max(1, min(PART_ROWS, PART_BYTES // width)))
-    marks = np.linspace(0, total, number + 1)[1:].astype(np.int64)
-    bounds = np.unique(np.searchsorted(stops, marks)) + 1
-    for a, b in pairwise([0, *np.minimum(bounds, len(stops)).tolist()]):
-        start = int(stops[a - 1]) if a else 0
-        steps = np.diff(stops[a:b], prepend=start) - (joined.finals[a:b])
-        rows = None if mode == FINAL else int((steps[steps > 0] + 1).sum())
-        yield Part(
-            rows,
-            {
-                "first": a,
-                "start": start,
-                "stop": int(stops[b - 1]),
-                "stops": stops[a:b],
-                "finals": np.flatnonzero(joined.finals[a:b]),
-                "episodes": int((steps > 0).sum()),
-            },
-        )
+    return schema
 
 
 def _read_flat(plan: Plan, part: Part) -> Iterator[Chunk]:
@@ -463,17 +429,14 @@ def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
 def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
     total = sum(plan.facts["counts"])
     return Stretch(
-        name=plan.archive.name_of(0),
+        name_of=plan.archive.name_of,
         total=total,
         start=int(part.args["start"]),
         episodes=episodes_of(part),
         layout=replace(first.layout, rows=total),
         fields=tuple(f for f in plan.schema if f.name not in FLAGS),
         cuts=plan.facts["next_observations"] == FINAL and first.layout.recorded,
-        jumps=False,
         flagged=plan.episodes_by == "flags",
-        odd_values=noted_nan,
-        inside_notes=True,
         places=lambda rows: (np.zeros(len(rows), np.int32), rows),
     )
 
