@@ -20,7 +20,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli.archives import Archive, planning
-from rlds_cli.convert.archive import check_files
+from rlds_cli.convert.archive import check_plan
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
 from rlds_cli.files import answers, child
 from rlds_cli.importing import import_archive, plan_import
@@ -154,7 +154,7 @@ def test_a_plan_reads_no_other_file(tmp_path: Path) -> None:
     with child.here():
         found = child.ask(planning.plan, Archive(tmp_path, (other,)), None, names=())
     with pytest.raises(UnsafeArchive, match=r"names another file, .*b\.h5"):
-        check_files(found.plan, [given])
+        check_plan(found.plan, [given], None)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

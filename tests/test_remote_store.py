@@ -319,7 +319,7 @@ def test_without_the_network_what_is_here_is_read(
 def test_a_whole_pin_of_what_is_here_asks_nothing(bucket: ObjectStore, other: Path) -> None:
     ds = large(500)
     push(ds.id, "s3://lab/a")
-    rlds_cli.open_dataset("s3://lab/a", cache_dir=other).column("observation")[:]
+    rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", cache_dir=other).column("observation")[:]
     with bucket.counting() as requests:
         got = rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", cache_dir=other)
         assert same(got.column("observation")[:], ds.column("observation")[:])

@@ -117,11 +117,16 @@ FILES = [
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ("DAPG(expert)/door_v2d-v1*.h5", ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]),
+        (
+            "DAPG(expert)/door_v2d-v1*.h5",
+            ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5", "door_v2d-v10_seed1.h5"],
+        ),
+        ("DAPG(expert)/door_v2d-v1**.h5", ["door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]),
         ("DAPG(expert)/door_v2d-v1", ["door_v2d-v1_notes.txt", "door_v2d-v1_seed2.h5", "door_v2d-v1_seed10.h5"]),
         ("DAPG(expert)/pen", ["a.h5"]),
         ("DAPG(expert)/pen/a.h5", ["a.h5"]),
-        ("DAPG(expert)*pen*.h5", ["DAPG(expert)/pen/a.h5"]),
+        ("DAPG(expert)*pen*.h5", []),
+        ("**/*.h5", [n for n in sorted(FILES, key=natural) if n.endswith(".h5") and "/." not in n]),
         ("DAPG(expert)/pen/a.h", []),
         ("DAPG(expert)/p*/a.h5", ["pen/a.h5"]),
         ("nothing", []),
