@@ -38,6 +38,9 @@ settings.load_profile("rlds")
 # Modules about syncing and second disks, or that drop files from the page cache, which keeps unwritten pages.
 _NEED_THE_DISK = {"test_bench", "test_links", "test_loader_residency", "test_transfer_behind", "test_transfer_planning"}
 
+# Modules about what a writer commits without being asked.
+_COMMIT_BY_THE_CLOCK = {"test_docs", "test_writer"}
+
 # The tests write some hundred thousand small files: in memory that takes seconds, on a disk minutes.
 _MEMORY = Path("/dev/shm")
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30 and "TMPDIR" not in os.environ:
@@ -59,6 +62,13 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """No test cuts the power, and disks take long to say that they are done."""
     if request.module.__name__ not in _NEED_THE_DISK:
         monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture(autouse=True)
+def explicit_commits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer commits where a test says so: by the clock, a slow machine makes more versions than a fast one."""
+    if request.module.__name__ not in _COMMIT_BY_THE_CLOCK:
+        monkeypatch.setattr("rlds_cli.convert.writer._INTERVAL", 1e6)
 
 
 @pytest.fixture(autouse=True)
