@@ -68,8 +68,9 @@ class Loader:
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         The choice of samples.
     fields : sequence of str or "all", optional
-        Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
-        for everything nested below it, ``"all"`` for every field of the dataset.
+        Instead of observation, action, ``next/{observation, reward, done, terminated, truncated}`` and the fields that
+        preprocess functions added or changed. A name stands for everything nested below it, ``"all"`` for every field
+        of the dataset. Members of a mixture have none of the fields that functions added, unless they are named.
     extra : sequence of str, `ReturnToGo` or `Goals`
         Fields in addition to these: any other of the dataset, ``step``, ``episode`` and ``index`` (numbers of
         ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``; or
