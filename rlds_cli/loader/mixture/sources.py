@@ -323,6 +323,7 @@ class MixtureSource:
         seed: int,
     ) -> None:
         self.mixture, self._seed = mixture, seed
+        self.sampler = request.sampler
         samplers = [m.sampler or request.sampler for m in mixture.parts.values()]
         gives = tuple(dict.fromkeys(name for sampler in samplers for name in sampler.gives))
         lenient = mixture.missing == "zero"
