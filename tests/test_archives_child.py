@@ -190,6 +190,7 @@ def test_files_that_crash_libraries(path: Path) -> None:
         plan_import(path, "local/x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CRASHES, ids=lambda path: path.name)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_skip_bad_leaves_out_a_file_that_ends_the_process(tmp_path: Path, path: Path, jobs: int) -> None:

@@ -142,6 +142,7 @@ def test_what_holds_for_an_episode_is_kept_as_options(tmp_path: Path) -> None:
     assert ds.episodes["group"].tolist() == ["record_0"]
 
 
+@pytest.mark.slow
 def test_splits_and_shards(tmp_path: Path) -> None:
     shards = {"train": [[record(episode(2, i)) for i in range(3)], [record(episode(3, 9))]], "val": [[]]}
     shards["val"] = [[record(episode(4, 5))]]

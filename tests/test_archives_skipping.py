@@ -41,6 +41,7 @@ def named(directory: Path, sample: Path, name: str) -> Path:
     return Path(shutil.copyfile(sample, directory / target))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     sound = [named(tmp_path / "sound", SAMPLES[reader], n) for n in ("b", "d")]

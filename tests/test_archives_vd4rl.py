@@ -254,6 +254,7 @@ def test_some_episodes_are_some_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [bool(p.requests) for _, p in sorted(pages.items())] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_vd4rl(tmp_path / "64px", [5, 3])
     rows = write_vd4rl_shards(tmp_path / "84px", [4, 2], [3])

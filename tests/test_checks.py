@@ -346,6 +346,7 @@ MERGED = {
 OF_BOUNDARIES = {"jump", "step-restarts", "step-offset", "id-changes", "length-multiple", "length-outlier"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", MERGED)
 def test_archives_whose_episodes_are_merged(path: str) -> None:
     ds = import_files(DATA / path, "local/sound")

@@ -336,6 +336,7 @@ def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -
         second.result()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("encoding", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name: str, encoding: str) -> None:

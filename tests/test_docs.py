@@ -171,6 +171,7 @@ def test_a_newcomer_finds_it_in_one_step() -> None:
     assert len(table_under(text, "to find")) == 8
 
 
+@pytest.mark.slow
 def test_the_commands_for_contributors_run() -> None:
     """Targets of make are there; the scripts that take seconds run, the others at least exist."""
     shown = re.findall(r"^\$ (.*?)(?:  +#.*)?$", "\n".join(blocks("CONTRIBUTING.md", "console")), re.M)
@@ -685,6 +686,7 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return namespace
 
 
+@pytest.mark.slow
 def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run_in_order("docs/bring-your-own-data.md", monkeypatch)
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
@@ -821,6 +823,7 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
         compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
 
 
+@pytest.mark.slow
 def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run_in_order("docs/sharing.md", monkeypatch)
     assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint

@@ -70,6 +70,7 @@ def nested(name: str = "local/nested", reward: bool = True) -> None:
     rlds_cli.create(name, episodes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "id"),
     [

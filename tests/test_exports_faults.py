@@ -64,6 +64,7 @@ def hidden(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.glob(".*"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", HDF5)
 def test_a_killed_export_goes_on(home: Path, tmp_path: Path, to: str) -> None:
     ds = rlds_cli.create("local/some", given())

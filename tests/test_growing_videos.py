@@ -189,6 +189,7 @@ def test_a_video_of_a_damaged_source_is_refused_and_changes_nothing(film: Datase
 # -- what leaves
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [None, Fifo(steps=20), Fifo(episodes=3), Reservoir(episodes=3, seed=3), Top(episodes=3)], ids=str
 )

@@ -50,6 +50,7 @@ def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
     assert import_files(tmp_path / "a.jsonl", "local/fine").num_episodes == 3
 
 
+@pytest.mark.slow
 def test_json_lines_each_with_a_column_of_its_own(tmp_path: Path) -> None:
     lines = [f'{ROW}, "x{k}": 1}}' for k in range(20_000)]  # 20,000 columns of 20,000 rows
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")

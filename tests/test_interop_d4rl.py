@@ -140,6 +140,7 @@ def archive_in_all_variety(path: Path, seed: int, *, timeouts: bool, after: bool
     return write(path, **columns)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("timeouts", "after"), [(True, True), (True, False), (False, True), (False, False)])
 def test_archives_of_every_kind(tmp_path: Path, seed: int, timeouts: bool, after: bool) -> None:

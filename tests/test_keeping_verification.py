@@ -103,6 +103,7 @@ def test_every_bit_of_a_small_dataset_counts() -> None:
     assert verify("local/s").ok
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -61,6 +61,7 @@ def leaves(values, name):
     return [(name, np.asarray(values))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name, window):

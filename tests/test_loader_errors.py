@@ -406,6 +406,7 @@ def fresh(home):
     return create(KNOWN)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 @pytest.mark.parametrize("packed", [False, True])

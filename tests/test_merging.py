@@ -118,6 +118,7 @@ def test_compact_writes_files_of_its_own(two: tuple[list[Episode], list[Episode]
     assert verify("local/both").ok
 
 
+@pytest.mark.slow
 def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
@@ -207,6 +208,7 @@ def test_a_segment_that_is_missing_or_short_or_another(merged: Dataset) -> None:
         rlds_cli.open_dataset("local/both")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

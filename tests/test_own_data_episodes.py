@@ -66,6 +66,7 @@ def test_a_file_per_episode_with_its_final_observation(tmp_path: Path, suffix: s
         assert rows.episodes.extra == {"success": [k % 2 == 1 for k in range(12)], "operator": ["ann"] * 12}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".npz", ".h5"])
 @pytest.mark.parametrize("final", [0, 1])
 def test_a_file_of_rows_per_episode(tmp_path: Path, suffix: str, final: int) -> None:

@@ -567,6 +567,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=40)
 @given(layout=layouts())

@@ -62,6 +62,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_reward_without_an_action_is_refused_until_its_step_is_named(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, LOG)

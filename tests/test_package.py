@@ -46,6 +46,7 @@ AT_HAND = [
 ]
 
 
+@pytest.mark.slow
 def test_modules_are_at_hand() -> None:
     """Each without an import of its own, in a process of its own: an import of another must not be what helps."""
     code = f"""

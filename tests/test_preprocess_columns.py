@@ -103,6 +103,7 @@ def as_create_takes_them(episode):
     return {**episode, "episode": {"good": np.bool_(about["length"] > 3), "task": about["task"] + "!"}}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", [by_name, by_group, as_create_takes_them])
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_columns_that_a_function_sets_are_columns_of_the_result(ds, form, jobs):

@@ -145,6 +145,7 @@ def test_infos_next_to_observations(maze):
     np.testing.assert_array_equal(made.gather("data", np.arange(start, start + LENGTHS[2] + 1)), truth)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", ["episode", "batch", "step"])
 def test_the_norm_of_roboset_observations(unit):
     def func(data):

@@ -424,6 +424,7 @@ def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
     assert read(files, 0, 6) and not files.state(0)[:2].any()
 
 
+@pytest.mark.slow
 def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> None:
     """Four processes in the room of three blocks; each checks all that it reads."""
     script = """

@@ -178,6 +178,7 @@ MAKERS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "cache"),
     [
@@ -390,6 +391,7 @@ def reading(bucket: ObjectStore, other: Path, *faults: Fault, **more: Any) -> Da
     return got
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "short", "etag", "other"])
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectStore, other: Path) -> None:
@@ -402,6 +404,7 @@ def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectS
     assert bucket.faults[0].times == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "error"), [("503", DownloadFailed), ("reset", DownloadFailed), ("other", WrongHash)])
 def test_a_fault_that_stays_names_the_block_and_ends(
     kind: str, error: type[Exception], bucket: ObjectStore, other: Path

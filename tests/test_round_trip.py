@@ -50,6 +50,7 @@ def check(path: Path) -> None:
     assert again.num_transitions == ds.num_transitions
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUICK)
 def test_the_fingerprint_comes_back(name: str) -> None:
     check(DATA / name)

@@ -102,6 +102,7 @@ def test_members_of_a_tar(tmp_path: Path, odd: str, mode: str) -> None:
     assert not Path("/tmp/1.npz").exists()
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("family", ["vd4rl", "ogbench", "plain", "gen_dgrl"])
 @pytest.mark.parametrize("trick", NPZ)
 def test_members_of_an_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, trick: str) -> None:
@@ -328,6 +329,7 @@ def _calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     return [(ast.unparse(n.func), n) for n in ast.walk(tree) if isinstance(n, ast.Call)]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_is_unpickled() -> None:
     loads = [(p, c) for p, tree in SOURCES.items() for name, c in _calls(tree) if name in ("np.load", "numpy.load")]
     assert loads

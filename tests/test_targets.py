@@ -74,6 +74,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
         rlds_cli.open_dataset(ref)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("ref", "kind", "hint"),
     [
