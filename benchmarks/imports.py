@@ -196,7 +196,14 @@ def work(name: str, *arguments: object, checkout: Path = ROOT) -> Any:
 
 
 def beside(
-    out: Results, before: Path | None, *, name: str, size: int, make: Callable[[Path, int], None], peer: str, most: float
+    out: Results,
+    before: Path | None,
+    *,
+    name: str,
+    size: int,
+    make: Callable[[Path, int], None],
+    peer: str,
+    most: float,
 ) -> None:
     """Import an archive in turns with a peer, and with the checkout before."""
     tiny, archive = made(name, make, TINY), made(name, make, size)
