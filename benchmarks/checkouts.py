@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,30 @@ def _git(*command: str) -> bytes:
 
 def measured(script: str, *arguments: object, checkout: Path = ROOT, env: Mapping[str, str] | None = None) -> Any:
     """Return what a script prints last, as JSON; it imports rlds from ``checkout``."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), **(env or {})}
     command = [sys.executable, script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(checkout, env))
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} of {checkout} ended with {done.returncode}: {done.stderr[-1000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def started(
+    script: str, *arguments: object, checkout: Path = ROOT, env: Mapping[str, str] | None = None
+) -> Iterator[Callable[[str], Any]]:
+    """Start a script; the function gives it a line, and returns the line of JSON that it answers."""
+    command = [sys.executable, script, *map(str, arguments)]
+    pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipe, env=_environment(checkout, env)) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def ask(line: str) -> Any:
+            print(line, file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+
+
+def _environment(checkout: Path, more: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(checkout), **(more or {})}

@@ -3,7 +3,8 @@
     python benchmarks/imports.py [PART...] [--before CHECKOUT]
 
 csv, parquet   a table of a million rows and twelve columns, beside pyarrow and ``tofile`` of each column
-d4rl           a million steps, beside h5py, ``tofile`` and sha256 of each column
+d4rl           a million steps as published, in gzip, beside h5py, ``tofile`` and sha256 of each column
+plain-d4rl     the same uncompressed
 npz            5,000 files of an episode each, beside ``np.load`` of each member
 inspect        ``rlds inspect FILE`` as a command, beside the same without the process that reads files of strangers
 families       a sample of each family, read in the importing process
@@ -26,7 +27,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -34,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from archives import d4rl_v2
-from checkouts import ROOT, earlier, measured
+from checkouts import ROOT, earlier, measured, started
 from results import DATA, Results, run_parts
 
 HOME = (DATA / "imports").resolve()
@@ -65,6 +67,14 @@ def table(path: Path, rows: int) -> None:
 def d4rl(path: Path, rows: int) -> None:
     """Write a D4RL file with episodes of a thousand steps, or one shorter episode."""
     d4rl_v2(path, rows, episode=min(rows, LENGTH))
+
+
+def uncompressed(path: Path, rows: int) -> None:
+    """Write the datasets of `d4rl` as they are."""
+    import h5py
+
+    with h5py.File(made("steps.hdf5", d4rl, rows)) as source, h5py.File(path, "w") as out:
+        source.visititems(lambda k, v: out.update({k: v[()]}) if isinstance(v, h5py.Dataset) else None)
 
 
 def npz(path: Path, files: int) -> None:
@@ -145,7 +155,6 @@ def clock() -> tuple[float, float]:
 def taken(work: Callable[[Path], None], archive: Path) -> list[float]:
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
-    os.sync()
     before = clock()
     work(archive)
     return [b - a for a, b in zip(before, clock(), strict=True)]
@@ -155,23 +164,21 @@ def beyond_start(way: str, tiny: str, archive: str) -> dict[str, float]:
     """Seconds that an archive takes, less those that a tiny one takes."""
     work = WAYS[way]
     work_of_tiny = [taken(work, Path(tiny)) for _ in range(2)][1]
+    os.sync()
     cpu, wall = (a - b for a, b in zip(taken(work, Path(archive)), work_of_tiny, strict=True))
     return {"cpu": cpu, "wall": wall}
 
 
-def samples(*names: str) -> dict[str, list[float]]:
-    """Seconds of the processor and on the wall that the import of each sample takes: the median of three."""
+def samples() -> None:
+    """Print the seconds that the import of each sample takes which is named at stdin."""
     from rlds_cli import files
 
     here = nullcontext
-    if (Path(files.__file__).parent / "child.py").exists():
+    if (Path(files.__file__).parent / "child.py").exists():  # not in older checkouts
         from rlds_cli.files.child import here  # type: ignore[no-redef]
-    found = {}
     with here():
-        for name in names:
-            times = [taken(rlds, SAMPLES / name) for _ in range(4)][1:]
-            found[name] = [median(t) for t in zip(*times, strict=True)]
-    return found
+        for name in map(str.strip, sys.stdin):
+            print(json.dumps(taken(rlds, SAMPLES / name)), flush=True)
 
 
 def inspected(archive: str, apart: bool) -> dict[str, float]:
@@ -185,7 +192,7 @@ def inspected(archive: str, apart: bool) -> dict[str, float]:
 
 
 WAYS: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (rlds, pyarrow, h5py, load)}
-WORK: dict[str, Callable[..., Any]] = {f.__name__: f for f in (beyond_start, samples, inspected)}
+WORK: dict[str, Callable[..., Any]] = {f.__name__: f for f in (beyond_start, inspected)}
 
 
 # -- parts
@@ -195,18 +202,21 @@ def work(name: str, *arguments: object, checkout: Path = ROOT) -> Any:
     return measured(__file__, "--work", name, json.dumps(arguments, default=str), checkout=checkout)
 
 
-def beside(
-    out: Results,
-    before: Path | None,
-    *,
-    name: str,
-    size: int,
-    make: Callable[[Path, int], None],
-    peer: str,
-    most: float,
-) -> None:
+@dataclass(frozen=True)
+class Case:
+    """An archive of ``size``, who else reads it, and at most how many times as long an import takes."""
+
+    name: str
+    size: int
+    make: Callable[[Path, int], None]
+    peer: str
+    most: float
+
+
+def beside(out: Results, before: Path | None, *, case: Case) -> None:
     """Import an archive in turns with a peer, and with the checkout before."""
-    tiny, archive = made(name, make, TINY), made(name, make, size)
+    name, peer = case.name, case.peer
+    tiny, archive = made(name, case.make, TINY), made(name, case.make, case.size)
     ways = {"peer": (peer, ROOT), **({"before": ("rlds", before)} if before else {}), "now": ("rlds", ROOT)}
     found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
@@ -217,7 +227,7 @@ def beside(
         for way in list(ways)[1:]:
             ratio = median(a[kind] / b[kind] for a, b in zip(found[way], found["peer"], strict=True))
             note = f"{seconds[way]:.2f} and {seconds['peer']:.2f} s"
-            aim = f"; at most {most:g} wanted" if kind == "cpu" and way == "now" else ""
+            aim = f"; at most {case.most:g} wanted" if kind == "cpu" and way == "now" else ""
             label = f"{name}, {way + ', ' if before else ''}{clock_name}: times {peer}"
             out.add(label, ratio, "x", note + aim)
 
@@ -260,27 +270,31 @@ def part_families(out: Results, before: Path | None) -> None:
     """The sample of each family."""
     named = dict(f.split(": ") for f in FAMILIES)
     ways = {**({"before": before} if before else {}), "now": ROOT}
-    found: dict[str, list[dict[str, list[float]]]] = {way: [] for way in ways}
-    for _ in range(ROUNDS):
-        for way, checkout in ways.items():
-            found[way].append(work("samples", *named.values(), checkout=checkout))
-    for family, sample in named.items():
-        cpu, wall = (median(f[sample][k] for f in found["now"]) for k in (0, 1))
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    with ExitStack() as stack:
+        running = {way: stack.enter_context(started(__file__, "--samples", checkout=c)) for way, c in ways.items()}
+        for k in range(ROUNDS + 3):
+            for family, sample in named.items():
+                for way in [*ways][:: 1 if k % 2 else -1]:
+                    found.setdefault((way, family), []).append(running[way](sample))
+    for family in named:
+        now = found["now", family][1:]  # the first ones imported modules
+        cpu, wall = (median(times) for times in zip(*now, strict=True))
         out.add(f"{family}: sample, CPU", cpu, "s", f"{wall:.3f} s on the wall")
         if before:
-            pairs = zip(found["now"], found["before"], strict=True)
-            ratio = [median(a[sample][k] / b[sample][k] for a, b in pairs) for k in (0,)][0]
+            ratio = median(a / b for (a, _), (b, _) in zip(now, found["before", family][1:], strict=True))
             out.add("  times before", ratio, "x", "at most 1.05 wanted")
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "csv": {"name": "table.csv", "size": ROWS, "make": table, "peer": "pyarrow", "most": 5},
-    "parquet": {"name": "table.parquet", "size": ROWS, "make": table, "peer": "pyarrow", "most": 8},
-    "d4rl": {"name": "steps.hdf5", "size": ROWS, "make": d4rl, "peer": "h5py", "most": 1.5},
-    "npz": {"name": "episodes", "size": FILES, "make": npz, "peer": "load", "most": 4},
+CASES = {
+    "csv": Case("table.csv", ROWS, table, "pyarrow", 5),
+    "parquet": Case("table.parquet", ROWS, table, "pyarrow", 8),
+    "d4rl": Case("steps.hdf5", ROWS, d4rl, "h5py", 1.5),
+    "plain-d4rl": Case("uncompressed.hdf5", ROWS, uncompressed, "h5py", 1.5),
+    "npz": Case("episodes", FILES, npz, "load", 4),
 }
 PARTS = {
-    **{name: partial(beside, **case) for name, case in CASES.items()},
+    **{name: partial(beside, case=case) for name, case in CASES.items()},
     "inspect": part_inspect,
     "families": part_families,
 }
@@ -297,7 +311,9 @@ def main(given: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--work"]:
+    if sys.argv[1:2] == ["--samples"]:
+        samples()
+    elif sys.argv[1:2] == ["--work"]:
         print(json.dumps(WORK[sys.argv[2]](*json.loads(sys.argv[3]))))
     else:
         main(sys.argv[1:])
