@@ -19,10 +19,10 @@ help:
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
 	@echo "make bench-download  downloads alone, over the loopback interface"
-	@echo "make bench-convert   readers of archives: rates against peers, memory"
+	@echo "make bench-convert   imports and readers of archives: rates against peers, memory; BEFORE=COMMIT as well"
 	@echo "make bench-preprocess  figures of preprocess and inspect"
 	@echo "make bench-grow  figures of datasets that grow"
-	@echo "make bench-versions  time and bytes of selections, trims and labels"
+	@echo "make bench-versions  time and bytes of selections, trims and labels; BEFORE=COMMIT as well"
 	@echo "make bench-share  figures of export and push, beside copies and other uploads"
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
@@ -85,6 +85,7 @@ bench-download: $(READY)
 	$(BIN)/python benchmarks/download.py
 
 bench-convert: $(READY) .bench-data/peers/.ready
+	$(BIN)/python benchmarks/imports.py $(if $(BEFORE),--before $(BEFORE))
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/images.py
 
@@ -101,7 +102,7 @@ bench-share: $(READY) .bench-data/peers/.ready
 	$(BIN)/python benchmarks/sharing.py
 
 bench-versions: $(READY)
-	$(BIN)/python benchmarks/versions.py
+	$(BIN)/python benchmarks/versions.py $(if $(BEFORE),--before $(BEFORE))
 
 bench-remote: $(READY) .bench-data/remote-peers/.ready
 	$(BIN)/python benchmarks/remote.py

@@ -14,7 +14,6 @@ from results import DATA
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound
 from rlds_cli.refs import Ref
-from rlds_cli.remote.index import NAME as INDEX
 from rlds_cli.sharing import packing, snapshot
 from rlds_cli.store import finish, rows
 from rlds_cli.store.build import Built
@@ -24,7 +23,8 @@ from rlds_cli.ted import FLAGS, REWARD, TRUNCATED, EpisodeTable, Field
 
 ROOT = (DATA / "remote").resolve()
 SERVED = ROOT / "served"  # what the server gives
-HOME = ROOT / "home"  # of those who push
+BUCKET = os.environ.get("BENCH_BUCKET", "b")  # another one for an earlier checkout, whose format may be another
+HOME = ROOT / ("home" if BUCKET == "b" else f"home-{BUCKET}")  # of those who push
 LENGTH, WIDTH, WINDOW = 240, 384, 16  # windows of 16 rows of 1.5 KiB
 EPISODES = int(os.environ.get("BENCH_EPISODES", "300"))
 WINDOWS = EPISODES * LENGTH // WINDOW
@@ -69,13 +69,26 @@ def small() -> Path:
     return pushed("small", lambda k, rng: rng.standard_normal((4 * LENGTH + 1, 17), np.float32), 8000, 4 * LENGTH)
 
 
+def gigabyte() -> Path:
+    """Windows of 24 KiB, 1 GB of them; not pushed."""
+    count = 10**9 // (LENGTH * WIDTH * 4)
+    return created("gigabyte", lambda k, rng: rng.standard_normal((LENGTH + 1, WIDTH), np.float32), count, LENGTH).path
+
+
 def pushed(name: str, observations: Callable[[int, Any], Any], episodes: int, length: int = LENGTH) -> Path:
     """Make a dataset and push it, where it is not there; return its directory in the home."""
+    found = created(name, observations, episodes, length)
+    _push(found.id, name)
+    return found.path
+
+
+def created(name: str, observations: Callable[[int, Any], Any], episodes: int, length: int) -> rlds_cli.Dataset:
+    """Open a dataset of the home, which is made where it is not there."""
     try:
-        found = rlds_cli.open_dataset(f"local/{name}", cache_dir=HOME)
+        return rlds_cli.open_dataset(f"local/{name}", cache_dir=HOME)
     except DatasetNotFound:
         rng = np.random.default_rng(0)
-        found = rlds_cli.create(
+        return rlds_cli.create(
             f"local/{name}",
             (
                 {
@@ -87,15 +100,18 @@ def pushed(name: str, observations: Callable[[int, Any], Any], episodes: int, le
             ),
             cache_dir=HOME,
         )
-    _push(found.id, name)
-    return found.path
 
 
 def _push(id: str, name: str) -> None:
-    to = SERVED / "b" / name
-    if not (to / INDEX).exists():
+    to = SERVED / BUCKET / name
+    if not _is_whole(to):
         rlds_cli.push(id, to, cache_dir=HOME)
         shutil.rmtree(HOME / "origins", ignore_errors=True)  # the address shall not lead back to this home
+
+
+def _is_whole(to: Path) -> bool:
+    """Return whether a dataset was pushed to a directory: what names its index is written last."""
+    return any(to.glob("*.json"))
 
 
 def billion() -> None:
@@ -104,8 +120,10 @@ def billion() -> None:
     Written past the library's readers and stores, which would fill the holes; `finish` and the plan of the push are
     the library's, so that every hash is true. Takes minutes, and 2 GiB of the disk.
     """
-    to, work = SERVED / "b" / "billion", ROOT / "billion"
-    if (to / INDEX).exists():
+    from rlds_cli.remote import versions  # not in older checkouts
+
+    to, work = SERVED / BUCKET / "billion", ROOT / f"billion-{BUCKET}"
+    if _is_whole(to):
         return
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(to, ignore_errors=True)
@@ -116,10 +134,10 @@ def billion() -> None:
         file.parent.mkdir(parents=True)
         _sparse_rows(f, total, table, file)
     finish.finish(Built(work, FIELDS, paths, RowPosition(total), table, ()), finish.Description("local/billion"))
-    plan = packing.plan(snapshot.take(Ref(work)), ())
-    (to / "objects").mkdir(parents=True)
-    (to / "blocks").mkdir()
-    (to / "groups").mkdir()
+    taken = snapshot.take(Ref(work))
+    plan = packing.plan(taken, ())
+    for name in ("objects", "blocks", "groups", "indexes"):
+        (to / name).mkdir(parents=True)
     for made in plan.new:
         with made.body(lambda done: None).open() as content, (to / made.object.name).open("wb") as out:
             out.truncate(made.object.size)
@@ -127,10 +145,12 @@ def billion() -> None:
                 if data.count(0) < len(data):
                     out.seek(content.tell() - len(data))
                     out.write(data)
-        assert made.object.list is not None
         (to / made.object.list[0]).write_bytes(made.blocks)
     (to / plan.index.groups_name).write_bytes(plan.hashes)
-    (to / INDEX).write_bytes(plan.index.to_bytes())
+    (to / plan.index.name).write_bytes(plan.index.to_bytes())
+    about = {"created": taken.created, "change": taken.change, "episodes": taken.episodes, "steps": taken.steps}
+    there = versions.added(None, plan.index, **about, newest=True, tags={})
+    (to / versions.NAME).write_bytes(there.to_bytes())
     shutil.rmtree(work)
 
 

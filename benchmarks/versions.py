@@ -1,6 +1,6 @@
 """Time and bytes of changes without a copy: ``make bench-versions``.
 
-    python benchmarks/versions.py [PART...] [--scale 0.1]
+    python benchmarks/versions.py [PART...] [--scale 0.1] [--before CHECKOUT]
 
 cameras     episodes of JPEG images, of which a selection and a trim share the files; also in a dataset that grows
 table       a million episodes of two steps and eight fields, for what is done by the episode table alone; also in a
@@ -8,6 +8,8 @@ table       a million episodes of two steps and eight fields, for what is done b
 loading     a million rows in one dataset, in a merge of ten, and in one that grows; their loaders take turns
 conversion  D4RL files of a million steps, and of 200,000 episodes of two steps, beside h5py, tofile, fsync, one sha256
             and statistics of each column: the times of the processor are compared, as the median of the rounds
+before      with ``--before`` alone, another checkout or a commit: opening, conversion and appends by it and by this
+            one, see ``versions_before.py``
 
 Each figure of the first three is the median of three runs in a process that has the dataset open, beside its aim; bytes
 are those that the home grows by. Aims hold at scale 1.
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkouts import earlier
 from PIL import Image
 
 RUNS = 3
@@ -40,10 +43,16 @@ MOST_LABEL = 64  # bytes of an episode and column
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts: dict[str, Callable[[Path, float], None]]
     parts = {"cameras": cameras, "table": table, "loading": loading, "conversion": conversion}
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of episodes and rows")
+    parser.add_argument("--before", metavar="CHECKOUT", help="a directory or a commit")
     given = parser.parse_args()
+    if given.before:
+        from versions_before import compare
+
+        parts["before"] = partial(compare, before=earlier(given.before))
     if unknown := set(given.parts) - set(parts):
         sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     print(f"load average before the run: {os.getloadavg()[0]:.1f}")
@@ -97,18 +106,7 @@ def table(home: Path, scale: float) -> None:
     from rlds_cli.loader import Loader
 
     count, rng = round(1_000_000 * scale), np.random.default_rng(0)
-
-    def short(count: int = count) -> Iterator[dict[str, Any]]:
-        values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
-        flags = {"terminated": np.array([False, True]), "reward": np.ones(2, np.float32)}
-        for e in range(count):
-            yield {
-                "observation": {n: v[e % 4096] for n, v in values.items()},
-                "action": np.zeros((2, 1), np.float32),
-                "next": flags,
-            }
-
-    ds = rlds_cli.create("local/short", short())
+    ds = rlds_cli.create("local/short", short(count))
     whole = used(home)
     print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
     labelled("local/short", home, whole)
@@ -135,13 +133,26 @@ def table(home: Path, scale: float) -> None:
         seconds(f"open {what}, first batch", lambda r=ref: next(iter(Loader(r, 256, seed=0))))
 
     with rlds_cli.writer("local/grown", like=ds, durable=False) as writer:
-        writer.add_episodes(short())
+        writer.add_episodes(short(count))
     print(f"table: {count:,} episodes in a dataset that grows")
     labelled("local/grown", home, whole)
     opened = rlds_cli.open_dataset("local/grown")
     seconds("fingerprint after a label", lambda: opened.store.fingerprint(opened.episodes.index), at_most=1)
     seconds("open", lambda: rlds_cli.open_dataset("local/grown"))
     seconds("open, first batch", lambda: next(iter(Loader("local/grown", 256, seed=0))))
+
+
+def short(count: int) -> Iterator[dict[str, Any]]:
+    """Yield episodes of two steps, with eight fields besides the flags."""
+    rng = np.random.default_rng(0)
+    values = {f"x{k}": rng.random((4096, 3, 1), np.float32) for k in range(6)}
+    flags = {"terminated": np.array([False, True]), "reward": np.ones(2, np.float32)}
+    for e in range(count):
+        yield {
+            "observation": {n: v[e % 4096] for n, v in values.items()},
+            "action": np.zeros((2, 1), np.float32),
+            "next": flags,
+        }
 
 
 def labelled(id: str, home: Path, whole: int) -> None:

@@ -38,9 +38,10 @@ from rlds_cli.progress import Event, Progress, silent
 
 _HEAD = struct.Struct("<II")  # bytes of JSON, number of buffers
 _SIZE = struct.Struct("<Q")
-_CODE = "import sys; sys.path[:] = {path!r}; from rlds_cli.files import child; child.serve({fd}, {modules!r})"
+_CODE = "import sys; sys.path[:] = {path!r}; from rlds_cli.files import child; child.serve({fd}, {noted}, {modules!r})"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # for algebra, which no reader does: the others' memory would count
 _SHOWN = 1 << 14  # bytes of what it wrote to standard error that are passed on
+_LONGEST = 1 << 16  # bytes of the name of a file
 _PATIENCE = 2.0  # seconds for a process to end by itself
 _NO_MEMORY = re.compile(
     r"(?i)memory allocation|(un|not )able to allocate|can't allocate|insufficient memory|out of memory|bad_alloc|malloc"
@@ -153,15 +154,16 @@ class _Child:
         import tempfile
 
         ours, its = socket.socketpair()
-        code = _CODE.format(path=sys.path, fd=its.fileno(), modules=modules)
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what libraries write to standard error)
+        self._noted = tempfile.TemporaryFile()  # noqa: SIM115  (the file that it reads)
+        passed = its.fileno(), self._noted.fileno()
+        code = _CODE.format(path=sys.path, fd=passed[0], noted=passed[1], modules=modules)
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how["env"] = {**os.environ, **_ONE_THREAD}
         with its:
-            self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=(its.fileno(),), **how)
+            self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=passed, **how)
         self._socket = ours
         self._owner = os.getpid()
-        self._file = ""  # that is open, as far as is known
         self.has_ended = False
 
     @property
@@ -192,13 +194,12 @@ class _Child:
                     yield value
                 elif kind == "event" and isinstance(value, Event):
                     progress(value)
-                elif kind == "file":
-                    self._file = str(value)
                 elif kind == "error":
                     raise _restored(value)
         except (EOFError, ConnectionError):
-            error = self._died(names, memory)
-            error.ended_at = self._file
+            file = self._file()
+            error = self._died(names, memory, file)
+            error.ended_at = file
             raise error from None
         finally:
             if not answered:  # nobody waits for the rest
@@ -221,6 +222,12 @@ class _Child:
         if said.strip():
             sys.stderr.write(f"{visible.message(said)}\n")
         self._said.close()
+        self._noted.close()
+
+    def _file(self) -> str:
+        """Return the file that the process read last, as far as is known."""
+        size = _SIZE.unpack(os.pread(self._noted.fileno(), _SIZE.size, 0).ljust(_SIZE.size, b"\0"))[0]
+        return os.fsdecode(os.pread(self._noted.fileno(), min(size, _LONGEST), _SIZE.size))
 
     def _last_words(self) -> str:
         """Return the end of what the process wrote to standard error."""
@@ -241,7 +248,9 @@ class _Child:
         try:
             kind, value = answers.load(bytes(said), buffers, types)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as e:
-            raise CorruptArchive(f"{self._file or 'The archive'}: what was read of it is not plain data ({e}).") from e
+            raise CorruptArchive(
+                f"{self._file() or 'The archive'}: what was read of it is not plain data ({e})."
+            ) from e
         return str(kind), value
 
     def _exactly(self, size: int) -> bytearray:
@@ -254,7 +263,7 @@ class _Child:
             data += some
         return data
 
-    def _died(self, names: Sequence[Path], memory: int) -> ArchiveError:
+    def _died(self, names: Sequence[Path], memory: int, file: str) -> ArchiveError:
         """Say what the end of the process means."""
         code = self._process.wait()
         lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())
@@ -262,7 +271,7 @@ class _Child:
             self._said.truncate(0)
         self.end()
         more = f" and {text.plural(len(names) - 1, 'other file')}" if len(names) > 1 else ""
-        what = self._file or f"{names[0] if names else 'the archive'}{more}"
+        what = file or f"{names[0] if names else 'the archive'}{more}"
         if lacks_memory:
             return _too_much(what, memory)
         if code == -signal.SIGKILL:
@@ -339,7 +348,7 @@ def is_apart() -> bool:
 def note(path: Path) -> None:
     """Say which file is read next, for the message if reading it ends the process."""
     if _server is not None:
-        _server.send("file", str(path))
+        _server.note(str(path))
 
 
 def tell(event: Event) -> None:
@@ -349,10 +358,13 @@ def tell(event: Event) -> None:
 
 
 class _Server:
-    """The connection to the side that asks. Without a socket, that side is this process."""
+    """The connection to the side that asks. Without a socket, that side is this process.
 
-    def __init__(self, connection: socket.socket | None = None) -> None:
-        self._socket = connection
+    ``noted`` is a file that keeps the name of the one that is read: writing it wakes nobody.
+    """
+
+    def __init__(self, connection: socket.socket | None = None, noted: int = -1) -> None:
+        self._socket, self._noted = connection, noted
         self._lock = threading.Lock()
         self._progress: Progress = silent
         self.file = "The archive"  # that was opened last
@@ -362,9 +374,13 @@ class _Server:
         """True if the side that asks is this process."""
         return self._socket is None
 
+    def note(self, file: str) -> None:
+        self.file = file
+        if self._socket is not None:
+            name = os.fsencode(file)
+            os.pwrite(self._noted, _SIZE.pack(len(name)) + name, 0)
+
     def send(self, kind: str, value: object) -> None:
-        if kind == "file":
-            self.file = str(value)
         if self._socket is None:
             return
         said, buffers = answers.dump((kind, value))
@@ -403,14 +419,14 @@ class _Server:
         return found
 
 
-def serve(fd: int, modules: Sequence[str]) -> None:
+def serve(fd: int, noted: int, modules: Sequence[str]) -> None:
     """Do what the process at the other end of a socket asks, until it closes it."""
     global _server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking side ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that files without a name are given back
     connection = socket.socket(fileno=fd)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    _server = _Server(connection)
+    _server = _Server(connection, noted)
     for name in modules:
         import_module(name)
     while (call := _server.next_call()) is not None:

@@ -434,8 +434,11 @@ def _part(units: Sequence[_EpisodeEntry]) -> Part:
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Read the values that are neither fields nor columns of the episode table; names begin with file and group."""
     several = len(plan.archive.files) > 1
+    fields = set(plan.facts["fields"].values())
     for index, path in enumerate(plan.archive.files):
         with open_flat(path, fill=True) as table:
+            if fields.issuperset(table.columns):  # as in most archives of many files: there is nothing else
+                continue
             yield from _beside(table, plan.archive.fields, f"{plan.archive.name_of(index)}/" if several else "")
         with _open(path, plan.archive.fields, plan.archive.rewards) as found:
             for e in found:
