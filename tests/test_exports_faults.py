@@ -255,7 +255,7 @@ def test_compressed_datasets_and_selections_of_them(home: Path, tmp_path: Path) 
     ds = rlds_cli.create("local/small", given(), store="zarr")
     assert rlds_cli.export(ds, "minari", tmp_path / "all", jobs=1).fingerprint == ds.fingerprint
     some = ds.select(episodes=[7, 3, 4])
-    made = importing.import_archive(tmp_path / "all", "local/again")
+    made = importing.import_files(tmp_path / "all", "local/again")
     done = rlds_cli.export(some, "robomimic", tmp_path / "some", jobs=1)
     chosen = [given()[k] for k in (7, 3, 4)]
     assert (

@@ -33,7 +33,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.remote.columns import RemoteColumn
 from rlds_cli.remote.presence import GROUP
 from rlds_cli.remote.store import parse_size
@@ -162,7 +162,7 @@ def derived() -> Dataset:
 
 
 def videos(tmp_path: Path) -> Dataset:
-    return import_archive(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
+    return import_files(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
 
 
 MAKERS: dict[str, Callable[[Path], Dataset]] = {

@@ -46,7 +46,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
@@ -127,7 +127,7 @@ def derived() -> Dataset:
 
 
 def videos(tmp_path: Path) -> Dataset:
-    return import_archive(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
+    return import_files(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
 
 
 @pytest.mark.parametrize("kind", ["created", "compressed", "derived", "frames", "videos", "imported"])
