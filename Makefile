@@ -30,7 +30,7 @@ help:
 	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives and servers against the commands: about half an hour"
-	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times"
+	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times; MINUTES=60 for more histories"
 
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlds needs Python 3.11 or later; try make PYTHON=python3.12")'
@@ -143,6 +143,7 @@ soak: $(READY)
 	$(BIN)/python scripts/soak_sharing.py
 	$(BIN)/python scripts/soak_exports.py
 	$(BIN)/python scripts/soak_remote.py --sample 60
+	$(BIN)/python scripts/soak_versions.py --minutes $(or $(MINUTES),10)
 
 fuzz: $(READY)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),5)

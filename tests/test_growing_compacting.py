@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.errors import NameTaken
+from rlds_cli.errors import DatasetNotFound, NameTaken
 from rlds_cli.growing.verification import verify_directory
 from rlds_cli.maintenance import compacting, gc
-from rlds_cli.store import commits
+from rlds_cli.store import commits, tags
 
 STEPS, WIDTH = 40, 16
 
@@ -91,6 +91,27 @@ def test_a_version_is_held_through_several_compactions(tmp_path):
     assert verify_directory(held[0].path).ok
 
 
+def test_a_tag_keeps_its_version(tmp_path):
+    """Commits, compacting and `rlds gc` free nothing of it, nor of later ones, until the tag is deleted."""
+    recorded(tmp_path, rlds_cli.Fifo(episodes=4), 4)
+    ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
+    path, version = ds.path, ds.version
+    wanted = contents(ds)
+    ds.tag("icra")
+    del ds
+    assert verify_directory(recorded(tmp_path, rlds_cli.Fifo(episodes=4), 12).path).ok
+    for _ in range(2):
+        compacting.compact("local/run", cache_dir=tmp_path)
+        gc.collect(gc.plan(cache_dir=tmp_path))
+        tagged = rlds_cli.open_dataset("local/run#icra", cache_dir=tmp_path)
+        assert tagged.version == version and contents(tagged) == wanted
+        del tagged
+    tags.remove(path, "icra")
+    gc.collect(gc.plan(cache_dir=tmp_path))
+    with pytest.raises(DatasetNotFound, match="was freed"):
+        rlds_cli.open_dataset(f"local/run#v{version}", cache_dir=tmp_path)
+
+
 def test_compacting_does_not_change_what_a_reservoir_draws(tmp_path):
     recorded(tmp_path, rlds_cli.Reservoir(episodes=15, seed=5), 150)
     compacting.compact("local/run", cache_dir=tmp_path)
@@ -155,7 +176,9 @@ def test_gc_frees_rows_when_the_last_reader_of_them_is_gone(tmp_path):
     done = compacting.compact("local/run", cache_dir=tmp_path)
     assert done.waiting == 10
     planned = gc.plan(cache_dir=tmp_path)
-    assert [(g.kind, g.why) for g in planned.kept] == [("versions", "a process reads an older version")]
+    assert [(g.kind, g.why) for g in planned.kept] == [
+        ("versions", "a process reads an older version, or a tag names it")
+    ]
     assert not planned.removed
     other.communicate("\n", timeout=60)
     planned = gc.plan(cache_dir=tmp_path)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import forged_address as forged
 import numpy as np
 import pytest
 from test_remote_store import MAKERS, assert_same
+from versions_model import build, draw
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
@@ -31,6 +33,13 @@ def merged(_: Path) -> Dataset:
     return rlds_cli.merge(ids, "local/merged")
 
 
+def adjoining(_: Path) -> Dataset:
+    """Parts of episodes, of which one ends with the observation that the next begins with."""
+    rng = np.random.default_rng(3)
+    given = [replace(draw(rng, n), about={}) for n in (4, 3)]
+    return build("local/whole", given).trim({0: [(0, 2), (2, 4)], 1: [(0, 1), (1, 3)]}, "parts")
+
+
 def compare(got: Dataset, wanted: Dataset) -> None:
     if not wanted.store.has_gaps or wanted.store.segment_rows:
         assert_same(got, wanted)
@@ -43,8 +52,20 @@ def compare(got: Dataset, wanted: Dataset) -> None:
 
 
 # ids, origin and sums are no content
-UNCOVERED = ("id", "source", "row", "of", "first", "num_done", "num_terminated", "num_truncated", "total_reward")
-KINDS: dict[str, Callable[[Path], Dataset]] = {**MAKERS, "wide": wide, "merged": merged}
+UNCOVERED = (
+    "id",
+    "source",
+    "row",
+    "of",
+    "first",
+    "source_episode",
+    "source_step",
+    "num_done",
+    "num_terminated",
+    "num_truncated",
+    "total_reward",
+)
+KINDS: dict[str, Callable[[Path], Dataset]] = {**MAKERS, "wide": wide, "merged": merged, "adjoining": adjoining}
 
 
 @pytest.mark.sampled(2)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from rlds_cli.sharing import collecting
 from rlds_cli.sharing.pushing import Pushed
 from rlds_cli.sources.directory import DirectorySource
 from rlds_cli.sources.source import Document
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +57,20 @@ def store(tmp_path: Path) -> Path:
 def other(tmp_path: Path) -> Path:
     """The home of somebody else."""
     return tmp_path / "other"
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_histories_at_addresses(seed: int, tmp_path: Path) -> None:
+    """Pushes, downloads and readers that are killed, at a directory, a bucket and a web server that fail at times."""
+    pytest.importorskip("obstore")
+    run = subprocess.run(
+        [sys.executable, ROOT / "tests" / "address_history.py", str(seed), tmp_path, "--steps", "8"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-1000:] + run.stderr
 
 
 def push(ref: str, to: object, **options: Any) -> Pushed:

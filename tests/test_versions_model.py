@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
+from versions_history import STEPS, History, begin, double, links_within
 from versions_model import Episode, build, check, check_batches, draw
 
 import rlds_cli
@@ -24,264 +24,66 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DatasetNotFound, InvalidArgument
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.loader.storage import blocks
+from rlds_cli.maintenance import gc as garbage
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import versions
 
 ROOT = Path(__file__).parents[1]
 SEEDS = int(os.environ.get("RLDS_HISTORIES", "4"))
-STEPS = 10
-LABELS: dict[str, tuple[Any, ...]] = {
-    "quality": ("good", "bad", "", None),
-    "score": (0.5, 3, -1.25, None),
-    "count": (0, 7, (1 << 63) + 1, None),
-    "success": (True, False, None),
-}
-
-
-def double(episode: Any) -> Any:
-    """Twice the reward, and no episodes of one step."""
-    episode["next"]["reward"] *= 2
-    return episode if len(episode["action"]) > 1 else None
-
-
-@dataclass
-class History:
-    """Datasets by id, each with the list of its episodes at every version; some grow."""
-
-    rng: np.random.Generator
-    resets: bool
-    store: str
-    known: dict[str, dict[int, list[Episode]]] = field(default_factory=dict)
-    opened: list[tuple[Dataset, list[Episode]]] = field(default_factory=list)
-    count: int = 0
-    done: list[str] = field(default_factory=list)
-
-    def step(self) -> None:
-        changes = ("label", "label", "drop", "select", "trim", "trim", "merge", "preprocess", "restore")
-        change = changes[self.rng.integers(len(changes))]
-        id = sorted(self.known)[self.rng.integers(len(self.known))]
-        episodes = self.newest(id)
-        self.done.append(f"{change} {id} {len(episodes)}")
-        ds = rlds_cli.open_dataset(id)
-        self.opened.append((ds, episodes))
-        if ds.store.segment_rows and self.rng.random() < 0.4:
-            change = ("append", "drop_beside_a_writer")[self.rng.integers(2)]
-        if change in ("merge", "restore", "append") or episodes:
-            getattr(self, change)(ds, episodes)
-
-    def newest(self, id: str) -> list[Episode]:
-        return self.known[id][max(self.known[id])]
-
-    def name(self, kind: str) -> str:
-        self.count += 1
-        return f"{kind}{self.count}"
-
-    def chosen(self, episodes: list[Episode]) -> list[int]:
-        """Some episodes, in any order."""
-        order = self.rng.permutation(len(episodes))
-        return order[: self.rng.integers(1, len(episodes) + 1)].tolist()
-
-    def create(self, id: str) -> None:
-        episodes = [draw(self.rng, int(n), resets=self.resets) for n in self.rng.choice([1, 2, 3, 5, 9], 6)]
-        self.made(build(id, episodes, self.store), episodes)
-
-    def made(self, ds: Dataset, episodes: list[Episode]) -> None:
-        """Check what a change returned, and remember it."""
-        check(ds, episodes)
-        every = self.known.setdefault(ds.id, {})
-        assert ds.version == max(every, default=ds.version - 1) + 1
-        every[ds.version] = episodes
-
-    def label(self, ds: Dataset, episodes: list[Episode]) -> None:
-        some, name = self.chosen(episodes), sorted(LABELS)[self.rng.integers(len(LABELS))]
-        values = [LABELS[name][k] for k in self.rng.integers(0, len(LABELS[name]), len(some))]
-        new = list(episodes)
-        for k, v in zip(some, values, strict=True):
-            new[k] = new[k].labelled(**{name: v})
-        if any(isinstance(e.about.get(name), float) for e in new):
-            new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
-        made = ds.select(episodes=some).label({name: values})
-        if made.version == ds.version:  # every label was set already
-            assert [e.about for e in new] == [e.about for e in episodes]
-            check(made, episodes)
-        else:
-            self.made(made, new)
-
-    def drop(self, ds: Dataset, episodes: list[Episode]) -> None:
-        gone = self.chosen(episodes)
-        self.made(ds.select(episodes=gone).drop(), [e for k, e in enumerate(episodes) if k not in gone])
-
-    def select(self, ds: Dataset, episodes: list[Episode]) -> None:
-        some = self.chosen(episodes)
-        selected = ds.select(episodes=some)
-        check(selected, [episodes[k] for k in some])
-        self.made(selected.save(self.name("s")), [episodes[k] for k in some])
-
-    def trim(self, ds: Dataset, episodes: list[Episode]) -> None:
-        """Up to three ranges of each episode, which may adjoin; some episodes stay whole, some go."""
-        ranges = {}
-        for k, e in enumerate(episodes):
-            if self.rng.random() < 0.8:
-                edges = np.sort(self.rng.integers(0, e.length + 1, 4)).tolist()
-                pairs = [(edges[0], edges[1]), (edges[1], edges[2]), (edges[2], edges[3])]
-                keep = self.rng.random(3) < 0.7
-                ranges[k] = [p for p, yes in zip(pairs, keep, strict=True) if yes and p[0] < p[1]]
-        new = [e.part(a, b) for k, e in enumerate(episodes) for a, b in ranges.get(k, [(0, e.length)])]
-        self.made(ds.trim(ranges, self.name("t")), new)
-
-    def merge(self, ds: Dataset, episodes: list[Episode]) -> None:
-        others = {i: self.newest(i) for i in sorted(self.known) if not _common(self.newest(i), episodes)}
-        if self.rng.random() < 0.5 or not others:
-            others = self.record(ds)
-        other = list(others)[self.rng.integers(len(others))]
-        column, store = self.name("from"), ("memmap", "zarr")[self.rng.integers(2)]
-        members = {ds.id: episodes, other: others[other]}
-        new = [e.labelled(**{column: id}) for id, of in members.items() for e in of]
-        for name in ("score", "count"):
-            if any(isinstance(e.about.get(name), float) for e in new):
-                new = [e.labelled(**{name: float(e.about[name])}) if name in e.about else e for e in new]
-        self.made(rlds_cli.merge(list(members), f"local/{self.name('m')}", column=column, store=store), new)
-
-    def record(self, like: Dataset) -> dict[str, list[Episode]]:
-        """A dataset that grows, of several commits."""
-        id, episodes = f"local/{self.name('g')}", list[Episode]()
-        self.known[id] = {}
-        with rlds_cli.writer(id, like=like) as w:
-            for _ in range(2):
-                episodes = self.recorded(w, episodes)
-        check_batches(w.dataset(), episodes, 0)
-        return {id: episodes}
-
-    def recorded(self, w: Any, episodes: list[Episode]) -> list[Episode]:
-        """Commit two more episodes; return all."""
-        new = [draw(self.rng, int(n)) for n in self.rng.choice([1, 2, 5], 2)]
-        w.add_episodes([e.item() for e in new])
-        w.commit()
-        self.made(w.dataset(), [*episodes, *new])
-        return [*episodes, *new]
-
-    def append(self, ds: Dataset, episodes: list[Episode]) -> None:
-        """Record more into a dataset that grows."""
-        with rlds_cli.writer(ds.id) as w:
-            self.recorded(w, episodes)
-
-    def drop_beside_a_writer(self, ds: Dataset, episodes: list[Episode]) -> None:
-        """Drop and label episodes of an earlier version while a writer goes on."""
-        gone = self.chosen(episodes)
-        with rlds_cli.writer(ds.id) as w:
-            more = self.recorded(w, episodes)
-            left = [e for e in more if e not in [episodes[k] for k in gone]]
-            dropped = ds.select(episodes=gone).drop()
-            self.made(dropped, left)
-            more = self.recorded(w, left)
-            if left:
-                value = "good" if left[0].about.get("quality") == "bad" else "bad"
-                new = [left[0].labelled(quality=value), *more[1:]]
-                self.made(dropped.select(episodes=[0]).label(quality=value), new)
-                more = new
-            self.recorded(w, more)
-
-    def restore(self, ds: Dataset, episodes: list[Episode]) -> None:
-        """The content of any earlier version; the newest version stays if it has that content."""
-        number = sorted(self.known[ds.id])[self.rng.integers(len(self.known[ds.id]))]
-        wanted = self.known[ds.id][number]
-        made = rlds_cli.open_dataset(f"{ds.id}#v{number}").restore()
-        if made.version == ds.version:
-            assert made.fingerprint == ds.fingerprint
-            check(made, wanted)
-        else:
-            self.made(made, wanted)
-
-    def preprocess(self, ds: Dataset, episodes: list[Episode]) -> None:
-        new = []
-        for e in episodes:
-            if e.length > 1:
-                rows = e.rows | {"next/reward": e.rows["next/reward"] * 2}
-                new.append(replace(e, rows=rows, id=None))
-        if new:
-            self.made(preprocess.run(ds, double, self.name("p"), jobs=0), new)
-
-    def look(self) -> None:
-        """Every version of every dataset, opened now, and those that were opened before."""
-        for id, every in self.known.items():
-            newest = rlds_cli.open_dataset(id)
-            assert [v.number for v in newest.versions if v.number] == sorted(every)
-            for number, episodes in every.items():
-                ds = rlds_cli.open_dataset(f"{id}#v{number}")
-                check(ds, episodes)
-                check_batches(ds, episodes, number)
-                assert not verify(f"{id}#v{number}").problems
-        for ds, episodes in self.opened:
-            check(ds, episodes)
-        if not self.resets:
-            self._make_again()
-
-    def end(self, place: Path) -> None:
-        """All versions, pushed and read at their addresses; and compact."""
-        for id, every in self.known.items():
-            ds, episodes = rlds_cli.open_dataset(id), self.newest(id)
-            before, address = ds.fingerprint, place / ds.path.name
-            for number in self.rng.permutation(sorted(every)):
-                rlds_cli.push(f"{id}#v{number}", address, pages=False)
-            rlds_cli.push(id, address, pages=False)
-            for number in sorted(every)[:-1]:
-                far = rlds_cli.download(f"{address}#v{number}", as_=f"local/v{number}", cache_dir=place / ds.path.name)
-                assert far.version == number
-                check(far, every[number])
-            if ds.store.segment_rows:  # images are not read from an address then
-                far = rlds_cli.download(address, cache_dir=place / "far")
-                assert not verify(id, cache_dir=place / "far").problems
-            else:
-                far = rlds_cli.open_dataset(address, cache_dir=place / "far")
-            check(far, episodes)
-            check_batches(far, episodes, 0)
-            compact(id)
-            ds = rlds_cli.open_dataset(id)
-            assert ds.fingerprint == before and not ds.store.has_gaps and not verify(ds.path).problems
-            check(ds, episodes)
-
-    def _make_again(self) -> None:
-        """The newest version of each dataset has the fingerprint of a dataset that is made of its episodes."""
-        for id in self.known:
-            if self.newest(id):
-                again = rlds_cli.create("local/again", [e.item() for e in self.newest(id)], force=True)
-                assert again.fingerprint == rlds_cli.open_dataset(id).fingerprint
-
-
-def _common(a: list[Episode], b: list[Episode]) -> bool:
-    return bool({e.id for e in a} & {e.id for e in b})
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_version_is_what_the_list_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second dataset is in another home, on another disk: what is made of it here refers to its rows."""
-    monkeypatch.setattr("rlds_cli.convert.writer._INTERVAL", 600.0)  # the history says when a writer commits
-    rng = np.random.default_rng(seed)
-    history = History(rng, resets=seed % 2 == 0, store=("memmap", "zarr")[seed // 2 % 2])
-    history.create("local/a")
-    elsewhere = tmp_path / "elsewhere"
-    _on_a_disk_of_its_own(elsewhere, monkeypatch)
-    with monkeypatch.context() as m:
-        m.setenv("RLDS_HOME", str(elsewhere))
-        history.create("local/b")
-    monkeypatch.setenv("RLDS_PATH", str(elsewhere))
-    history.record(rlds_cli.open_dataset("local/a"))
+    """All versions, and pushed ones at their addresses; one of the two first datasets is on another disk."""
+    monkeypatch.setattr(os, "link", links_within(tmp_path / "elsewhere"))
+    monkeypatch.setenv("RLDS_PATH", "")  # set by `begin`, and put back at the end
+    history = begin(seed, tmp_path)
     for _ in range(STEPS):
         history.step()
     history.look()
-    history.end(tmp_path)
+    _push_and_read(history, tmp_path)
+    history.end()
 
 
-def _on_a_disk_of_its_own(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = os.link
+def _push_and_read(history: History, place: Path) -> None:
+    """All versions are pushed, and read at their addresses."""
+    for id, every in history.known.items():
+        ds, address = rlds_cli.open_dataset(id), place / rlds_cli.open_dataset(id).path.name
+        for number in history.rng.permutation(sorted(every)):
+            rlds_cli.push(f"{id}#v{number}", address, pages=False)
+        rlds_cli.push(id, address, pages=False)
+        for number in sorted(every)[:-1]:
+            far = rlds_cli.download(f"{address}#v{number}", as_=f"local/v{number}", cache_dir=place / ds.path.name)
+            assert far.version == number
+            check(far, every[number])
+        if ds.store.segment_rows:  # images are not read from an address then
+            far = rlds_cli.download(address, cache_dir=place / "far")
+            assert not verify(id, cache_dir=place / "far").problems
+        else:
+            far = rlds_cli.open_dataset(address, cache_dir=place / "far")
+        check(far, history.newest(id))
+        check_batches(far, history.newest(id), 0)
 
-    def link_within(source: Path, target: Path, **how: bool) -> None:
-        if Path(source).is_relative_to(directory) != Path(target).is_relative_to(directory):
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        link(source, target, **how)
 
-    monkeypatch.setattr(os, "link", link_within)
+@pytest.mark.parametrize("seed", range(SEEDS // 4 * 2))
+def test_histories_with_killed_changes(seed: int, tmp_path: Path) -> None:
+    """They fork, in a process of their own; every other one over a home of another user, which may only be read."""
+    foreign = ["--foreign"] if seed % 2 and os.geteuid() == 0 and sys.platform == "linux" else []
+    _program("versions_history.py", seed, tmp_path, *foreign)
+
+
+def _program(name: str, *arguments: object) -> str:
+    """Run a program of this directory; return what it prints."""
+    run = subprocess.run(
+        [sys.executable, ROOT / "tests" / name, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-1000:] + run.stderr
+    return run.stdout
 
 
 # -- cases by themselves
@@ -381,15 +183,17 @@ def test_a_part_that_was_merged_with_its_episode_is_another_episode(five: list[E
 def test_a_killed_change_leaves_the_version_before_or_the_one_after() -> None:
     """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
     every = os.environ.get("RLDS_KILLS_EVERY", "500")
-    run = subprocess.run(
-        [sys.executable, ROOT / "tests" / "versions_kills.py", every],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ended") == 4
+    assert _program("versions_kills.py", every).count("ended") == 4
+
+
+def test_offsets_of_images_beyond_their_bytes_are_damage(five: list[Episode]) -> None:
+    ds = build("local/a", five)
+    file = ds.path / "wrist/offsets/c/0"
+    content = np.frombuffer(file.read_bytes(), np.int64).copy()
+    content[1 : ds.num_rows + 1] = 1 << 60
+    file.chmod(0o644)
+    file.write_bytes(content.tobytes())
+    assert "do not increase within" in str(verify(ds.path).problems)
 
 
 def test_episodes_that_are_made_again_keep_their_ids(five: list[Episode]) -> None:
@@ -446,6 +250,32 @@ def test_a_label_does_not_change_what_a_loader_and_its_workers_read(five: list[E
     found = list(batches)
     assert [batch["observation/state"].numpy().tobytes() for batch in found] == wanted
     assert all(batch["episode/score"].ravel().tolist() == batch["episode/number"].ravel().tolist() for batch in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grows", [False, True])
+def test_spawned_workers_open_a_version_that_is_removed_meanwhile(five: list[Episode], grows: bool) -> None:
+    """One with a tag, and one that grows and is open, stay."""
+    ds = build("local/a", five)
+    if grows:
+        with rlds_cli.writer("local/g", like=ds) as w:
+            w.add_episodes([e.item() for e in five])
+            w.commit()
+            ds = w.dataset()
+    loader = Loader(ds, 2, sampler=Sequential(), fields="all", extra=("episode/number",), seed=3)
+    wanted = [batch["action"].numpy().tobytes() for batch in loader]
+    how: dict[str, Any] = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "spawn"}
+    if not grows:
+        ds.tag("kept")
+    batches = iter(DataLoader(loader.as_torch(), **how))
+    _dropped_and_compacted(ds.id)
+    assert [batch["action"].numpy().tobytes() for batch in batches] == wanted
+
+
+def _dropped_and_compacted(id: str) -> None:
+    rlds_cli.open_dataset(id).select(episodes=[0]).drop()
+    compact(id)
+    garbage.collect(garbage.plan())
 
 
 @pytest.mark.slow

@@ -37,17 +37,21 @@ CHANGES: dict[str, tuple[Callable[[Dataset], Any], Callable[[list[Episode]], lis
 IN_PLACE = ("label", "drop")
 
 
-def run(change: Callable[[], Any], at: int) -> int:
-    """Make a change in a child that ends before operation ``at``; return how many there were, 0 if it was ended."""
+def run(change: Callable[[], Any], at: int, below: str) -> int:
+    """Make a change in a child that ends before operation ``at`` on a file of a directory.
+
+    Return how many there were; 0 if it was ended. One that takes a minute is ended as well.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        count, mine = 0, os.environ["RLDS_HOME"]
+        count = 0
+        signal.alarm(60)
 
         def counted(event: str, args: tuple[Any, ...]) -> None:
             nonlocal count
             writes = event != "open" or bool(args[2] & (os.O_WRONLY | os.O_RDWR))
-            if event in OPERATIONS and writes and str(args[0]).startswith(mine):
+            if event in OPERATIONS and writes and str(args[0]).startswith(below):
                 count += 1
                 if count == at:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -85,7 +89,7 @@ def _ended_and_looked_at(
     if not in_place:  # a dataset with versions is replaced
         ds.select(episodes=[1]).save("s").label(quality="old")
         before, target = [[episodes[1]], [episodes[1].labelled(quality="old")]], f"{id}@s"
-    whole = run(lambda: make(ds), at) > 0
+    whole = run(lambda: make(ds), at, os.environ["RLDS_HOME"]) > 0
     after = [*before, made(episodes)] if in_place else [made(episodes)]
     found = rlds_cli.open_dataset(target)
     happened = found.fingerprint == fingerprint(after[-1])

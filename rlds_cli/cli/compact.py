@@ -36,7 +36,7 @@ def compact(
     out.result(done, _compacted(done))
     if done.waiting:
         held = plural(done.waiting, "episode")
-        out.note(f"note: the rows of {held} that left wait for processes that read them; rlds gc frees them later")
+        out.note(f"note: the rows of {held} that left wait for readers or a tag; rlds gc frees them later")
 
 
 def _compacted(done: Compacted) -> str:

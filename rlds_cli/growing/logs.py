@@ -9,7 +9,7 @@ file           kind                   guarantees
 =============  =====================  =========================================================================
 ``writers``    flock                  one writer, or several that all share; a second one is refused at once
 ``commit``     flock, exclusive       commits come one after the other, and see all those before
-``readers``    OFD lock on byte g     what version g has is not freed while a process here holds it
+``readers``    OFD lock on byte g     what version g has is not freed while a process here holds it, or a tag names it
 =============  =====================  =========================================================================
 
 On one machine all of it holds, on any local file system. On NFS it depends on the mount: with locks that the server
@@ -38,7 +38,7 @@ from rlds_cli.errors import DamagedDataset, InvalidEpisode, NameTaken
 from rlds_cli.files import json as documents
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files.locks import flock
-from rlds_cli.store import episode_table, files
+from rlds_cli.store import episode_table, files, tags
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import StoredField
@@ -351,11 +351,11 @@ class Hold:
 
 
 def oldest_held(dataset: Path, newest: int) -> int:
-    """Return the oldest version up to ``newest`` that a reader holds; ``newest`` if there is none."""
+    """Return the oldest version up to ``newest`` that a reader holds or that has a tag; ``newest`` without one."""
     if _GET is None:
         return 0
     with safe_files.updating(dataset / READERS) as file:
-        found = newest
+        found = min([newest, *tags.read(dataset).values()])
         while found > 0:
             answer = fcntl.fcntl(file.fileno(), _GET, _wanted(fcntl.F_WRLCK, 0, found))
             kind, _, first, _, _ = _FLOCK.unpack(answer[: _FLOCK.size])

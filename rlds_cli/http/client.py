@@ -87,7 +87,7 @@ class RetryPolicy:
 
     def delay(self, failures: int) -> float:
         """Seconds before the next attempt: none after progress, then doubling, with jitter to spread many clients."""
-        return failures and min(self.longest, self.first * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
+        return failures and min(self.longest, self.first * 2.0 ** min(failures - 1, 64)) * random.uniform(0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from rlds_cli.store import manifest, versions
 class Compacted:
     """A dataset that was compacted.
 
-    ``changed`` is False if its episodes lay end to end already. ``waiting`` episodes are not freed yet, since readers
-    hold a version that has them: ``rlds gc`` frees them later.
+    ``changed`` is False if its episodes lay end to end already. ``waiting`` episodes are not freed yet, since a reader
+    holds a version that has them, or a tag names it: ``rlds gc`` frees them later.
     """
 
     id: str

@@ -31,7 +31,7 @@ from rlds_cli.store import commits, paths, publishing
 Kind = Literal["packed", "partial", "archive", "versions", "remote"]
 _PART = ".part"
 _BUSY = "locked by another process"
-_HELD = "a process reads an older version"
+_HELD = "a process reads an older version, or a tag names it"
 _LINK, _FOREIGN, _UNKNOWN = "a link", "owned by another user", "not made by rlds"
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?:\d+\.)?[0-9a-f]{8,16}", re.DOTALL)
 _PACKED = re.compile(r"[0-9a-f]+-[0-9a-f]+\.\w+|\.[0-9a-f]+-[0-9a-f]+\.\w+\.[0-9a-f]+\.part")

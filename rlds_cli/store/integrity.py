@@ -256,11 +256,13 @@ class _HashedRows:
     def __init__(self, dataset: Path, f: StoredField) -> None:
         self._path, self._f, self.bytes = dataset / f.path, f, 0
         self.width, self._texts, self._files = 4, list[str | None](), np.zeros((0, 32), np.uint8)
+        self._of_images = 0  # bytes
         if f.codec == VIDEO:
             self.width, self._files = 8, self._hash_files(dataset / videos.DIRECTORY / f.path)
         elif f.kind == "frames":
             rows = max(1, arrays.open_document(self._path / "offsets")[0][0] - 1)
-            self.width = 8 + arrays.open_document(self._path / "bytes")[0][0] // rows
+            self._of_images = arrays.open_document(self._path / "bytes")[0][0]
+            self.width = 8 + self._of_images // rows
         elif f.kind == "text":
             self._texts = [*arrays.read_strings(dataset / "text" / f.path), None]
         else:
@@ -288,6 +290,8 @@ class _HashedRows:
             offsets = np.array(read_range(self._path / "offsets", a, b + 1))
             if (np.diff(offsets) < 0).any():
                 raise DamagedDataset("has decreasing offsets")
+            if offsets[0] < 0 or offsets[-1] > self._of_images:
+                raise DamagedDataset(f"has offsets beyond the {self._of_images:,} bytes of its images")
             data = self._read(self._path / "bytes", int(offsets[0]), int(offsets[-1]), 1)
             return digests.of_frames(data, offsets - offsets[0])
         dtype, shape = stored_row(f)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import socket
+import struct
 import threading
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +22,7 @@ from numcodecs import Zstd
 from scene import Scene, attacks
 from server import Server
 
+from rlds_cli.remote.blocks import Hasher
 from rlds_cli.remote.index import File, Piece
 
 ATTACKS, attack = attacks()
@@ -259,6 +264,250 @@ def damaged_in_every_way(scene: Scene) -> None:
             if file.is_file():
                 server.add(f"/{file.relative_to(genuine)}", file.read_bytes()[:-7])
         every(scene, f"{server.url}/")
+
+
+@attack()
+def lists_of_hashes(scene: Scene) -> None:
+    """Lists of blocks and groups that are cut, of other objects, of zeros, endless, or that prove other bytes."""
+    genuine = pushed(scene)
+    scene.run("rm", SAMPLE, "--yes")
+    index = forged.index_of(genuine)
+    rows = max(index.objects, key=lambda o: o.size)
+    other = bytes(255 - byte for byte in (genuine / rows.name).read_bytes())
+    hasher = Hasher()
+    hasher.update(other)
+    proves_other = hasher.result()[1]
+    lists = {
+        rows.list[0]: (genuine / rows.list[0]).read_bytes(),
+        index.groups_name: (genuine / index.groups_name).read_bytes(),
+    }
+    for number, (name, right) in enumerate(lists.items()):
+        for k, wrong in enumerate(
+            (b"", right[:-1], right[:-32], bytes(len(right)), right * 2, bytes(256 << 20), proves_other)
+        ):
+            at = copied(genuine, scene.root / f"lists{number}-{k}")
+            laid(at / name, wrong)
+            laid(at / rows.name, other)
+            refused_everywhere(scene, at)
+    for size in (0, 31, len(lists[index.groups_name]) * 2, 1 << 40):
+        at = copied(genuine, scene.root / f"groups{size}")
+        content = json.loads(index.to_bytes()) | {"groups": [index.groups.sha256, size]}
+        forged.forge(at, content)
+        refused_everywhere(scene, at)
+
+
+@attack()
+def lists_of_versions(scene: Scene) -> None:
+    """Versions and tags of other types and sizes, that lead outside, that are missing, or that are a million."""
+    genuine = pushed(scene)
+    scene.run("rm", SAMPLE, "--yes")
+    good = json.loads((genuine / "rlds.json").read_bytes())
+    one, sha256 = good["versions"][0], good["versions"][0][1]
+    outside = f"../../{scene.victim.name}/key"
+    wrong = [
+        {"versions": [[*one[:1], name, *one[2:]]]} for name in (outside, "/etc/passwd", "0" * 64, sha256.upper(), None)
+    ]
+    wrong += [{"versions": [[number, *one[1:]]]} for number in (-1, 1 << 70, 1.5, True, None, "1")]
+    wrong += [{"versions": [[*one[:2], size, *one[3:]]]} for size in (-1, True, "1", 1 << 50)]
+    wrong += [{"versions": found} for found in ([], None, [one, one], [one[:-1]], [[]], [None] * 1_000_000)]
+    wrong += [{"tags": tags} for tags in ({"icra": "0" * 64}, {"icra": outside}, {"../x": sha256}, {"v7": sha256}, [1])]
+    wrong += [{"tags": {"\x1b[2Jowned": sha256}}, {"tags": {f"t{k}": sha256 for k in range(200_000)}}]
+    wrong += [{"id": id} for id in ("../../x", "local/\x1b[2J", "a" * 100_000, None)]
+    for number, change in enumerate(wrong):
+        at = copied(genuine, scene.root / f"versions{number}")
+        laid(at / "rlds.json", forged.signed({**good, **change}))
+        scene.run("log", at)
+        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+    if (found := on_disk(scene.home)) > LITTLE:
+        scene.fault(f"{found >> 20} MiB were written")
+    laid(scene.root / "deep/rlds.json", b"[" * (8 << 20))
+    refused_everywhere(scene, scene.root / "deep")
+    if scene.run("log", genuine).code:
+        scene.fault("the genuine address has no versions any more")
+
+
+@attack()
+def a_stranger_beside(scene: Scene) -> None:
+    """A stranger's address beside the genuine one claims to have its objects, and one that is endless."""
+    genuine = pushed(scene, name="store/genuine")
+    index = forged.index_of(genuine)
+    liar = copied(genuine, scene.root / "store/a-liar")
+    for o in index.objects:  # other bytes, under the names and with the hashes of the genuine ones
+        laid(liar / o.name, bytes(o.size))
+    endless = replace(index, objects=tuple(replace(o, size=1 << 45) for o in index.objects))
+    shutil.copytree(genuine, scene.root / "store/b-endless")
+    forged.publish(scene.root / "store/b-endless", endless.to_bytes(), claims=index)
+    laid(scene.root / "store/c-deep/rlds.json", b"[" * (8 << 20))
+    (scene.root / "store/d-link").symlink_to(scene.victim)
+    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--name", "made")
+    second = pushed(scene, f"{SAMPLE}@made", "store/second")
+    for number, (ref, wanted) in enumerate(((genuine, SAMPLE), (second, f"{SAMPLE}@made"))):
+        as_ = f"local/came{number}"
+        if scene.run("download", ref, "--as", as_).code or scene.run("diff", wanted, as_).code:
+            scene.fault(f"{ref} does not have what was pushed there")
+    scene.run("list", scene.root / "store")
+
+
+@attack()
+def holes_in_rows(scene: Scene) -> None:
+    """Rows of episodes are missing in the index: they are never read as zeros under a genuine fingerprint."""
+    genuine = pushed(scene)
+    scene.run("rm", SAMPLE, "--yes")
+    index = forged.index_of(genuine)
+    for number, holes in enumerate(
+        (lambda p: (), lambda p: p[1:], lambda p: (replace(p[0], length=p[0].length // 2),))
+    ):
+        files = tuple(replace(f, pieces=holes(f.pieces)) if f.path.startswith(REWARDS) else f for f in index.files)
+        at = copied(genuine, scene.root / f"holes{number}")
+        forged.publish(at, replace(index, files=files).to_bytes(), claims=index)
+        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+        scene.refused(scene.run("check", f"{at}#{index.fingerprint}"))
+
+
+@attack()
+def bombs(scene: Scene) -> None:
+    """Documents that nest, arrays of claimed sizes, columns of a billion texts, and images of a gigapixel."""
+    id = images(scene)
+    genuine = pushed(scene, id)
+    scene.run("rm", id, "--yes")
+    files, index = forged.read(genuine), forged.index_of(genuine)
+    cam = next(path for path in files if path.startswith("observation/bytes/c/"))
+    bomb = png_of_a_gigapixel()
+    offsets = next(path for path in files if path.startswith("observation/offsets/c/"))
+    count = len(files[offsets]) // 8
+    deep, manifest = b"[" * 100_000 + b"]" * 100_000, files["zarr.json"]
+    wrong = {
+        "nested": {"zarr.json": b"[" * (4 << 20)},
+        "attributes": {"zarr.json": manifest.replace(b"{", b'{"a": ' + deep + b",", 1)},
+        "rows": {"action/zarr.json": enlarged(files["action/zarr.json"], 1 << 60)},
+        "image": {cam: bomb, offsets: np.array([0] + [len(bomb)] * (count - 1), "<i8").tobytes()},
+        "offsets": {offsets: np.linspace(0, 1 << 60, count).astype("<i8").tobytes()},
+        "claimed": {
+            "observation/bytes/zarr.json": enlarged(files["observation/bytes/zarr.json"], 1 << 55),
+            offsets: np.linspace(0, 1 << 55, count).astype("<i8").tobytes(),
+        },
+        "lengths": {
+            path: np.full(len(data) // 8, 1 << 55, "<i8").tobytes()
+            for path, data in files.items()
+            if path.startswith("episodes/length/c/")
+        },
+    }
+    for name, change in wrong.items():
+        at = scene.root / name
+        forged.write(at, index, {**files, **change})
+        scene.run("check", at)  # which does not need all of it
+        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+        if (found := on_disk(scene.home)) > LITTLE:
+            scene.fault(f"{name}: {found >> 20} MiB were written")
+
+
+def enlarged(document: bytes, rows: int) -> bytes:
+    """Return the document of an array that claims another number of rows."""
+    return re.sub(rb'"shape": *\[\s*\d+', b'"shape": [%d' % rows, document, count=1)
+
+
+def images(scene: Scene) -> str:
+    """Record a dataset of images that are kept as PNG, and return its id."""
+    scene.python(
+        "import io, numpy as np, rlds_cli\n"
+        "from PIL import Image\n"
+        "out = io.BytesIO()\n"
+        "Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(out, 'png')\n"
+        "e = {'observation': [out.getvalue()] * 5, 'action': np.zeros(4), 'next/reward': np.ones(4)}\n"
+        "rlds_cli.create('local/images', [e, e])\n"
+    )
+    return "local/images"
+
+
+def png_of_a_gigapixel() -> bytes:
+    """Return a PNG of 32,768 by 32,768 pixels, which are all black: 3 GiB when decoded, 3 MiB here."""
+    head = struct.pack(">IIBBBBB", 1 << 15, 1 << 15, 8, 2, 0, 0, 0)
+    packer = zlib.compressobj(9)
+    row = bytes(1 + (3 << 15))
+    data = b"".join([*(packer.compress(row) for _ in range(1 << 15)), packer.flush()])
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@attack(quick=True)
+def a_cache_of_another_user(scene: Scene) -> None:
+    """Another user of the home has laid wrong blocks in it, as if they had come from the genuine address."""
+    genuine = pushed(scene)
+    scene.run("rm", SAMPLE, "--yes")
+    pinned = f"{genuine}#{forged.index_of(genuine).fingerprint}"
+    largest = "print(rlds_cli.open_dataset({!r}).column('next/reward')[:].max())"
+    wanted = scene.python(f"import rlds_cli; {largest.format(pinned)}")
+    for own in (False, True):
+        shared = scene.root / f"shared{own}"
+        scene.environment["RLDS_HOME"] = str(shared)
+        scene.python(f"import rlds_cli; {largest.format(str(genuine))}")
+        shared.chmod(0o1777)
+        for path in shared.rglob("*"):
+            if path.is_file() and "rows" in path.parts and not path.is_symlink():
+                path.chmod(0o644)
+                path.write_bytes(b"\x7f" * path.stat().st_size)
+            if os.geteuid() == 0 and not own:
+                os.chown(path, 65534, -1, follow_symlinks=False)
+        for ref in (pinned, str(genuine)) if not own else (pinned,):
+            found = scene.python(
+                f"import rlds_cli\ntry: {largest.format(ref)}\nexcept rlds_cli.RldsError: print('refused')"
+            )
+            if found not in (wanted, "refused\n"):
+                scene.fault(f"the largest reward at {ref} is {found.strip()}, and was {wanted.strip()}")
+    scene.environment.pop("RLDS_HOME")
+
+
+@attack()
+def pins_that_were_forged(scene: Scene) -> None:
+    """An index of a stranger under the name, tag, fingerprint and lock of the genuine one."""
+    id = images(scene)
+    genuine = pushed(scene, id)
+    index = forged.index_of(genuine)
+    locked = scene.run("lock", id).out
+    lock = scene.work / "rlds.lock"
+    scene.run("rm", id, "--yes")
+    other = forged.index_of(forged_rewards(genuine, scene.root / "forged"))
+    for number, text in enumerate((other.to_bytes(), index.to_bytes().replace(b'"groups"', b'"Groups"', 1), b"{}")):
+        at = copied(genuine, scene.root / f"pins{number}")
+        shutil.copytree(scene.root / "forged", at, dirs_exist_ok=True)
+        laid(at / index.name, text)  # under the sha256 of the genuine one
+        forged.publish_versions(at, index, tags={"icra": index.sha256})
+        rewritten = json.loads(locked)
+        for dataset in rewritten["datasets"]:
+            dataset |= {"address": f"file://{at}"}
+            if dataset.get("index") != index.sha256:
+                scene.fault(f"the lock does not have the sha256 of the index: {dataset.get('index')}")
+        lock.write_text(json.dumps(rewritten))
+        scene.refused(scene.run("sync", lock, "--allow-address", at))
+        for pin in ("#icra", f"#{index.fingerprint}", f"#{index.fingerprint[:18]}"):
+            scene.refused(scene.run("check", f"{at}{pin}"))
+            scene.refused(scene.run("download", f"{at}{pin}", "--as", "local/stranger"))
+    if any((scene.home / "datasets/local").glob("*")):
+        scene.fault("a dataset of a stranger has come")
+
+
+def copied(genuine: Path, at: Path) -> Path:
+    """Copy an address."""
+    shutil.copytree(genuine, at)
+    return at
+
+
+def laid(file: Path, content: bytes) -> None:
+    """Put a file at an address, also in the place of one that may only be read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.write_bytes(content)
+
+
+def refused_everywhere(scene: Scene, address: Path) -> None:
+    """No command takes a dataset from an address, and none writes much."""
+    for words in (("check", address), ("download", address, "--as", "local/stranger")):
+        scene.refused(scene.run(*words))
+    if (found := on_disk(scene.home)) > LITTLE:
+        scene.fault(f"{address}: {found >> 20} MiB were written")
 
 
 _CHANGES = (
