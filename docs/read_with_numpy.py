@@ -1,6 +1,7 @@
 """The format of a dataset with NumPy alone: any episode, and the fingerprint from the rows. See format.md.
 
-python docs/read_with_numpy.py ~/.cache/rlds/datasets/d4rl/hopper-medium-v2       ordinary or growing; not compressed
+python docs/read_with_numpy.py ~/.cache/rlds/datasets/d4rl/hopper-medium-v2       ordinary or growing
+python docs/read_with_numpy.py ~/.cache/rlds/datasets/local/run7#v3               a version, by number or tag
 """
 
 import hashlib
@@ -32,7 +33,25 @@ COLUMNS = ("length", "end", "num_observed", "seed", "has_seed", "options")  # TE
 HEAD = ("name", "dtype", "shape", "placement", "kind", "codec")
 
 
-# -- arrays, texts
+# -- versions, arrays, texts
+
+
+def earlier(dataset, number):
+    """The directory of an earlier version of an ordinary dataset."""
+    return dataset.parent.parent.parent / "versions" / dataset.parent.name / dataset.name / str(number)
+
+
+def version(ref):
+    """The directory of PATH, PATH#v3 or PATH#TAG, and the number of the version of a growing dataset, None: newest."""
+    place, mark, name = str(ref).rpartition("#")
+    if not mark or Path(ref).exists():
+        return Path(ref), None
+    path, tags = Path(place), Path(place) / "tags.json"
+    number = int(name[1:]) if name[:1] == "v" and name[1:].isdecimal() else json.loads(tags.read_text())[name]
+    if (path / "commits.log").exists():
+        return path, number
+    newest = json.loads((path / "zarr.json").read_text())["attributes"]["rlds"]["version"]
+    return path if number == newest else earlier(path, number), None
 
 
 def place(path):
@@ -40,18 +59,18 @@ def place(path):
     if not (path / "reference.json").exists():
         return path
     to = json.loads((path / "reference.json").read_text())
-    newest = Path(to["dataset"])
-    earlier = newest.parent.parent.parent / "versions" / newest.parent.name / newest.name / str(to["version"])
-    known = {hashlib.sha256((d / "zarr.json").read_bytes()).hexdigest(): d for d in (newest, earlier) if d.exists()}
+    places = Path(to["dataset"]), earlier(Path(to["dataset"]), to["version"])
+    known = {hashlib.sha256((d / "zarr.json").read_bytes()).hexdigest(): d for d in places if d.exists()}
     return known[to["version_id"]] / to["array"]
 
 
 @cache
 def about(path):
-    """The dtype and shape of an array, and the rows of one of its files."""
+    """The dtype and shape of an array, and the rows of one of its files; 0 where these are compressed."""
     found = json.loads((place(path) / "zarr.json").read_text())
-    chunk = found["chunk_grid"]["configuration"]["chunk_shape"]
-    return np.dtype(found["data_type"]).newbyteorder("<"), tuple(found["shape"]), chunk[0]
+    chunk, inner = found["chunk_grid"]["configuration"]["chunk_shape"], found["codecs"][0].get("configuration", {})
+    plain = [codec["name"] for codec in inner.get("codecs", ())] == ["bytes"]
+    return np.dtype(found["data_type"]).newbyteorder("<"), tuple(found["shape"]), chunk[0] if plain else 0
 
 
 def array(path, a=0, b=None):
@@ -64,6 +83,10 @@ def array(path, a=0, b=None):
     b = count if b is None else b
     if a == b or 0 in shape:
         return np.zeros((b - a, *shape), dtype)
+    if not n:
+        import zarr  # reads what is compressed
+
+        return zarr.open_array(path, mode="r")[a:b]
     parts = []
     for k in range(a // n, (b - 1) // n + 1):
         file = path.joinpath("c", str(k), *["0"] * len(shape))
@@ -118,15 +141,17 @@ def ordinary_table(dataset, manifest):
     return array(table / "start"), columns
 
 
-def commit(dataset):
-    """The newest whole record of the log: a commit that was killed may have left half a record behind it."""
-    data, size = (dataset / "commits.log").read_bytes(), COMMIT.size
-    for number in range(len(data) // size - 1, -1, -1):
+def commit(dataset, wanted=None):
+    """The newest whole record of the log, or another one: a commit that was killed may have left half a record."""
+    data, size, freed = (dataset / "commits.log").read_bytes(), COMMIT.size, np.fromfile(dataset / "freed", "<i8")
+    for number in range(len(data) // size - 1, -1, -1) if wanted is None else [wanted]:
         record = data[number * size : (number + 1) * size]
-        _, *values, crc = COMMIT.unpack(record)
+        _, *values, crc = COMMIT.unpack(record if len(record) == size else bytes(size))
         if crc == zlib.crc32(record[:-4]) and values[0] == number:
+            if freed[0] > values[3]:
+                raise SystemExit(f"{dataset}: rows of version {number} were freed")
             return dict(zip(COUNTS, values, strict=False))
-    raise SystemExit(f"{dataset} has no commit")
+    raise SystemExit(f"{dataset} has no version {wanted}" if wanted is not None else f"{dataset} has no commit")
 
 
 def growing_table(dataset, g, frames):
@@ -181,12 +206,13 @@ def own_column(values):
 class Dataset:
     """A dataset: ``fields`` by name, ``start`` [episodes], and ``columns`` of the episode table that may count."""
 
-    def __init__(self, path):
+    def __init__(self, ref):
+        path, number = version(ref)
         manifest = json.loads((path / "zarr.json").read_text())["attributes"]["rlds"]
         self.path, self.fields = path, sorted(manifest["fields"], key=lambda f: f["name"])
         with_text = [f for f in self.fields if f["kind"] == "text"]
         if (path / "commits.log").exists():
-            g, frames = commit(path), [f for f in self.fields if f["kind"] == "frames"]
+            g, frames = commit(path, number), [f for f in self.fields if f["kind"] == "frames"]
             self.start, self.columns = growing_table(path, g, len(frames))
             films = np.fromfile(path / "videos.log", VIDEO, g["videos"])
             self.spans = {f["name"]: films["span"][films["field"] == k] for k, f in enumerate(frames)}
@@ -272,7 +298,7 @@ def column_digest(name, values, missing):
 
 
 if __name__ == "__main__":
-    ds = Dataset(Path(sys.argv[1]))
+    ds = Dataset(sys.argv[1])
     for name, values in ds.episode(0).items():
         print(f"{name:30} {getattr(values, 'dtype', type(values[0]).__name__)!s:8} {np.shape(values)}")
     print(ds.fingerprint())

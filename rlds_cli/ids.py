@@ -66,6 +66,9 @@ def parse(text: str) -> DatasetId:
         raise InvalidId(f"{text[:40]}... has {len(text):,} characters; an id has at most {MAX_LENGTH}.")
     if match is None and (address := address_hint(text)):
         raise InvalidId(f'"{text}" is an address, not the id of a dataset.', hint=address)
+    if match is None and "#" in text and _ID.fullmatch(text.partition("#")[0]):
+        id, _, version = text.partition("#")
+        raise InvalidId(f'"{text}" names a version, where a dataset is meant.', hint=f"{id} without #{version}")
     if match is None:
         raise InvalidId(
             f'"{text}" is not a dataset id.',

@@ -24,6 +24,7 @@ from rlds_cli.settings import StrPath
 _NUMBER = re.compile(r"v(0|[1-9][0-9]{0,17})")
 _TAG = re.compile(r"(?!v[0-9]+\Z)[A-Za-z][A-Za-z0-9._-]{0,99}")
 _FINGERPRINT = re.compile(r"rlds1:([0-9a-f-]{12,80})")
+WHOLE = "this is about the whole dataset"
 _FORMS = "#v3, a tag such as #icra, or #rlds1:7c1f-09ab-55e2 (12 digits or more of a fingerprint)"
 
 
@@ -85,8 +86,8 @@ def parse(text: StrPath) -> Ref:
     raise InvalidId(f'"#{visible.shown(name)}" does not name a version.', hint=_FORMS)
 
 
-def whole(text: StrPath) -> StrPath:
-    """Return the place of a reference where a dataset is meant with all its versions.
+def whole(text: StrPath, why: str = WHOLE) -> StrPath:
+    """Return the place of a reference where a version has no meaning; ``why`` says so in the message.
 
     Raises
     ------
@@ -97,7 +98,7 @@ def whole(text: StrPath) -> StrPath:
     ref = parse(text)
     if ref.selector is not None:
         raise RldsError(
-            f"{visible.shown(str(ref))} names a version, and this is about the whole dataset.",
+            f"{visible.shown(str(ref))} names a version, and {why}.",
             hint=f"{visible.shown(os.fspath(ref.place))} without #{ref.selector}",
         )
     return ref.place

@@ -324,7 +324,7 @@ def test_du(rlds: Rlds, home: Path) -> None:
     code, text, _ = rlds("du")
     lines = text.splitlines()
     assert code == 0
-    assert lines[0].split() == ["ARCHIVE", "CACHE", "SHARED", "LAST", "OPENED"]
+    assert lines[0].split() == ["ARCHIVE", "CACHE", "SHARED", "LAST", "OPENED", "SHARED", "WITH"]
     assert [line.split()[0] for line in lines[1:4]] == ["local/x", "@v", "sample/pendulum-d4rl"]
     assert lines[2].startswith("  @v")
     assert lines[3].endswith("today")

@@ -360,6 +360,21 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
     ds = rlds_cli.download(sample)
     assert script.Dataset(ds.path).fingerprint() == ds.fingerprint
+    smaller = rlds_cli.merge([sample], "local/smaller", store="zarr")
+    assert script.Dataset(smaller.path).fingerprint() == smaller.fingerprint
+
+
+def test_numpy_alone_reads_versions(desk: Path) -> None:
+    script = load(ROOT / "docs" / "read_with_numpy.py")
+    whole = scattered.dataset("local/whole")
+    ordinary = rlds_cli.create("local/few", [whole.episode(k) for k in (3, 1, 2)])
+    with rlds_cli.writer("local/run", like=ordinary) as w:
+        w.add_episodes(ordinary.episode(k) for k in range(3))
+    for first in (ordinary, w.dataset()):
+        first.tag("first")
+        second = first.label(quality="good")
+        assert script.Dataset(f"{second.path}#first").fingerprint() == first.fingerprint
+        assert script.Dataset(f"{second.path}#v{second.version}").fingerprint() == second.fingerprint
 
 
 def test_numpy_alone_reads_videos_and_computes_their_fingerprint(desk: Path) -> None:

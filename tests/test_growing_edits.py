@@ -92,7 +92,7 @@ def test_commands_change_it_and_the_log_names_them() -> None:
         "label --episodes 1,3 quality=bad take=2 (2 episodes)",
         "label --set fps=50 --set license=CC-BY-4.0",
         "drop --where \"quality == 'bad'\" (2 episodes)",
-        "restored v7",
+        "restore local/rec#v7",
     ]
     assert [v.episodes for v in ds.versions][6:] == [6, 6, 6, 4, 6]
     assert "label --episodes 1,3 quality=bad" in run("log", ID)

@@ -81,7 +81,7 @@ def facts(value, *left_out: str) -> dict:
 
 
 def test_checks_find_the_same(pair):
-    found = [facts(check(ds), "id", "path", "fingerprint") for ds in pair]
+    found = [facts(check(ds), "id", "version", "path", "fingerprint") for ds in pair]
     assert found[0] == found[1]
     codes = [f["code"] for f in found[0]["findings"]]
     assert "terminated-inside" in codes and any("finite" in f["check"] for f in found[0]["findings"])
@@ -103,7 +103,7 @@ def test_summaries_and_pages_say_the_same(pair):
     with (grown.path.parent / "page.html").open("wb") as f:
         write_page(grown, f)
     for k in (0, -1):
-        described = [facts(report.describe_episode(ds, k), "id", "start", "source") for ds in pair]
+        described = [facts(report.describe_episode(ds, k), "id", "version", "start", "source") for ds in pair]
         assert described[0] == described[1]
 
 
@@ -129,7 +129,11 @@ def test_two_versions_are_compared(tmp_path, monkeypatch):
     said = run(app, ["diff", "local/run#v1", "local/run#v2", "--json"])
     assert said.exit_code == 1 and json.loads(said.stdout)["episodes"]["num_added"] == 10
     page = run(app, ["inspect", "local/run#v1"])
-    assert "version 1, keeps every episode" in page.output and "10 episodes" in page.output
+    assert (
+        page.output.startswith("local/run#v1 ")
+        and "keeps every episode" in page.output
+        and "10 episodes" in page.output
+    )
     assert run(app, ["inspect", "local/run#v9"]).exit_code == 1
 
 

@@ -54,8 +54,10 @@ def test_every_file_counts_once(home: Path) -> None:
     assert list(rows) == ["local/a", "local/a@v", "local/b"]
     shared = on_disk(a / "observation", a / "action")
     assert shared >= 40_000
-    assert (rows["local/a"].cache, rows["local/a"].shared) == (on_disk(a), 0)
+    assert (rows["local/a"].cache, rows["local/a"].shared) == (on_disk(a), shared)
     assert (rows["local/a@v"].cache, rows["local/a@v"].shared) == (on_disk(b), shared)
+    assert [d.shared_with for d in u.datasets] == [("local/a@v",), ("local/a",), ()]
+    assert usage(["local/a@v"]).datasets == (rows["local/a@v"],)
     assert u.caches == on_disk(a, b, other) == u.total
     assert all(d.archive == 0 and d.here for d in u.datasets)
 

@@ -150,6 +150,8 @@ def test_commands_read_the_version(run: rlds_cli.Dataset, tmp_path: Path) -> Non
     assert json.loads(command("inspect", "local/run#v1", "--json").stdout)["counts"]["episodes"] == 10
     assert json.loads(command("check", "local/run#v1", "--json").stdout)["fingerprint"] == first.fingerprint
     assert command("info", "local/run#v1", "--fingerprint").stdout.strip() == first.fingerprint
+    assert command("info", "local/run#v1").stdout.startswith("local/run#v1   here: ")
+    assert [v["number"] for v in json.loads(command("log", "local/run#v1", "--json").stdout)] == [0, 1]
     assert json.loads(command("verify", "local/run#v1", "--json").stdout)[0]["fingerprint"] == first.fingerprint
     assert command("diff", "local/run#v1", f"local/run#{first.fingerprint}").exit_code == 0
     assert command("diff", "local/run#v1", "local/run#v2").exit_code == 1
@@ -166,16 +168,30 @@ def test_commands_read_the_version(run: rlds_cli.Dataset, tmp_path: Path) -> Non
     assert rlds_cli.open_dataset("local/run@scaled").num_episodes == 10
 
 
+def test_an_earlier_version_of_an_ordinary_dataset_has_its_own_directory(ordinary: rlds_cli.Dataset) -> None:
+    ordinary.tag("first")
+    second = ordinary.label(quality="good")
+    earlier = Path(command("path", "local/fixed#first").stdout.strip())
+    assert earlier != second.path and command("path", "local/fixed#v2").stdout.strip() == str(second.path)
+    assert rlds_cli.open_dataset(earlier).fingerprint == ordinary.fingerprint
+    assert "columns" not in command("info", "local/fixed#first").stdout
+    for shown in (command("inspect", "local/fixed#first"), command("verify", "local/fixed#v1")):
+        assert shown.stdout.startswith("local/fixed#v1 ")
+    for asked, number in (("#v1", 1), ("", 2)):
+        assert f"\nlocal/fixed#v{number}: 0 errors" in command("check", f"local/fixed{asked}").stdout
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ("path", "local/run#v1"),
-        ("info", "local/run#v1"),
+        ("du", "local/run#v1"),
         ("rm", "local/run#v1", "--yes"),
         ("convert", "local/run#v1", "--to", "memmap"),
         ("compact", "local/run#v1"),
         ("clear", "local/run#v1", "--yes"),
         ("tag", "local/run#v1", "--delete", "x"),
+        ("append", "local/run#v1", "none.csv"),
+        ("verify", "local/run#v1", "--fix"),
     ],
     ids=lambda words: words[0],
 )
@@ -183,6 +199,7 @@ def test_commands_about_a_whole_dataset_refuse_a_version(run: rlds_cli.Dataset, 
     done = command(*words)
     assert done.exit_code == 1 and "names a version" in str(done.exception or done.output)
     assert rlds_cli.open_dataset("local/run").num_episodes == 20
+    assert "keeps all versions in" in str(command("path", "local/run#v1").exception)
 
 
 # -- at addresses

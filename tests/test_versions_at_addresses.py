@@ -315,6 +315,29 @@ def test_a_lock_finds_its_version_after_later_pushes(store: Path, other: Path, t
     same(rlds_cli.open_dataset("local/arm", cache_dir=other), versions[2])
 
 
+def test_locks_of_earlier_versions_beside_a_newer_one(store: Path, other: Path, tmp_path: Path) -> None:
+    """The newest version is there; earlier ones are fetched or made from what the lock says, and put beside it."""
+    versions = three_versions(store)
+    labelled = versions[2].label(quality="all")
+    last = labelled.label(quality="none")
+    push("local/arm", store)
+    locks = {}
+    for name in ("v1", "v3", "v4", "v5"):
+        locks[name] = tmp_path / f"{name}.lock"
+        locks[name].write_text(pinning.lock([f"local/arm#{name}"]))
+    for name, how, expected in (
+        ("v5", "downloaded", last), ("v4", "made", labelled), ("v1", "downloaded", versions[0]),
+        ("v3", "downloaded", versions[2]), ("v4", "here", labelled),
+    ):  # fmt: skip
+        (done,) = pinning.sync(locks[name], cache_dir=other)
+        assert (done.how, done.version, done.newest) == (how, int(name[1:]), 5)
+        same(rlds_cli.open_dataset(f"local/arm#{name}", cache_dir=other), expected)
+    same(rlds_cli.open_dataset("local/arm", cache_dir=other), last)
+    rlds_cli.create("local/arm", [episode(9, 3)], cache_dir=other / "apart").label(quality="x").label(quality="y")
+    with pytest.raises(WrongFingerprint):  # another dataset of this name has no such version
+        pinning.sync(locks["v1"], cache_dir=other / "apart")
+
+
 def test_a_lock_of_a_version_that_was_removed(store: Path, other: Path, tmp_path: Path) -> None:
     three_versions(store)
     lock = tmp_path / "rlds.lock"

@@ -45,6 +45,7 @@ def test_a_file_of_labels_names_episodes_of_the_whole_dataset(arm: Dataset, tmp_
     e = rlds_cli.open_dataset("local/arm").episodes
     assert e["quality"].tolist() == ["bad", None, "fine", None]
     assert e["good"].tolist() == [False, None, True, None]
+    assert "label --from labels.csv (2 episodes)\n" in run("log", "local/arm")
     with pytest.raises(InvalidArgument, match="names the episodes"):
         run("label", "local/arm", "--from", str(file), "--where", "take > 3")
 
@@ -178,7 +179,7 @@ def test_an_earlier_version_is_restored(arm: Dataset) -> None:
     run("restore", "local/arm#good")
     now = rlds_cli.open_dataset("local/arm")
     assert (now.version, now.fingerprint, now.manifest.env["fps"]) == (5, second.fingerprint, 50)
-    assert [v.number for v in now.versions] == [1, 2, 3, 4, 5] and changes()[-1] == "restored v2"
+    assert [v.number for v in now.versions] == [1, 2, 3, 4, 5] and changes()[-1] == "restore local/arm#v2"
     assert dict(now.tags) == {"good": 2}
     file = Path("observation", "c", "0", "0")
     assert (now.path / file).samefile(second.path / file)
@@ -206,7 +207,7 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     assert changes() == [
         "create",
         'label --where "episode in [1, 3]" quality=bad note="very slow" (2 episodes)',
-        "label --episodes 0,3 good=(by episode) --set fps=50 (2 episodes)",
+        "label --from labels.csv --set fps=50 (2 episodes)",
         "drop --episodes 0-1,3 (3 episodes)",
         f"label --episodes 0 code='\"3\"' note={200 * 'x'}... (1 episode)",
     ]
@@ -287,7 +288,7 @@ def test_tags_are_shown_beside_their_versions(arm: Dataset) -> None:
     assert "icra (v1), paper (v2)" in run("list", "--here")
     assert [line.split()[:2] for line in run("log", "local/arm").splitlines()] == [["v2", "[paper]"], ["v1", "[icra]"]]
     assert run("inspect", "local/arm").startswith("local/arm#v2 [paper] ")
-    assert run("inspect", "local/arm#v1").startswith("local/arm [icra] ")
+    assert run("inspect", "local/arm#v1").startswith("local/arm#v1 [icra] ")
 
 
 def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:

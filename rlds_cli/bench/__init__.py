@@ -53,7 +53,9 @@ class Measurement:
 
     Parameters
     ----------
-    id, window, sampler : str
+    id : str
+    version : int
+    window, sampler : str
         As Python would write them.
     batch_size, processes : int
     cold : bool
@@ -86,6 +88,7 @@ class Measurement:
     """
 
     id: str
+    version: int
     window: str
     sampler: str
     batch_size: int
@@ -324,6 +327,7 @@ def _summary(job: BenchJob, ran: Sequence[WorkerResult], added: Sequence[Memory]
     proportional = [m.proportional for m in added if m.proportional is not None]
     return Measurement(
         id=job.dataset.id,
+        version=job.dataset.version,
         window=repr(job.window),
         sampler=repr(job.sampler),
         batch_size=job.batch_size,

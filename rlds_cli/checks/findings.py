@@ -116,6 +116,7 @@ class CheckReport:
     """Result of ``rlds check``: findings (errors first), checks that found nothing, and reasons for skipped checks."""
 
     id: str
+    version: int
     path: Path
     fingerprint: str
     errors: int

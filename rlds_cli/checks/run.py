@@ -102,6 +102,7 @@ def _quick(ds: Dataset) -> CheckReport:
 def _report(ds: Dataset, findings: tuple[Finding, ...], ok: tuple[str, ...], skipped: dict[str, str]) -> CheckReport:
     return CheckReport(
         id=ds.id,
+        version=ds.version,
         path=ds.path,
         fingerprint=Dataset(ds.store).fingerprint,
         errors=number(findings, "error"),

@@ -63,13 +63,13 @@ def bench(
             cache_dir=cache_dir,
             progress=progress,
         )
-    out.result(found, _measured(found))
+    out.result(found, _measured(found, ref))
 
 
-def _measured(m: Measurement) -> str:
+def _measured(m: Measurement, ref: str) -> str:
     """Rates, the limit, memory and page faults, a line each."""
     cold = ", cold" if m.cold else ""
-    title = f"{m.id}   batches of {m.batch_size:,}, {m.window}, {m.sampler}"
+    title = f"{out.named(m.id, m.version, ref)}   batches of {m.batch_size:,}, {m.window}, {m.sampler}"
     rows = [
         ("batches", f"{_count(m.batches_per_second)} /s", _each(m)),
         ("samples", f"{_count(m.samples_per_second)} /s", f"{out.size(m.batch_bytes / m.batch_size)} each"),

@@ -99,7 +99,7 @@ def check(
         elif len(found.where) > _LONGEST_WORD:
             out.note(f"{size_of(len(found.where))} do not fit on a command line; in Python: ds.select(episodes=...)")
         return
-    out.page(CheckPage(report), report)
+    out.page(CheckPage(report, ref if is_dataset else ""), report)
     remote.tell(there)
     if report.errors or (strict and report.warnings):
         raise typer.Exit(1)

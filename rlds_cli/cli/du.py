@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
@@ -15,28 +17,41 @@ if TYPE_CHECKING:
     from rlds_cli.home.usage import DatasetUsage, Usage
     from rlds_cli.maintenance.gc import Collection
 
+_MOST = 3  # names in a row
+
 
 @app.command("du")
 def du(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID|GLOB]...", help="Only these datasets of your home.", autocompletion=options.complete_here
+        ),
+    ] = None,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the disk usage of your home by dataset. Shared files count once.
+    """Show the disk usage of your home by dataset, and which bytes it shares with others. Sums count them once.
 
-    Example: rlds du --cache-dir /shared/rlds
+    A dataset counts with all its versions.
+
+    \b
+    Examples:
+      rlds du local/day1
+      rlds du --cache-dir /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import usage
     from rlds_cli.maintenance import gc
 
-    found = usage.usage(cache_dir=cache_dir)
-    out.result(found, _table(found))
+    found = usage.usage(ids or (), cache_dir=cache_dir)
+    out.result(found, _table(found, sums=not ids))
     for d in found.datasets:
         for source in d.refers_to:
             out.note(f"note: rows of {d.id} are stored in {source}")
-    if not json:
+    if not json and not ids:
         with suppress(RldsError):  # from a read-only home nothing can be removed
             hint = _freeable(found, gc.plan(cache_dir=cache_dir))
             if hint:
@@ -55,30 +70,34 @@ def _freeable(u: Usage, c: Collection) -> str:
     return f"hint: {';  '.join(lines)}" if lines else ""
 
 
-def _table(u: Usage) -> str:
+def _table(u: Usage, *, sums: bool) -> str:
     """Sizes of the datasets of a home, a line each, and their sums."""
-    header = ("", "ARCHIVE", "CACHE", "SHARED", "LAST OPENED")
+    header = ("", "ARCHIVE", "CACHE", "SHARED", "LAST OPENED", "SHARED WITH")
     ids = {d.id for d in u.datasets}
     rows = [_row(d, ids) for d in u.datasets]
+    if not sums:
+        return out.table(header, rows, right="ARCHIVE CACHE SHARED")
     if u.packed:
-        rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", ""))
+        rows.append(("packed rows (rebuilt when needed)", "-", out.size(u.packed), "-", "", ""))
     if u.remote:
-        rows.append(("blocks of datasets at an address", "-", out.size(u.remote), "-", ""))
+        rows.append(("blocks of datasets at an address", "-", out.size(u.remote), "-", "", ""))
     if u.partial:
-        rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", ""))
+        rows.append(("partial downloads and conversions", out.size(u.partial), "-", "-", "", ""))
     where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
     if not rows:
         return where
-    sums = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.remote), "", where)
-    return out.table(header, [*rows, sums], right="ARCHIVE CACHE SHARED")
+    total = ("", out.size(u.archives + u.partial), out.size(u.caches + u.packed + u.remote), "", "", where)
+    return out.table(header, [*rows, total], right="ARCHIVE CACHE SHARED")
 
 
-def _row(d: DatasetUsage, ids: set[str]) -> tuple[str, str, str, str, str]:
+def _row(d: DatasetUsage, ids: set[str]) -> tuple[str, ...]:
     base, at, variant = d.id.partition("@")
     name = f"  @{variant}" if at and base in ids else d.id
     sizes = (d.archive, d.cache, d.shared)
     archive, cache, shared = (out.size(n) if n else "-" for n in sizes)
-    return name, archive, cache, shared, ago(d.last_opened) if d.last_opened else "-"
+    more = len(d.shared_with) - _MOST
+    others = ", ".join(d.shared_with[:_MOST]) + (f" and {more:,} more" if more > 0 else "")
+    return name, archive, cache, shared, ago(d.last_opened) if d.last_opened else "-", others
 
 
 def ago(time: str, now: datetime | None = None) -> str:

@@ -73,7 +73,7 @@ def info(
     remote.tell(there)
     if defects:
         return out.result([_defect(d) for d in card.defects], _defects(card))
-    return out.result(card, _page(card))
+    return out.result(card, _page(card, id))
 
 
 def _defect(d: Defect) -> dict[str, object]:
@@ -88,8 +88,8 @@ def _defects(card: Card) -> str:
     )
 
 
-def _page(card: Card) -> str:
-    lines = [_headline(card)]
+def _page(card: Card, ref: str) -> str:
+    lines = [_headline(card, ref)]
     if card.entry:
         lines += [_line(*pair) for pair in _source(card.entry)]
     if card.here and card.here.manifest:
@@ -108,16 +108,17 @@ def _page(card: Card) -> str:
     return visible.lines(lines)
 
 
-def _headline(card: Card) -> str:
+def _headline(card: Card, ref: str) -> str:
     if card.here is None:
         return f"{card.id}   {_absent(card.entry)}"
     if card.here.manifest is None:
         return f"{card.id}   here, but damaged: {card.here.damage}"
     m = card.here.manifest
+    named = out.named(card.id, m.version, ref)
     if card.here.address is not None:
         size = out.size(card.here.bytes_on_disk)
-        return f"{card.id}   at {card.here.address}: {size}, {m.encoding}   {short(m.fingerprint)}"
-    return f"{card.id}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {short(m.fingerprint)}"
+        return f"{named}   at {card.here.address}: {size}, {m.encoding}   {short(m.fingerprint)}"
+    return f"{named}   here: {out.size(card.here.bytes_on_disk)}, {m.encoding}   {short(m.fingerprint)}"
 
 
 def _absent(entry: Entry | None) -> str:

@@ -115,7 +115,7 @@ def inspect(
 
     ds = there or open_dataset(str(found))
     if not drawn and html is None:
-        _show(ds, episode, stats)
+        _show(ds, ref, episode, stats)
     if plot is not None:
         _write_plot(ds, plot, output, episode=episode)
     if video is not None:
@@ -125,17 +125,17 @@ def inspect(
     return remote.tell(there)
 
 
-def _show(dataset: Dataset, episode: int | None, elements: bool) -> None:
+def _show(dataset: Dataset, ref: str, episode: int | None, elements: bool) -> None:
     """Print the page of a dataset, or of one of its episodes."""
     from rlds_cli import report
     from rlds_cli.cli.pages.inspect import EpisodePage, SummaryPage
 
     if episode is not None:
         one = report.describe_episode(dataset, episode, elements=elements)
-        out.page(EpisodePage(one), one)
+        out.page(EpisodePage(one, ref), one)
     else:
         whole = report.summarise(dataset, elements=elements)
-        out.page(SummaryPage(whole, dataset.store.address or None), whole)
+        out.page(SummaryPage(whole, dataset.store.address or None, ref), whole)
 
 
 def _show_file(path: Path, reader: str | None) -> None:

@@ -69,8 +69,8 @@ def label(
         ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
         if file is None:
             return ds, ds.label(selecting.typed(columns, ds), facts=values, **how)
-        index, read = selecting.from_file(file, ds)
-        return ds, ds.select(episodes=index).label(read, facts=values, **how)
+        named, read = selecting.from_file(file, ds)
+        return ds, named.label(read, facts=values, **how)
 
     before, made = selecting.on_newest(id, change)
     out.new_version(made)

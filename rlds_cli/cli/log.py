@@ -29,8 +29,8 @@ def log(
 ) -> None:
     """Show the versions of a dataset: when each was made, and what changed.
 
-    ID#vN opens version N, and rlds restore ID#vN makes its content the newest. Tags of a version are in brackets. An
-    address has the versions that were pushed there.
+    ID#vN opens version N, and rlds restore ID#vN makes its content the newest. rlds log ID#vN ends with version N. Tags
+    of a version are in brackets. An address has the versions that were pushed there.
 
     Example: rlds log local/day1
     """
@@ -41,11 +41,12 @@ def log(
     from rlds_cli.home import locate
     from rlds_cli.remote import listing
 
-    address = address_of(refs.parse(refs.whole(id)))
+    named = refs.parse(id)
+    address = address_of(named)
     if address is not None:
         found = history.pushed(listing.versions_at(address, settings.read(cache_dir)))
     else:
-        found = history.versions_of(locate.dataset(id, cache_dir=cache_dir))
+        found = history.versions_of(locate.dataset(named.place, cache_dir=cache_dir), named)
     out.result(found, visible.lines(_line(v) for v in reversed(found)))
 
 

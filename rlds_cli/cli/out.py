@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlds_cli import visible
+from rlds_cli import refs, visible
 from rlds_cli.errors import RldsError, causes, described
 from rlds_cli.files.hashing import short
 from rlds_cli.progress import Bars, Progress, silent
@@ -275,6 +275,11 @@ def short_path(path: Path) -> str:
 
 
 # -- a dataset that was just made
+
+
+def named(id: str, version: int, *asked: str) -> str:
+    """Return ``ID#vN`` where it is not the first version, or a reference in ``asked`` names one; else the id."""
+    return f"{id}#v{version}" if version > 1 or any(refs.parse(ref).selector for ref in asked) else id
 
 
 def dataset_facts(ds: Dataset) -> dict[str, object]:

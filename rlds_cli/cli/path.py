@@ -16,10 +16,17 @@ def path(
 ) -> None:
     """Print the directory of a dataset. It is a Zarr v3 group that other programs can open.
 
+    ID#vN has one of its own, unless the dataset grows.
+
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
+    from rlds_cli import refs
     from rlds_cli.home import locate
 
-    found = locate.dataset(id, cache_dir=cache_dir)
+    found, named = locate.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
+    if named.selector is not None:
+        from rlds_cli.growing import opening  # slow to import
+
+        found = opening.directory(found, named)
     out.result({"id": str(locate.id_of(found)), "path": found}, str(found))

@@ -146,8 +146,8 @@ def _value(text: str) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else text
 
 
-def from_file(file: Path, ds: Dataset) -> tuple[list[int], dict[str, list[Any]]]:
-    """Return the numbers of the episodes and the values of the columns in a CSV file of labels.
+def from_file(file: Path, ds: Dataset) -> tuple[Dataset, dict[str, list[Any]]]:
+    """Return the episodes and the values of the columns in a CSV file of labels.
 
     Raises
     ------
@@ -155,6 +155,10 @@ def from_file(file: Path, ds: Dataset) -> tuple[list[int], dict[str, list[Any]]]
         It cannot be read, has no column ``episode`` or ``id``, two of one name, or no line below; or it names an
         episode that is not there, or one twice.
     """
+    import numpy as np
+
+    from rlds_cli.dataset import Dataset, editing
+
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             table = csv.DictReader(opened, strict=True, skipinitialspace=True)
@@ -179,7 +183,8 @@ def from_file(file: Path, ds: Dataset) -> tuple[list[int], dict[str, list[Any]]]
         raise RldsError(f"{file} names episode {twice} twice.")
     labels: Mapping[str, list[Any]] = {n: [r[n] for r in rows] for n in names if n not in (NUMBER, ID)}
     texts = _texts(ds)
-    return index, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
+    named = Dataset(ds.store, np.array(index), how={editing.FILE: file.name})
+    return named, {n: [v or None for v in values] if n in texts else _typed(values) for n, values in labels.items()}
 
 
 def _number(row: Mapping[str, Any], known: Mapping[str, int], ds: Dataset, where: str) -> int:

@@ -71,6 +71,9 @@ def sync(
     with out.progress() as progress:
         done = pinning.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
     out.result(done, _synced(done))
+    for d in done:
+        if d.version < d.newest:
+            out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is here as well")
 
 
 def _ask(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> list[str]:
@@ -100,5 +103,8 @@ def _ask_hosts(file: Path, allowed: Sequence[str], cache_dir: Path | None) -> li
 
 def _synced(done: Sequence[Synced]) -> str:
     """The datasets, and how each of them was made."""
-    width = max((len(d.id) for d in done), default=0)
-    return visible.lines(f"{d.id:{width}}  {d.how:10}  {short(d.fingerprint)}" for d in done)
+    names = [f"{d.id}#v{d.version}" if d.newest > 1 else d.id for d in done]
+    width = max(map(len, names), default=0)
+    return visible.lines(
+        f"{name:{width}}  {d.how:10}  {short(d.fingerprint)}" for d, name in zip(done, names, strict=True)
+    )

@@ -78,7 +78,7 @@ def verify(
         found = verification.verify_all(
             ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress
         )
-    out.result(found, _verifications(found))
+    out.result(found, _verifications(found, ids or ()))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
 
@@ -103,17 +103,18 @@ def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | No
 
     named = locate.versions(ids, everything=not ids, cache_dir=cache_dir)
     found = [verification.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
-    out.result(found, _traces(found))
+    out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):
         raise typer.Exit(1)
 
 
-def _verifications(found: Sequence[Verification]) -> str:
+def _verifications(found: Sequence[Verification], refs: Sequence[str] = ()) -> str:
     """One line per dataset, more for problems; and a count."""
     if not found:
         return "nothing here"
-    width = max(len(v.id) for v in found)
-    lines = [line for v in found for line in _verification_lines(v, width)]
+    names = [out.named(v.id, v.version, *refs) for v in found]
+    width = max(map(len, names))
+    lines = [line for v, name in zip(found, names, strict=True) for line in _verification_lines(v, name.ljust(width))]
     good = sum(v.ok for v in found)
     bad = f", {len(found) - good} bad" if good < len(found) else ""
     return visible.lines([*lines, f"{good} ok{bad}"])
@@ -134,28 +135,28 @@ def _repair_text(r: Repair) -> str:
     return f"was bad ({r.found.problems[0]}); {', '.join(done)}: {'as it was' if r.now.ok else 'still bad'}"
 
 
-def _verification_lines(v: Verification, width: int) -> list[str]:
+def _verification_lines(v: Verification, name: str) -> list[str]:
     known = ", ".join([f"{v.arrays} arrays", *v.remarks])
     if v.ok:
-        return [f"{v.id:{width}}  ok    {known}"]
-    blank = " " * (width + 8)
-    lines = [f"{v.id:{width}}  BAD   {v.problems[0]}", *(f"{blank}{p}" for p in v.problems[1:_MOST])]
+        return [f"{name}  ok    {known}"]
+    blank = " " * (len(name) + 8)
+    lines = [f"{name}  BAD   {v.problems[0]}", *(f"{blank}{p}" for p in v.problems[1:_MOST])]
     more = len(v.problems) - _MOST
     lines += [f"{blank}{more:,} more"] if more > 0 else []
     return lines + ([f"{blank}hint: {v.hint}"] if v.hint else [])
 
 
-def _traces(found: Sequence[Trace]) -> str:
+def _traces(found: Sequence[Trace], refs: Sequence[str]) -> str:
     """The number of compared values, one step's places in the archive, and the differences."""
-    return visible.lines(line for t in found for line in _trace_lines(t))
+    return visible.lines(line for t in found for line in _trace_lines(t, out.named(t.id, t.version, *refs)))
 
 
-def _trace_lines(t: Trace) -> list[str]:
+def _trace_lines(t: Trace, name: str) -> list[str]:
     head = f"{t.values:,} values of {t.steps:,} steps, of {', '.join(t.fields)}"
     shown = [f"  {line}" for line in t.example[:_MOST]]
     others = [f"not in the archive as they are: {', '.join(t.others)}"] if t.others else []
     if t.ok:
-        return [f"{t.id}  ok    {head}: as in the archive", *others, "for example", *shown]
+        return [f"{name}  ok    {head}: as in the archive", *others, "for example", *shown]
     wrong = [f"  {d}" for d in t.differences[:_MOST]]
     more = [f"  {len(t.differences) - _MOST:,} more"] if len(t.differences) > _MOST else []
-    return [f"{t.id}  BAD   {len(t.differences):,} of {head}", *wrong, *more]
+    return [f"{name}  BAD   {len(t.differences):,} of {head}", *wrong, *more]

@@ -40,6 +40,7 @@ UNIT = "dataset"  # of a step of the provenance: what is done here, and by no fu
 CHANGES = (UNIT, APPEND)  # units of steps that a command of its own makes
 LABEL, COMPACT, RESTORE = "label", "compact", "restore"
 _SELECT, _TRIM, _DROP, _SYNC = "select", "trim", "drop", "sync"
+FILE = "from"  # the name of a file that names the episodes and their labels
 BY_EPISODE = "(by episode)"  # what the log of versions says where the values of a column differ
 _LONGEST = 60  # characters of the numbers of episodes that the log of versions names
 
@@ -328,7 +329,7 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the log of versions says of the selected episodes: conditions, numbers if few, and how many."""
     if not ds.is_selection:
         return {}
-    named = {n: how[n] for n in ("where", "split") if n in how}
+    named = {n: how[n] for n in ("where", "split", FILE) if n in how}
     ranges = _ranges(ds.store.places_of(ds.episodes.index))
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges

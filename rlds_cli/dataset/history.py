@@ -12,14 +12,16 @@ from typing import Any
 
 from rlds_cli import text
 from rlds_cli.dataset import editing
-from rlds_cli.growing.opening import made_at
+from rlds_cli.growing.opening import made_at, number_of
+from rlds_cli.refs import Ref
 from rlds_cli.remote.versions import Versions
-from rlds_cli.store import tags
+from rlds_cli.store import manifest, tags
 from rlds_cli.store.facts import FACTS
 from rlds_cli.store.versions import Made
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in a shell
 _TYPED = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][-+]?\d+)?", re.IGNORECASE)
+_OPTIONS = ("where", "split", "episodes", "trim", editing.FILE)
 _LONGEST = 200  # characters of a label
 
 
@@ -51,10 +53,13 @@ class Version:
     tags: tuple[str, ...] = ()
 
 
-def versions_of(path: Path) -> Sequence[Version]:
-    """Return the versions of the dataset in ``path`` that are here, oldest first."""
-    named = tags.read(path)
-    return [_version(made, named) for made in made_at(path)]
+def versions_of(path: Path, until: Ref | None = None) -> Sequence[Version]:
+    """Return the versions of the dataset in ``path`` that are here, oldest first.
+
+    The last one is that which ``until`` names; DatasetNotFound is raised if it is not here.
+    """
+    id, named, last = manifest.read(path).id, tags.read(path), number_of(path, until)
+    return [_version(made, id, named) for made in made_at(path) if last is None or made.number <= last]
 
 
 def pushed(there: Versions) -> Sequence[Version]:
@@ -65,8 +70,8 @@ def pushed(there: Versions) -> Sequence[Version]:
     ]
 
 
-def _version(made: Made, named: Mapping[str, int]) -> Version:
-    change = made.by if made.step is None else described({"unit": editing.UNIT, **made.step})
+def _version(made: Made, id: str, named: Mapping[str, int]) -> Version:
+    change = made.by if made.step is None else described({"unit": editing.UNIT, "from": id, **made.step})
     held = tuple(tag for tag, number in named.items() if number == made.number)
     return Version(made.number, made.created, change, made.episodes, made.steps, made.fingerprint, held)
 
@@ -79,10 +84,12 @@ def described(step: Mapping[str, Any]) -> str:
     if step["unit"] != editing.UNIT:
         return " ".join([step["function"], *(f"{name}={_typed(value)}" for name, value in args.items())])
     if step["function"] == editing.RESTORE:
-        return f"restored v{args['version']}"
+        return f"restore {step['from']}#v{args['version']}"
+    if args.get(editing.FILE) and editing.BY_EPISODE in args.values():
+        args = {n: v for n, v in args.items() if v != editing.BY_EPISODE}
     selected = args.pop("selected") if type(args.get("selected")) is int else None
     said = ["select" if "trim" in args else step["function"]]
-    said += [f"--{name} {_typed(args.pop(name))}" for name in ("where", "split", "episodes", "trim") if name in args]
+    said += [f"--{name} {_typed(args.pop(name))}" for name in _OPTIONS if name in args]
     facts = [n for n in FACTS if n in args and n not in step.get("columns", ())]
     said += [f"{n}={_value(v)}" for n, v in args.items() if n not in facts]
     said += [f"--set {n}={_value(args[n])}" for n in facts]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.errors import DatasetNotFound, NameTaken
+from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
 from rlds_cli.growing import edits, verification
 from rlds_cli.growing.store import GrowingStore
 from rlds_cli.progress import Progress
@@ -49,8 +49,39 @@ def open_store(path: Path, ref: Ref | None = None, *, check: bool = True) -> Sto
     DatasetNotFound
         There is no such version or tag, or the version's rows were freed.
     """
-    number = None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
-    return _at(path, number, check=check)
+    return _at(path, number_of(path, ref), check=check)
+
+
+def directory(path: Path, ref: Ref) -> Path:
+    """Return the directory of the version that ``ref`` names, of the dataset in ``path``.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is no such version or tag.
+    RldsError
+        The dataset grows, so that all its versions share one directory.
+    """
+    number = number_of(path, ref)
+    if number is None:
+        return path
+    if is_growing(path):
+        raise RldsError(
+            f"{ref} has no directory of its own: a growing dataset keeps all versions in {path}.",
+            hint="rlds select makes a dataset of a version, without a copy of rows",
+        )
+    return versions.at(path, number)
+
+
+def number_of(path: Path, ref: Ref | None) -> int | None:
+    """Return the number of the version that a reference names, of the dataset in ``path``; None if it names none.
+
+    Raises
+    ------
+    DatasetNotFound
+        There is no such version or tag.
+    """
+    return None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
 
 
 def _at(path: Path, number: int | None, *, check: bool) -> Store:
@@ -104,7 +135,7 @@ def verify(
     path: Path, ref: Ref | None = None, *, jobs: int | None = None, progress: Progress | bool | None = None
 ) -> Verification:
     """Verify a version of a dataset; raises DatasetNotFound if it is not here."""
-    number = None if ref is None or ref.selector is None else versions.resolve(path, ref, _fingerprint_of_version)
+    number = number_of(path, ref)
     if is_growing(path):
         return verification.verify_directory(path, version=number, progress=progress)
     place = path if number is None else versions.at(path, number)

@@ -59,8 +59,8 @@ def verify_directory(
             problems += found
         except (RldsError, OSError, ValueError, KeyError, IndexError) as e:
             problems.append(Problem("episodes", _why(e)))
-    id = store.head.id
-    return Verification(id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
+    what = (store.head.id, path, not problems, fingerprint, len(store.fields), size, tuple(problems), ())
+    return Verification(*what, version=store.version)
 
 
 def _why(e: Exception) -> str:

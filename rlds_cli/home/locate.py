@@ -141,8 +141,8 @@ def find(
     return [e for e in found if not local or e.id.lower() in present]
 
 
-def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
-    """Return the directory of one dataset, by id, alias or path.
+def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.WHOLE) -> Path:
+    """Return the directory of one dataset, by id, alias or path; ``why`` is as in `refs.whole`.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
     RldsError
         The reference names a version.
     """
-    ref, where = refs.whole(ref), settings.read(cache_dir)
+    ref, where = refs.whole(ref, why), settings.read(cache_dir)
     found = _by_id(str(ref), where)
     if found is not None:
         return found
@@ -164,9 +164,11 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None) -> Path:
 
 
 def datasets(
-    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
+    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None, why: str = refs.WHOLE
 ) -> tuple[Path, ...]:
     """Return the directories of several datasets, each once; a glob stands for the matching ones on this disk.
+
+    ``why`` is as in `refs.whole`.
 
     Raises
     ------
@@ -175,7 +177,7 @@ def datasets(
     RldsError
         A reference names a version.
     """
-    found = versions([str(refs.whole(ref)) for ref in given], everything=everything, cache_dir=cache_dir)
+    found = versions([str(refs.whole(ref, why)) for ref in given], everything=everything, cache_dir=cache_dir)
     return tuple(Path(ref.place) for ref in found)
 
 

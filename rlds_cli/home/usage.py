@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from rlds_cli import ids, settings
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.files import disk, trees
 from rlds_cli.files.names import is_unfinished
-from rlds_cli.home import Home
+from rlds_cli.home import Home, locate
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import StrPath
 from rlds_cli.store import paths, references
@@ -26,7 +27,9 @@ Inode = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DatasetUsage:
-    """Bytes on disk of one dataset. ``shared`` bytes of its ``cache`` also belong to a dataset listed before it.
+    """Bytes on disk of one dataset with all its versions.
+
+    ``shared`` bytes of its ``cache`` also belong to others: to the datasets and archives that ``shared_with`` names.
 
     ``archive`` is 0 without an archive, and for variants. ``here`` is False if there is only an archive.
     ``last_opened`` is an ISO-8601 UTC time, as exact as the file system's access times; None without a cache.
@@ -40,6 +43,7 @@ class DatasetUsage:
     last_opened: str | None
     here: bool
     refers_to: tuple[str, ...] = ()
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +67,52 @@ class Usage:
     remote: int = 0
 
 
-def usage(*, cache_dir: StrPath | None = None) -> Usage:
-    """Measure the user's own home; a home that does not exist is empty."""
+def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usage:
+    """Measure the user's own home; a home that does not exist is empty.
+
+    Parameters
+    ----------
+    refs : iterable of str
+        Ids or globs: only these datasets are listed. All of the home count in the sums.
+
+    Raises
+    ------
+    DatasetNotFound, UnknownDataset
+        One of them is not in the home.
+    """
     root = settings.read(cache_dir).home
-    home = Home(root)
-    seen: set[Inode] = set()
-    archives = {
-        str(id): _sum((file for file in _files(path) if not is_unfinished(file[0])), seen)
-        for id, path in home.archives()
-    }
-    rows = [_dataset(id, path, archives.pop(str(id), 0), seen) for id, path in sorted(home.datasets(), key=_order)]
-    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in archives.items() if size]
+    home, chosen = Home(root), _chosen(refs, root, cache_dir)
+    there = sorted(home.datasets(), key=_order)
+    archives = {str(id): _archive(path) for id, path in home.archives()}
+    caches = {str(id): _cache(path) for id, path in there}
+    owners: dict[Inode, list[str]] = {}
+    for owned in ({f"the archive of {id}": sizes for id, sizes in archives.items()}, caches):
+        for name, sizes in owned.items():
+            for inode in sizes:
+                owners.setdefault(inode, []).append(name)
+    seen = set[Inode]()
+    taken = {id: _new(sizes, seen) for id, sizes in archives.items()}
+    archived, cached = sum(taken.values()), sum(_new(sizes, seen) for sizes in caches.values())
+    rows = [_dataset(id, path, taken.pop(str(id), 0), caches[str(id)], owners) for id, path in there]
+    rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
+    rows = [row for row in rows if not chosen or row.id in chosen]
     packed, remote = size_on_disk(root / "packed", seen), size_on_disk(home.remote, seen)
     partial = sum(
         size_on_disk(root / top, seen) for top in ("partial", "archives", "datasets", "versions")
     )  # with what is left over
-    archived, cached = sum(r.archive for r in rows), sum(r.cache - r.shared for r in rows)
     total = archived + cached + packed + partial + remote
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote)
+
+
+def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:
+    """Return the ids of the datasets that are listed; none if all are."""
+    refs = list(refs)
+    paths = locate.datasets(refs, cache_dir=cache_dir, why="its bytes are counted with those of all versions")
+    for path in paths:
+        if not path.is_relative_to(root / "datasets"):
+            raise DatasetNotFound(f"{path} is not in {root}.", hint=f"--cache-dir {path.parents[2]} selects that home")
+    return {str(ids.from_component(path.parent.name, path.name)) for path in paths}
 
 
 def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
@@ -90,7 +121,7 @@ def size_on_disk(path: Path, seen: set[Inode] | None = None) -> int:
     Links do not count. A file with several names counts once. Inodes in ``seen`` do not count, and new ones are added
     to it.
     """
-    return _sum(_files(path), set() if seen is None else seen)
+    return _new(_sizes(_files(path)), set() if seen is None else seen)
 
 
 def freed_by(paths: Sequence[Path]) -> list[int]:
@@ -117,13 +148,9 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield file.name, status
 
 
-def _sum(files: Iterable[tuple[str, os.stat_result]], seen: set[Inode]) -> int:
-    size = 0
-    for _, status in files:
-        inode = (status.st_dev, status.st_ino)
-        size += status.st_blocks * _BLOCK if inode not in seen else 0
-        seen.add(inode)
-    return size
+def _sizes(files: Iterable[tuple[str, os.stat_result]]) -> dict[Inode, int]:
+    """Return the bytes on disk of every file, each once."""
+    return {(status.st_dev, status.st_ino): status.st_blocks * _BLOCK for _, status in files}
 
 
 def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
@@ -131,14 +158,32 @@ def _order(found: tuple[DatasetId, Path]) -> tuple[str, str, str]:
     return id.family, id.name, id.variant or ""
 
 
-def _dataset(id: DatasetId, path: Path, archive: int, seen: set[Inode]) -> DatasetUsage:
-    parts = [path, paths.earlier_versions(path)]
-    once: set[Inode] = set()
-    whole = sum(size_on_disk(part, once) for part in parts)
-    new = sum(size_on_disk(part, seen) for part in parts)
+def _archive(path: Path) -> dict[Inode, int]:
+    """Return the bytes of the files of an archive."""
+    return _sizes(file for file in _files(path) if not is_unfinished(file[0]))
+
+
+def _cache(path: Path) -> dict[Inode, int]:
+    """Return the bytes of the files of a dataset with all its versions."""
+    return _sizes(chain(_files(path), _files(paths.earlier_versions(path))))
+
+
+def _new(sizes: Mapping[Inode, int], seen: set[Inode]) -> int:
+    """Return the bytes of the files that are not in ``seen``, and add them to it."""
+    new = sum(size for inode, size in sizes.items() if inode not in seen)
+    seen.update(sizes)
+    return new
+
+
+def _dataset(
+    id: DatasetId, path: Path, archive: int, sizes: Mapping[Inode, int], owners: Mapping[Inode, Sequence[str]]
+) -> DatasetUsage:
+    shared = {inode: size for inode, size in sizes.items() if len(owners[inode]) > 1}
+    others = {owner for inode in shared for owner in owners[inode]} - {str(id)}
     status = (path / "zarr.json").stat()
     opened = datetime.fromtimestamp(max(status.st_atime, status.st_mtime), UTC).isoformat(timespec="seconds")
-    return DatasetUsage(str(id), archive, whole, whole - new, opened, True, tuple(map(str, _sources(path))))
+    sources, cache = tuple(map(str, _sources(path))), sum(sizes.values())
+    return DatasetUsage(str(id), archive, cache, sum(shared.values()), opened, True, sources, tuple(sorted(others)))
 
 
 def _sources(path: Path) -> tuple[references.Source, ...]:

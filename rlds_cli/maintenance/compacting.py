@@ -47,7 +47,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     NoSpace
         There is no room to write the episodes once more. The dataset is as it was.
     """
-    path = locate.dataset(ref, cache_dir=cache_dir)
+    path = locate.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
     before = usage.size_on_disk(path)
     done = compacting.compact(path) or _compact_files(path, cache_dir)
     store, after = open_store(path), usage.size_on_disk(path)
@@ -100,7 +100,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     NoSpace
         The disk is full. The dataset is as it was.
     """
-    path = locate.dataset(ref, cache_dir=cache_dir)
+    path = locate.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
     check_grows(path)
     id = manifest.read(path).id
     if dry_run:

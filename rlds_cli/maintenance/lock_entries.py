@@ -80,6 +80,9 @@ class Entries:
             return replace(entry, **place)
         entry = Locked(m.id, fingerprint, {f.name: f.digest for f in m.fields}, (), {})
         edited, made_by = edits.steps_of(m), own_steps(m)
+        is_new = bool(edited) and edited[-1]["source"] != fingerprint  # not only its facts, or where rows are
+        if is_new and (pushed := _place(m.id, origins.of_content(path, fingerprint))):
+            return replace(entry, **pushed)
         if (later := _since_pushed(path, store, edited)) is not None:
             return replace(entry, **later)
         in_place = bool(edited) and edited[0]["from"] == m.id

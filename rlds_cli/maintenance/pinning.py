@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,8 +41,10 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.files import json as documents
+from rlds_cli.files import safe as safe_files
 from rlds_cli.growing.opening import find_version, open_store
-from rlds_cli.home import locate
+from rlds_cli.home import Home, locate
+from rlds_cli.home.locks import exclusive
 from rlds_cli.maintenance import edits, lock_file
 from rlds_cli.maintenance.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.maintenance.lock_file import Locked, UserFunction
@@ -50,7 +53,7 @@ from rlds_cli.refs import Ref
 from rlds_cli.registry import Entry, File, facts
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sources import addresses
-from rlds_cli.store import manifest
+from rlds_cli.store import manifest, versions
 from rlds_cli.store.facts import facts_of
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
@@ -59,12 +62,17 @@ from rlds_cli.subset import Subset
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A dataset of a lock file that is here now, and how it was obtained. It has the fingerprint of the lock."""
+    """A dataset of a lock file that is here now, and how it was obtained. It has the fingerprint of the lock.
+
+    ``version`` is its number, and ``newest`` that of the newest version here, which an id without a version means.
+    """
 
     id: str
     fingerprint: str
     how: Literal["here", "downloaded", "made"]
     path: Path
+    version: int = 1
+    newest: int = 1
 
 
 def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
@@ -233,7 +241,10 @@ def sync(
     with lock_file.granted(missing, allow_code, depends_on, file):
         done: dict[str, Synced] = {}
         for d in locked:
-            done[d.id] = _sync(d, done, jobs, force, cache_dir, shown(progress))
+            made = _sync(d, done, jobs, force, cache_dir, shown(progress))
+            newest = versions.newest(versions.newest_of(made.path))
+            number = d.version if d.recorded else manifest.read(made.path).version
+            done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
     return tuple(done.values())
 
 
@@ -300,6 +311,8 @@ def _sync(
     other = home.find(ids.parse(d.id), settings.read(cache_dir))
     if d.recorded and other is not None and d.address is None:
         raise _other_version(d, other)
+    if other is not None and _succeeds(other, d, cache_dir):
+        return _earlier(d, other, done, jobs, cache_dir, tell)
     if not d.recorded and other is not None and not force and not _precedes(other, d):
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if d.edits is not None:
@@ -332,6 +345,37 @@ def _precedes(path: Path, d: Locked) -> bool:
     """Return whether the dataset in ``path`` is the one that the edits of the lock make a later version of."""
     m = manifest.read(path)
     return d.in_place and m.version < (d.version or 0) and m.fingerprint == _unedited(d).fingerprint
+
+
+def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
+    """Return whether the dataset in ``path`` was made of the version of the lock, or of that which its edits change.
+
+    That version itself is not there, and the dataset is in the user's own home.
+    """
+    m = manifest.read(path)
+    if m.growing or not path.is_relative_to(settings.read(cache_dir).home):
+        return False
+    numbers = {step["source"]: step.get("version") for step in m.provenance if step["id"] == m.id}
+    based = d.edits is not None and d.in_place and d.edits["base"] in numbers
+    number = numbers.get(d.fingerprint, d.version if based else None)
+    return number is not None and number < m.version and number not in versions.earlier(path)
+
+
+def _earlier(
+    d: Locked, path: Path, done: Mapping[str, Synced], jobs: int, cache_dir: StrPath | None, tell: Progress
+) -> Synced:
+    """Make the version of the lock in a home of its own, and put it among the earlier versions of what is here."""
+    own = Home(settings.read(cache_dir).home)
+    partial = own.root / "partial"
+    safe_files.directory(partial, own.root)
+    with tempfile.TemporaryDirectory(prefix="sync-", dir=partial) as work:
+        base = _here(_unedited(d), cache_dir) if d.in_place else None
+        if d.edits is not None and base is not None:
+            made = Synced(d.id, d.fingerprint, "made", _edited(d, d.edits, base, work))
+        else:
+            made = _sync(d, done, jobs, False, work, tell)
+        with exclusive(own, ids.parse(d.id), tell):
+            return replace(made, path=versions.keep(made.path, path))
 
 
 def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:

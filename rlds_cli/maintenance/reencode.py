@@ -73,7 +73,7 @@ def convert(
         The disk is full or not writable; the dataset stays as it is.
     """
     tell = shown(progress)
-    path = locate.dataset(ref, cache_dir=cache_dir)
+    path = locate.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
     m = manifest.read(path)
     if m.growing and to == "zarr":
         raise RldsError(

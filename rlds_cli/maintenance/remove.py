@@ -62,7 +62,11 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
     """
     own = settings.read(cache_dir).home
     try:
-        paths = locate.datasets(refs, cache_dir=cache_dir)
+        paths = locate.datasets(
+            refs,
+            cache_dir=cache_dir,
+            why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
+        )
     except DatasetNotFound as e:
         raise DatasetNotFound(e.message, hint="rlds list --here shows what is here") from None
     for path in paths:

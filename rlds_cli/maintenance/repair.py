@@ -126,7 +126,7 @@ def repair_all(
     progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
     """Repair several datasets, chosen as in `verification.verify_all`. A failure does not stop the others."""
-    paths = locate.datasets(refs, everything=everything, cache_dir=cache_dir)
+    paths = locate.datasets(refs, everything=everything, cache_dir=cache_dir, why="the newest version is repaired")
     done = []
     for path in paths:
         try:

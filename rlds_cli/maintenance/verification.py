@@ -164,6 +164,7 @@ class Trace:
     others: tuple[str, ...]
     example: tuple[str, ...]
     differences: tuple[ValueDifference, ...]
+    version: int = 1
 
     @property
     def ok(self) -> bool:
@@ -223,7 +224,7 @@ def trace(
             values += len(cells)
             differences += [d for c, name in cells if (d := _compare(ds, c, name, place)) is not None]
     others = tuple(sorted(set(ds.schema) - compared))
-    return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences))
+    return Trace(ds.id, len(places), values, tuple(sorted(compared)), others, example, tuple(differences), ds.version)
 
 
 def _source_of(ds: Dataset, place: Source) -> int:

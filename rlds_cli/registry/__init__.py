@@ -425,6 +425,8 @@ def _hint(name: str) -> str:
     address = ids.address_hint(name)
     if address:
         return address
+    if "#" in name:
+        return "versions are those of a dataset on this disk or at an address: rlds log ID|ADDRESS"
     own = name.lower().startswith(f"{LOCAL}/")  # never in the registry
     return fallback if own else did_you_mean(name) or fallback
 

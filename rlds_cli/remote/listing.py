@@ -10,7 +10,7 @@ from rlds_cli.errors import DatasetNotFound, RldsError
 from rlds_cli.remote.cache import Stats
 from rlds_cli.remote.finding import read_there
 from rlds_cli.remote.plain import Plain, measure
-from rlds_cli.remote.reading import nothing_there, read_versions
+from rlds_cli.remote.reading import not_there, nothing_there, read_versions
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
@@ -70,19 +70,22 @@ def datasets_at(address: Address, where: Settings) -> Listing:
 
 
 def versions_at(address: Address, where: Settings) -> Versions:
-    """Return the versions of the dataset at an address.
+    """Return the versions of the dataset at an address, until the one that it names.
 
     Raises
     ------
     DatasetNotFound
-        No dataset was pushed there.
+        No dataset was pushed there, or no such version.
     DamagedDataset, NewerFormat, DownloadFailed, Offline
     """
     with open_objects(address, where) as objects:
         found = read_versions(objects)
         if found is None:
             raise nothing_there(objects)
-        return found[0]
+    there, last = found[0], found[0].find(address)
+    if last is None:
+        raise not_there(there, address)
+    return replace(there, versions=there.versions[: there.versions.index(last) + 1])
 
 
 def _tried(objects: Objects) -> tuple[Listed | None, int]:

@@ -1,8 +1,9 @@
-"""Record the address that a dataset came from, or was pushed to, in a small file of its home.
+"""Record the addresses that versions of a dataset came from, or were pushed to, in a small file of its home.
 
 ::
 
-    <home>/origins/<family>+<name>.json     {"address", "fingerprint", "version", "version_id", "index", "pulled"}
+    <home>/origins/<family>+<name>.json     {"origins": [{"address", "fingerprint", "version", "version_id", "index",
+                                            "pulled"}, ...]}, the latest first
 
 A record holds for the content that it names, and says nothing of another dataset that has taken the name since. The
 content of an ordinary dataset is known by its fingerprint, which its encoding does not change; that of a growing one by
@@ -12,10 +13,11 @@ the version id of a version (`Store.version_id`), since its fingerprint takes ti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rlds_cli import home, ids
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
@@ -29,6 +31,7 @@ from rlds_cli.sources import addresses
 from rlds_cli.store import manifest
 
 _DIRECTORY = "origins"
+_MOST = 1000  # records of a dataset
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
@@ -45,16 +48,28 @@ class Origin:
 
 
 def record(place: Home, id: DatasetId, origin: Origin) -> None:
-    """Write the record of a dataset; a home that may not be written goes without."""
+    """Write the record of a version, in the place of an earlier one; a home that may not be written goes without."""
+    others = [o for o in _of(place, id) if (o.fingerprint, o.version_id) != (origin.fingerprint, origin.version_id)]
     with suppress(OSError, NoPermission):
         path = _path(place, id)
         safe_files.directory(path.parent, place.root)
-        safe_files.replace_text(path, documents.dumps(asdict(origin), path.name))
+        found = {"origins": [asdict(o) for o in (origin, *others[: _MOST - 1])]}
+        safe_files.replace_text(path, documents.dumps(found, path.name))
 
 
 def of(place: Home, id: DatasetId) -> Origin | None:
-    """Return the record of a dataset, or None."""
-    values = documents.load_own(_path(place, id)) or {}
+    """Return the latest record of a dataset, or None."""
+    return next(iter(_of(place, id)), None)
+
+
+def _of(place: Home, id: DatasetId) -> list[Origin]:
+    """Return the records of a dataset, the latest first."""
+    listed = (documents.load_own(_path(place, id)) or {}).get("origins")
+    values = [v for v in listed if isinstance(v, dict)] if isinstance(listed, list) else []
+    return [origin for v in values if (origin := _origin(v)) is not None]
+
+
+def _origin(values: Mapping[str, Any]) -> Origin | None:
     address, fingerprint = values.get("address"), values.get("fingerprint")
     version, version_id, index = values.get("version"), values.get("version_id"), values.get("index")
     pulled = values.get("pulled")
@@ -79,21 +94,19 @@ def of_dataset(path: Path, version_id: str | None = None) -> Origin | None:
     version_id : str, optional
         Of the version of a growing dataset that it must be about; by default the newest.
     """
-    found = _recorded(path)
-    return found if found is not None and _is_about(found, path, version_id) else None
+    return next((o for o in _recorded(path) if _is_about(o, path, version_id)), None)
 
 
 def of_content(path: Path, fingerprint: str) -> Origin | None:
     """Return the record of the dataset in a directory of a home, if it is about this content: that of any version."""
-    found = _recorded(path)
-    return found if found is not None and found.fingerprint == fingerprint else None
+    return next((o for o in _recorded(path) if o.fingerprint == fingerprint), None)
 
 
-def _recorded(path: Path) -> Origin | None:
+def _recorded(path: Path) -> list[Origin]:
     try:
-        return of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
+        return _of(Home(path.parents[2]), ids.from_component(path.parent.name, path.name))
     except (InvalidId, IndexError):
-        return None
+        return []
 
 
 def _is_about(origin: Origin, path: Path, version_id: str | None = None) -> bool:
@@ -103,7 +116,7 @@ def _is_about(origin: Origin, path: Path, version_id: str | None = None) -> bool
 
 
 def forget(place: Home, id: DatasetId) -> None:
-    """Remove the record of a dataset, if there is one."""
+    """Remove the records of a dataset, if there are some."""
     with suppress(OSError):
         _path(place, id).unlink(missing_ok=True)
 
@@ -141,8 +154,7 @@ def _all(place: Home) -> Iterator[tuple[DatasetId, Origin]]:
         family, _, component = path.name.removesuffix(".json").partition("+")
         with suppress(InvalidId):
             id = ids.from_component(family, component)
-            if (found := of(place, id)) is not None:
-                yield id, found
+            yield from ((id, found) for found in _of(place, id))
 
 
 def _path(place: Home, id: DatasetId) -> Path:

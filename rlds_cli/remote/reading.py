@@ -90,7 +90,7 @@ def index_at(objects: Objects) -> Index | None:
         return None
     version = there[0].find(address)
     if version is None:
-        raise _not_there(there[0], address)
+        raise not_there(there[0], address)
     index = read_index(objects, version.index)
     if (index.id, index.version, index.fingerprint) != (there[0].id, version.number, version.fingerprint):
         raise DamagedDataset(
@@ -118,7 +118,7 @@ def nothing_there(objects: Objects) -> DatasetNotFound:
     )
 
 
-def _not_there(there: Versions, address: Address) -> RldsError:
+def not_there(there: Versions, address: Address) -> RldsError:
     """Return the error for a version that is not at an address."""
     newest = there.newest
     if address.pin is not None and not any(address.matches(v.fingerprint) for v in there.versions):

@@ -17,6 +17,7 @@ from rlds_cli.errors import DamagedDataset, NewerFormat, RldsError, UnknownDatas
 from rlds_cli.home import locate
 from rlds_cli.home.usage import size_on_disk
 from rlds_cli.ids import DatasetId
+from rlds_cli.refs import Ref
 from rlds_cli.registry import Defect, Entry
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.store import manifest, tags
@@ -163,24 +164,26 @@ def listing(
 def card(ref: str, cache_dir: StrPath | None = None) -> Card:
     """Look up a dataset by its id (in any case, with or without a variant), an alias, or its directory.
 
+    A reference to a version is looked up on this disk.
+
     Raises
     ------
     UnknownDataset
         The id is neither in the registry nor on this disk; the hint names similar ids.
     DatasetNotFound
-        The variant or the directory does not exist.
-    RldsError
-        The reference names a version.
+        The variant, the version or the directory does not exist.
     """
-    ref, where = os.fspath(refs.whole(ref)), settings.read(cache_dir)
+    named, where = refs.parse(ref), settings.read(cache_dir)
+    ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
-        copy = _copy(None, locate.locate(ref, cache_dir))
+        copy = _copy(None, locate.locate(ref, cache_dir), named)
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
     id = locate.parse(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
-    path = locate.locate(str(id), cache_dir) if variant or entry is None else home.find(id, where)
-    return Card(str(id), entry, _copy(str(id), path) if path else None, () if variant else _variants(id, where))
+    must = variant or entry is None or named.selector
+    path = locate.locate(str(id), cache_dir) if must else home.find(id, where)
+    return Card(str(id), entry, _copy(str(id), path, named) if path else None, () if variant else _variants(id, where))
 
 
 def card_of(ds: Dataset) -> Card:
@@ -200,14 +203,10 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     DamagedDataset
         Its manifest cannot be read.
     """
-    named = refs.parse(ref)
-    found = card(os.fspath(named.place), cache_dir)
-    path = found.here.path if found.here else locate.locate(found.id, cache_dir)
-    if named.selector:
-        from rlds_cli.growing.opening import open_store  # and with it NumPy
-
-        return open_store(path, named).fingerprint()
-    return _whole(path, manifest.read(path)).fingerprint
+    found = card(ref, cache_dir)
+    if found.here is None or found.here.manifest is None:
+        return _manifest(locate.locate(found.id, cache_dir), None)[1].fingerprint  # raises what is wrong
+    return found.here.manifest.fingerprint
 
 
 def citation(ref: str, cache_dir: StrPath | None = None) -> str:
@@ -283,25 +282,23 @@ def _originals(groups: Iterable[list[tuple[DatasetId, Path]]]) -> list[str]:
     return [str(group[0][0].base) for group in groups]
 
 
-def _copy(id: str | None, path: Path) -> Copy:
-    size = size_on_disk(path)
+def _copy(id: str | None, path: Path, ref: Ref | None = None) -> Copy:
+    """Return the copy in a directory, at the version that ``ref`` names."""
     try:
-        m = manifest.read(path)
-        m = _whole(path, m)
+        path, m = _manifest(path, ref)
     except (DamagedDataset, NewerFormat) as e:
-        return Copy(id or str(path), path, size, None, e.message)
-    return Copy(id or m.id, path, size, m)
+        return Copy(id or str(path), path, size_on_disk(path), None, e.message)
+    return Copy(id or m.id, path, size_on_disk(path), m)
 
 
-def _whole(path: Path, m: Manifest) -> Manifest:
-    """Return the manifest of the dataset in a directory; of a growing one with fingerprint and facts, with NumPy."""
-    if m.fingerprint:
-        return m
+def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
+    """Return the directory of a version and its manifest; of a growing dataset with its fingerprint, with NumPy."""
+    if (ref is None or ref.selector is None) and (m := manifest.read(path)).fingerprint:
+        return path, m
     from rlds_cli.growing.opening import open_store
 
-    store = open_store(path, check=False)
-    now = store.manifest
-    return replace(m, fingerprint=store.fingerprint(), facts=now.facts, env=now.env)
+    store = open_store(path, ref, check=False)
+    return store.path, replace(store.manifest, fingerprint=store.fingerprint(), version=store.version)
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:

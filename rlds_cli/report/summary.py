@@ -438,6 +438,7 @@ class EpisodeReport:
     """
 
     id: str
+    version: int
     episode: int
     of: int
     start: int
@@ -481,6 +482,7 @@ def describe_episode(
     total = float(e["total_reward"][number]) if "total_reward" in e else None
     return EpisodeReport(
         id=ds.id,
+        version=ds.version,
         episode=number,
         of=ds.num_episodes,
         start=int(e["start"][number]),

@@ -462,8 +462,8 @@ def _record(path: Path, taken: Snapshot, address: Address, index: str) -> None:
     """Note in the home that a dataset is at an address, unless it came from another one."""
     with suppress(RldsError, IndexError):
         place, id = Home(path.parents[2]), ids.from_component(path.parent.name, path.name)
-        known = origins.of(place, id)
-        if place.dataset(id) == path and not (known and known.pulled and known.fingerprint == taken.fingerprint):
+        known = origins.of_content(path, taken.fingerprint)
+        if place.dataset(id) == path and not (known and known.pulled):
             version = taken.store.pinned_version
             version_id = None if version is None else taken.store.version_id
             origins.record(place, id, Origin(str(address), taken.fingerprint, version, version_id, index, pulled=False))

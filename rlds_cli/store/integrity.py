@@ -70,6 +70,7 @@ class Verification:
     remarks: tuple[str, ...]
     hint: str | None = None
     packed: tuple[Path, ...] = ()
+    version: int = 1
 
 
 def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress | bool | None = None) -> Verification:
@@ -94,8 +95,8 @@ def verify_directory(path: Path, *, jobs: int | None = None, progress: Progress 
         fingerprint = digests.fingerprint(known, columns)
         if fingerprint != m.fingerprint and not problems:
             problems.append(Problem("episodes", f"the fingerprint is {fingerprint}; the manifest says {m.fingerprint}"))
-    size = sum(c.bytes for c in checked)
-    return Verification(m.id, path, not problems, fingerprint, len(checked), size, tuple(problems), ())
+    what = (m.id, path, not problems, fingerprint, len(checked), sum(c.bytes for c in checked), tuple(problems), ())
+    return Verification(*what, version=m.version)
 
 
 def _places(path: Path, m: Manifest) -> tuple[dict[str, Array] | None, list[Problem]]:

@@ -155,17 +155,26 @@ def publish(built: Path, path: Path) -> None:
 
     The caller holds the lock of the dataset. A crash at any moment leaves the one or the other as the newest.
     """
-    newest, version_id = manifest.read_with_version_id(path)
-    place = paths.earlier_versions(path) / str(newest.version)
+    keep(path, path)
+    _carry(path, built)
+    publishing.publish(built, path)
+
+
+def keep(version: Path, path: Path) -> Path:
+    """Give a version of the dataset in ``path`` a place among the earlier ones, by its number; return the place.
+
+    Its files get second names there. The caller holds the lock of the dataset.
+    """
+    m, version_id = manifest.read_with_version_id(version)
+    place = paths.earlier_versions(path) / str(m.version)
     if not _holds(place, version_id):
         aside = place.with_name(f".{place.name}.new")
         trees.discard(aside)
-        publishing.link_tree(path, aside, apart=(tags.FILE,))
+        publishing.link_tree(version, aside, apart=(tags.FILE,))
         if place.is_dir():  # of a dataset that this one has replaced
             publishing.remove(place)
         aside.rename(place)
-    _carry(path, built)
-    publishing.publish(built, path)
+    return place
 
 
 def replace(built: Path, path: Path, *, growing: bool = False) -> None:

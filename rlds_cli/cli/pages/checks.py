@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rlds_cli import text, visible
 from rlds_cli.checks.findings import CheckReport, Finding, Severity
+from rlds_cli.cli import out
 from rlds_cli.cli.pages import line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -17,10 +18,10 @@ _WIDE = 100  # columns from which findings stand in a table
 
 
 class CheckPage:
-    """The page of a check report."""
+    """The page of a check report; ``ref`` names the dataset as it was typed."""
 
-    def __init__(self, report: CheckReport) -> None:
-        self.report = report
+    def __init__(self, report: CheckReport, ref: str = "") -> None:
+        self.report, self.ref = report, ref
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
@@ -31,7 +32,7 @@ class CheckPage:
         for reason in dict.fromkeys(r.skipped.values()):
             names = ", ".join(n for n, why in r.skipped.items() if why == reason)
             yield line(console, f"skipped  {names}: {reason}", "dim")
-        yield line(console, f"{r.id}: {tally(r.errors, r.warnings, r.notes)}", "bold")
+        yield line(console, f"{out.named(r.id, r.version, self.ref)}: {tally(r.errors, r.warnings, r.notes)}", "bold")
 
 
 def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ...]) -> RenderableType:

@@ -63,14 +63,14 @@ _DETAIL = ((64, True), (48, True), (32, True), (32, False), (16, False))
 
 
 class SummaryPage:
-    """The page of a dataset; ``address`` is where it lies, if it is not here."""
+    """The page of a dataset; ``address`` is where it is, if it is not here, and ``ref`` names it as it was typed."""
 
-    def __init__(self, summary: Summary, address: str | None = None) -> None:
-        self.summary, self.address = summary, address
+    def __init__(self, summary: Summary, address: str | None = None, ref: str = "") -> None:
+        self.summary, self.address, self.ref = summary, address, ref
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         s, ascii_only = self.summary, options.ascii_only
-        yield line(console, _heading(s), "bold")
+        yield line(console, _heading(s, self.ref), "bold")
         yield from (line(console, text) for text in (*_about(s), *_growing(s), _counts(s)))
         tables = [partial(field_table, s.fields, names, w, ascii_only) for names, w in DETAIL]
         table = fitting(console, options, tables)
@@ -86,18 +86,18 @@ class SummaryPage:
         yield from (line(console, text) for text in (*_ends(s, 16, ascii_only), *_more(s)))
         if s.findings:
             yield findings(console, options, s.findings)
-        yield line(console, _verdict(s, self.address or s.id), "dim")
+        yield line(console, _verdict(s, self.address or self.ref or s.id), "dim")
 
 
-def _heading(s: Summary) -> str:
-    named = f"{s.id}#v{s.version}" if s.version > 1 and s.keeps is None else s.id
+def _heading(s: Summary, ref: str) -> str:
+    named = f"{s.id}#v{s.version}" if s.tags else out.named(s.id, s.version, ref)
     named += f" [{', '.join(s.tags)}]" if s.tags else ""
     return "   ".join([named, short(s.fingerprint), out.size(s.bytes), s.encoding, *_source(s)])
 
 
 def _growing(s: Summary) -> Iterator[str]:
     if s.keeps is not None:
-        yield f"grows: version {s.version:,}, keeps {s.keeps}"
+        yield f"grows, and keeps {s.keeps}"
 
 
 def _about(s: Summary) -> Iterator[str]:
@@ -341,14 +341,14 @@ def element_table(fields: Sequence[FieldSummary], headings: Sequence[str], width
 
 
 class EpisodePage:
-    """The page of an episode."""
+    """The page of an episode; ``ref`` names the dataset as it was typed."""
 
-    def __init__(self, report: EpisodeReport) -> None:
-        self.report = report
+    def __init__(self, report: EpisodeReport, ref: str = "") -> None:
+        self.report, self.ref = report, ref
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         r = self.report
-        yield line(console, f"{r.id}   episode {r.episode:,} of {r.of:,}", "bold")
+        yield line(console, f"{out.named(r.id, r.version, self.ref)}   episode {r.episode:,} of {r.of:,}", "bold")
         yield line(console, "   ".join(_facts(r)))
         origin = _origin(r)
         if origin:
