@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 from conftest import run_rlds
 
@@ -37,6 +41,19 @@ def write_run(path: Path, first: float = 0.0) -> None:
     with h5py.File(path, "w") as f:
         f["q"], f["cmd"] = first + np.arange(18.0).reshape(6, 3), np.arange(6.0).reshape(6, 1)
         f["cost"], f["stop"] = np.arange(6.0), [0, 0, 0, 1, 0, 2]
+
+
+def write_table(path: Path, columns: dict[str, Any]) -> None:
+    table = pa.table(columns)
+    match path.suffix:
+        case ".npz":
+            np.savez(path, **columns)
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".csv":
+            pcsv.write_csv(table, path)
+        case ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
 
 
 def install(directory: Path, version: str = "1.2", name: str = "rig") -> None:
@@ -159,6 +176,17 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
     assert trace(ds, 4).ok
     assert import_files("run.h5", "local/named", reader="rig").fingerprint == ds.fingerprint
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".jsonl"])
+def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
+    columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
+    write_table(Path(f"run{suffix}"), columns)
+    ds = import_archive(f"run{suffix}", "local/rig")
+    assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
+    assert ds.column("action")[:3].tolist() == [10, 11, 12]
+    assert ds.column("observation")[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    assert trace(ds, 4).ok
 
 
 def test_a_package_that_is_missing_is_named(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

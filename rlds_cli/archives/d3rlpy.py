@@ -72,7 +72,7 @@ def _check(archive: Archive) -> None:
 class Version1(Flat):
     """Flat columns, and a row of padding behind each episode that terminated."""
 
-    name, title = "d3rlpy", "d3rlpy"
+    name, title, container = "d3rlpy", "d3rlpy", "hdf5"
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell d3rlpy's columns, which it alone has together."""

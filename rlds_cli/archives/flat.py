@@ -47,8 +47,8 @@ from rlds_cli.archives.flat_rows import (
 )
 from rlds_cli.archives.names import differences
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import is_hdf5, reading
-from rlds_cli.formats.tables import Table, open_flat
+from rlds_cli.formats.hdf5 import reading
+from rlds_cli.formats.tables import Table, is_flat, open_flat
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     FLAGS,
@@ -110,6 +110,8 @@ class Flat:
         applies.
     whole_files : bool
         A file is one part: parts of a compressed npz would each inflate what lies before them.
+    container : str or None
+        What the files are, one of ``formats.tables.CONTAINERS``; None takes all of these.
     """
 
     name: ClassVar[str] = ""
@@ -119,14 +121,15 @@ class Flat:
     no_rule: ClassVar[str] = "the files say where their episodes end"
     mapped: ClassVar[bool] = False
     whole_files: ClassVar[bool] = False
+    container: ClassVar[str | None] = None
     unlike: ClassVar[type[ArchiveError]] = UnknownLayout  # files that do not hold the same fields
     inside_notes: ClassVar[bool] = True  # a step that terminates inside an episode is noted
 
     # What a family says
 
     def is_file(self, path: Path) -> bool:
-        """Tell by its first bytes whether a file may be of the family."""
-        return is_hdf5(path)
+        """Tell by its first bytes, or its name if it is text, whether a file may be of the family."""
+        return is_flat(path, self.container)
 
     def open(
         self, path: Path, archive: Archive, facts: Mapping[str, Any] | None = None

@@ -27,7 +27,6 @@ from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.npz import is_npz
 from rlds_cli.formats.tables import NOT, Table
 from rlds_cli.subset import Subset
 from rlds_cli.ted import CUT, FLAGS, REWARD, TRUNCATED
@@ -43,14 +42,10 @@ VAL = "-val.npz"
 class OGBench(Flat):
     """Rows of trajectories, and a row more for each final observation."""
 
-    name, title = "ogbench", "OGBench"
+    name, title, container = "ogbench", "OGBench", "npz"
     no_rule = "OGBench flags the last row of every trajectory"
     whole_files = True
     inside_notes = False  # masks are 0 wherever the goal is reached
-
-    def is_file(self, path: Path) -> bool:
-        """Tell an npz."""
-        return is_npz(path)
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell OGBench's npz from others that have columns of the same names.

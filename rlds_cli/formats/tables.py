@@ -29,7 +29,7 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
-from rlds_cli.errors import NoSpace, RldsError, UnknownLayout
+from rlds_cli.errors import NoSpace, ReaderError, RldsError, UnknownLayout
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
@@ -355,9 +355,26 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
     )
 
 
-def is_flat(path: Path) -> bool:
-    """Return whether ``open_flat`` knows the format of a file."""
-    return is_npz(path) or is_parquet(path) or is_hdf5(path) or is_text(path)
+CONTAINERS: Mapping[str, Callable[[Path], bool]] = {
+    "npz": is_npz,
+    "parquet": is_parquet,
+    "hdf5": is_hdf5,
+    "csv": is_csv,
+    "jsonl": is_json_lines,
+}
+
+
+def is_flat(path: Path, container: str | None = None) -> bool:
+    """Return whether ``open_flat`` knows the format of a file, or whether it is the one that is named.
+
+    Raises
+    ------
+    ReaderError
+        There is no format of that name.
+    """
+    if container not in (None, *CONTAINERS):
+        raise ReaderError(f'There is no container "{container}".', hint=f"one of {', '.join(CONTAINERS)}")
+    return any(known(path) for name, known in CONTAINERS.items() if container in (None, name))
 
 
 def is_empty(path: Path) -> bool:

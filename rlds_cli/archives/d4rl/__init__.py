@@ -47,7 +47,7 @@ from rlds_cli.text import is_below
 class D4RL(Flat):
     """Rows of steps, and ends by a rule."""
 
-    name, title = "d4rl", "D4RL"
+    name, title, container = "d4rl", "D4RL", "hdf5"
     rules = (DEFAULT,)
     mapped = True
     unlike = CorruptArchive
