@@ -107,9 +107,9 @@ def made(name: str, make: Callable[[Path, int], None], size: int) -> Path:
 
 
 def rlds(archive: Path) -> None:
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
 
-    import_archive(archive, "local/x", cache_dir=OUT / "home", force=True, progress=False)
+    import_files(archive, "local/x", cache_dir=OUT / "home", force=True, progress=False)
 
 
 def written(name: str, values: np.ndarray[Any, Any], hashed: bool = False) -> None:

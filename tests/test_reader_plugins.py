@@ -182,7 +182,7 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
     write_table(Path(f"run{suffix}"), columns)
-    ds = import_archive(f"run{suffix}", "local/rig")
+    ds = import_files(f"run{suffix}", "local/rig")
     assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.column("action")[:3].tolist() == [10, 11, 12]
     assert ds.column("observation")[:6].tolist() == [0, 1, 2, 3, 4, 5]
