@@ -87,8 +87,8 @@ def read_memory(environ: Mapping[str, str] | None = None) -> int:
 def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; ``cache_dir`` overrides ``RLDS_HOME``."""
     env = os.environ if environ is None else environ
-    user_cache = expanded(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = expanded(cache_dir or env.get("RLDS_HOME") or user_cache / "rlds").absolute()
+    user_cache = _user_cache(env)
+    home = expanded(cache_dir or env.get("RLDS_HOME") or user_home(env)).absolute()
     search = tuple(expanded(p).absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
     hub_home = expanded(env.get("HF_HOME") or user_cache / "huggingface")
     return Settings(
@@ -111,6 +111,15 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         registries=tuple(s.strip() for s in env.get("RLDS_REGISTRY", "").split(",") if s.strip()),
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None,
     )
+
+
+def user_home(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the home of a user who names none: ``~/.cache/rlds``."""
+    return (_user_cache(os.environ if environ is None else environ) / "rlds").absolute()
+
+
+def _user_cache(env: Mapping[str, str]) -> Path:
+    return expanded(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def expanded(path: StrPath) -> Path:

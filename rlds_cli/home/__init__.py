@@ -7,25 +7,38 @@
     <home>/packed/<source>-*            packed rows, rebuilt when needed
     <home>/partial/<family>+<name>.*/   work in progress and its journals
     <home>/remote/                      datasets at addresses: indexes, and blocks that were read
-    <home>/remote.<user>/               those of a user who found ``remote`` to be somebody else's
+    <home>/remote.<user>/               those of another user, who may write to the home; else they are in a home of
+                                        that user's own
     <home>/locks/
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from rlds_cli import ids
+from rlds_cli import ids, settings
 from rlds_cli.errors import InvalidId
 from rlds_cli.files import safe as safe_files
 from rlds_cli.ids import DatasetId
 from rlds_cli.settings import Settings
 
 _REMOTE = "remote"
+_log = logging.getLogger(__name__)
+
+
+@cache
+def _note_other_home(home: Path, own: Path) -> None:
+    _log.warning("%s may only be read: blocks that are fetched are kept in %s", home, own)
+
+
+def _is_writable(directory: Path) -> bool:
+    return os.access(directory, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +73,15 @@ class Home:
 
     @property
     def remote(self) -> Path:
-        """The directory of the user's own datasets at addresses."""
+        """The directory of the user's own datasets at addresses: in the user's home if this one may not be written."""
         first = self.root / _REMOTE
-        return first if safe_files.is_own(first) or not first.exists() else self.root / f"{_REMOTE}.{os.geteuid()}"
+        if safe_files.is_own(first) or not first.exists():
+            return first
+        beside, own = self.root / f"{_REMOTE}.{os.geteuid()}", settings.user_home() / _REMOTE
+        if beside.exists() or _is_writable(self.root) or own == first:
+            return beside
+        _note_other_home(self.root, own)
+        return own
 
     def remotes(self) -> list[Path]:
         """Return the directories of datasets at addresses, the user's own first; those of others are only read."""
