@@ -88,7 +88,7 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
             compression.compress(directory, f)
     _replace(path / "episodes" / "start", start)
     counts = replace(ds.manifest.counts, rows=total)
-    sealing.write_manifest(path, replace(ds.manifest, counts=counts))
+    sealing.seal(path, replace(ds.manifest, counts=counts))
     return Dataset(Store(path))
 
 

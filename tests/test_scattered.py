@@ -177,6 +177,45 @@ def test_preprocessing(both: Pair, tmp_path: Path, fn: Any) -> None:
         assert not verify(made[1].path).problems
 
 
+def rated(episode: Any) -> Any:
+    return {**episode, "episode": {"steps": len(episode["action"])}}
+
+
+def negated(episode: Any) -> Any:
+    return {**episode, "action": -episode["action"]}
+
+
+def moved(episode: Any) -> Any:
+    return {**episode, "observation": {**episode["observation"], "t": -episode["observation"]["t"]}}
+
+
+@pytest.mark.parametrize("fn", [rated, negated, moved])
+def test_a_result_of_a_view_has_the_rows_of_its_source(fn: Any) -> None:
+    """The ranges adjoin, and episodes are in another order than their rows: only a `both` field needs a copy."""
+    whole = scattered.dataset()
+    ranges = whole.trim({3: [(0, 7), (7, 30), (30, 40)], 7: [(5, 64)], 1: []}, "ranges")
+    view = ranges.select(episodes=[8, 3, 2, 9, 4, 0]).save("turned")
+    made = preprocess.run(view, fn, "made", jobs=0)
+    changes = {rated: (), negated: ("action",), moved: ("observation/t", "next/observation/t")}[fn]
+    assert not verify(made.path).problems
+    assert made.episodes["num_observed"].tolist() == view.episodes["num_observed"].tolist()
+    for k in range(view.num_episodes):
+        before, after = dict(view.episode(k).leaves()), dict(made.episode(k).leaves())
+        for name in changes:
+            before[name] = -before[name]
+        assert_same(before, after, str(k))
+
+    own = {p.stat().st_ino for p in view.path.rglob("*")}
+    tables = ("episodes", "digests", "text", "metadata", "sources", "versions")
+    new = {
+        p.relative_to(made.path).as_posix().partition("/c/")[0]
+        for p in made.path.rglob("c/**/*")
+        if p.is_file() and p.stat().st_ino not in own and p.relative_to(made.path).parts[0] not in tables
+    }
+    small = {"observation/camera/offsets", "info/wrist/offsets", "instruction"}  # 20 bytes a row
+    assert new == small | {"action"} if fn is negated else new == small if fn is rated else new > small
+
+
 WINDOWS: list[dict[str, Any]] = [
     {},
     {"window": Slice(4, after=2)},

@@ -103,9 +103,15 @@ class Rows:
 
     @property
     def is_apart(self) -> bool:
-        """True if the episodes lie in order in the store, and no row belongs to two of them."""
-        start, count = self.store.episodes["start"][self.index], self.store.episodes["length"][self.index] + 1
-        return bool((start[1:] >= start[:-1] + count[:-1]).all())
+        """True if no row of the store belongs to two episodes: as the last one of the first, and a step of the next."""
+        start, stop = self.stored(self.start), self.stored(self.final)
+        order = np.argsort(start, kind="stable")
+        return bool((start[order][1:] > stop[order][:-1]).all())
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if the episodes lie in the store in the order of the table."""
+        return bool((np.diff(self.stored(self.start)) > 0).all())
 
     @property
     def end(self) -> Array:

@@ -21,7 +21,7 @@ from rlds_cli.preprocess import builtin
 from rlds_cli.preprocess.task import Task
 from rlds_cli.store import joining
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.ted import Field, Placement, Scalar
+from rlds_cli.ted import VIDEO, Field, Placement, Scalar
 from rlds_cli.ted.episodes import Flat, field_of
 
 
@@ -240,7 +240,6 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     rows, store = Rows(task.dataset), task.dataset.store
     linked = kept and task.whole and not store.address  # at an address, rows are in no file
     joined = linked and (store.segment_rows > 0 or not rows.is_dense)
-    linked = linked and (not joined or (rows.is_apart and joining.can_link(store, settings.read(None).home)))
     untouched = frozenset.intersection(first.untouched, *(p.untouched for p in probes)) - assumptions.touched
     untouched &= {n for n in untouched if schema.get(n) == source[n] and n not in task.decoded}
     touched_frames = [n for n, f in schema.items() if f.kind == "frames" and n in first.untouched - untouched]
@@ -250,15 +249,28 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     _check_nesting(schema, carried)
     repeated = untouched | {new for new, old in carried.items() if new == old}
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
+    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
+    if joined:
+        written = [f for n, f in schema.items() if n not in untouched | frozenset(carried)]
+        linked = _has_places(rows, written) and joining.can_link(store, settings.read(None).home)
     if not linked and task.unit == "episode":
         # Written anyway: untouched only matters for frames, which stay encoded, and for fields with a space.
         untouched &= {n for n, f in schema.items() if f.kind == "frames" or _has_space(n)}
-    untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     fields = tuple(schema[n] for n in sorted(schema))
     apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
     joined = joined and linked
     return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated, joined)
+
+
+def _has_places(rows: Rows, written: Iterable[Field]) -> bool:
+    """Return whether the values of these fields can be written to the rows of the source.
+
+    A last row that is a step of another episode, too, has place for one value, and images lie in the order of rows.
+    """
+    both = any(f.placement == "both" for f in written)
+    images = any(f.kind == "frames" and f.codec != VIDEO for f in written)
+    return (not both or rows.is_apart) and (not images or rows.is_ordered)
 
 
 def removal(task: Task, plan: WritePlan) -> str:

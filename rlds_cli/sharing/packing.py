@@ -278,11 +278,10 @@ def _is_free(piece: Piece, taken: Iterable[Match]) -> bool:
 
 def _is_earlier(snapshot: Snapshot, known: Known, ranges: _Ranges) -> bool:
     """Return whether a known index is of an earlier version of the same dataset: its log begins ours."""
-    if not (snapshot.grows and known.index.grows):
-        return False
-    there, ours = known.by_path.get(commits.FILE), next(f for f in snapshot.files if f.path == commits.FILE)
+    there, ours = known.by_path.get(commits.FILE), next((f for f in snapshot.files if f.path == commits.FILE), None)
     return (
         there is not None
+        and ours is not None
         and 0 < there.size <= ours.size
         and all(ranges.sha256(ours, p.at, p.length) == p.sha256 for p in there.pieces)
     )

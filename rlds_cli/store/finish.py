@@ -150,17 +150,19 @@ def _beside(built: Built, c: Content, linked: Linked) -> Content:
 def _spread(directory: Path, first: IntArray, to: Linked, *, behind: bool = False) -> None:
     """Move rows of an array that lie end to end: an episode's from row ``first`` on to its place, with gaps between.
 
-    With ``behind``, there is one row more, which belongs to the episode before it, too.
+    With ``behind``, there is one row more, which belongs to the episode before it, too. Where the last row of an
+    episode is a step of another one, the step is written: last, since it is the first row that is written of that one.
     """
     old = arrays.read(directory)
     shape, dtype = (to.rows + behind, *old.shape[1:]), old.dtype
     file, width = arrays.data_file(directory, old.ndim), arrays.row_bytes(shape, dtype)
-    runs = np.flatnonzero(np.diff(to.start - first, prepend=-1)).tolist()  # of episodes that stay end to end
+    begins = np.flatnonzero(np.diff(to.start - first, prepend=-1))  # of runs of episodes that stay end to end
+    runs = list(zip(begins.tolist(), [*begins[1:].tolist(), None], strict=True))
     if width:
         file.parent.mkdir(parents=True, exist_ok=True)
         with (moved := file.with_name("moved")).open("wb") as f:
             f.truncate(shape[0] * width)
-            for k, then in zip(runs, [*runs[1:], None], strict=True):
+            for k, then in sorted(runs, key=lambda run: int(to.start[run[0]])):
                 row, at, step = int(first[k]), int(to.start[k]), max(1, _MOVED_BYTES // width)
                 stop = len(old) if then is None else int(first[then]) + behind
                 for a in range(row, stop, step):
