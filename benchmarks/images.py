@@ -32,6 +32,7 @@ import h5py
 import numpy as np
 import records
 import video
+from checkouts import here
 from results import DATA, Results, memory
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
@@ -316,7 +317,8 @@ def run(way: str, name: str, path: Path, decode: bool) -> None:
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     wall, cpu = time.perf_counter(), time.process_time()
-    work(family, path, out, decode)
+    with here():
+        work(family, path, out, decode)
     print(time.perf_counter() - wall, time.process_time() - cpu, most[0] - before)
     done.set()
     shutil.rmtree(out, ignore_errors=True)

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from archives import d4rl_v2
-from checkouts import ROOT, earlier, measured, started
+from checkouts import ROOT, earlier, here, measured, started
 from results import DATA, Results, run_parts
 
 HOME = (DATA / "imports").resolve()
@@ -171,11 +171,6 @@ def beyond_start(way: str, tiny: str, archive: str) -> dict[str, float]:
 
 def samples() -> None:
     """Print the seconds that the import of each sample takes which is named at stdin."""
-    from rlds_cli import files
-
-    here = nullcontext
-    if (Path(files.__file__).parent / "child.py").exists():  # not in older checkouts
-        from rlds_cli.files.child import here  # type: ignore[no-redef]
     with here():
         for name in map(str.strip, sys.stdin):
             print(json.dumps(taken(rlds, SAMPLES / name)), flush=True)

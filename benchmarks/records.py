@@ -246,6 +246,7 @@ def conversion(directory: Path) -> Iterator[tuple[str, float]]:
 def convert(directory: Path) -> None:
     import threading
 
+    from checkouts import here
     from results import memory
 
     from rlds_cli import ids
@@ -269,7 +270,8 @@ def convert(directory: Path) -> None:
     thread = threading.Thread(target=watch)
     thread.start()
     start = time.perf_counter()
-    work(Conversion(ids.parse("local/large"), "openx", archive), Home(out), jobs=0, progress=silent)
+    with here():
+        work(Conversion(ids.parse("local/large"), "openx", archive), Home(out), jobs=0, progress=silent)
     seconds = time.perf_counter() - start
     done.set()
     thread.join()

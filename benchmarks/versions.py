@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import archives
 import numpy as np
-from checkouts import earlier
+from checkouts import earlier, here
 from PIL import Image
 
 RUNS = 3
@@ -132,8 +133,7 @@ def table(home: Path, scale: float) -> None:
         seconds(f"open {what}", lambda r=ref: rlds_cli.open_dataset(r))
         seconds(f"open {what}, first batch", lambda r=ref: next(iter(Loader(r, 256, seed=0))))
 
-    with rlds_cli.writer("local/grown", like=ds, durable=False) as writer:
-        writer.add_episodes(short(count))
+    rlds_cli.append("local/grown", archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2), progress=False)
     print(f"table: {count:,} episodes in a dataset that grows")
     labelled("local/grown", home, whole)
     opened = rlds_cli.open_dataset("local/grown")
@@ -249,7 +249,6 @@ def used(home: Path) -> int:
 
 def conversion(home: Path, scale: float) -> None:
     """Print the processor's time of conversions, beside that of what none can do without."""
-    import archives
     from conversion import baseline, ours
 
     # At most: 1.05 and 1.5 times what a conversion took that hashed 65,536 rows at a time.
@@ -263,7 +262,8 @@ def conversion(home: Path, scale: float) -> None:
                 shutil.rmtree(home / "out", ignore_errors=True)
                 os.sync()
                 start = time.process_time()
-                way(file, home / "out")
+                with here():
+                    way(file, home / "out")
                 times.append(time.process_time() - start)
         ratio = statistics.median(a / b for a, b in zip(taken[ours], taken[baseline], strict=True))
         each = f"{statistics.median(taken[ours]):8.2f} s  {statistics.median(taken[baseline]):8.2f} s plain"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import archives
-from checkouts import ROOT, started
+from checkouts import ROOT, here, started
 from versions import moving, reached, short
 
 ROUNDS = 5
@@ -48,8 +48,9 @@ def compare(home: Path, scale: float, before: Path) -> None:
 
         count = round(1_000_000 * scale)
         print(f"{count:,} episodes, before and now")
+        file = archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2)
         for way in ask:
-            ask[way](json.dumps(["make", count, way == "now"]))
+            ask[way](json.dumps(["make", str(file), count, way == "now"]))
         for what, (ref, earlier) in REFS.items():
             found = turns({"before": ["opening", earlier], "now": ["opening", ref]})
             for k, name in enumerate(("open", "first batch after it")):
@@ -57,9 +58,10 @@ def compare(home: Path, scale: float, before: Path) -> None:
         for what, (steps, episode, most) in SIZES.items():
             file = archives.d4rl_v2(home / f"archive{episode}/file.hdf5", round(steps * scale), episode=episode)
             shown(f"convert {what}", turns({way: ["converting", str(file)] for way in ask}, 3), most)
-        for what, one, episodes in (("200 steps", False, 5_000), ("2 steps", True, 200_000)):
-            call = ["appending", one, round(episodes * scale)]
-            shown(f"append {round(episodes * scale):,} episodes of {what}", turns(dict.fromkeys(ask, call), 3), 1.05)
+            shown(f"append {what}", turns({way: ["appending", str(file)] for way in ask}, 3), most)
+        for what, one, episodes in (("200 steps", False, 2_000), ("2 steps", True, 50_000)):
+            call = ["recording", one, round(episodes * scale)]
+            shown(f"record {call[2]:,} episodes of {what}", turns(dict.fromkeys(ask, call), 3), 1.05)
 
 
 def shown(what: str, taken: dict[str, list[float]], most: float) -> None:
@@ -72,13 +74,13 @@ def shown(what: str, taken: dict[str, list[float]], most: float) -> None:
 # -- what is timed, in a process of each checkout
 
 
-def make(home: Path, count: int, has_versions: bool) -> None:
+def make(home: Path, file: str, count: int, has_versions: bool) -> None:
     """Make the datasets that are opened."""
     import rlds_cli
+    from rlds_cli.importing import import_archive
 
-    ds = rlds_cli.create("local/short", short(count))
-    with rlds_cli.writer("local/grown", like=ds, durable=False) as writer:
-        writer.add_episodes(short(count))
+    ds = import_archive(file, "local/short", progress=False)
+    rlds_cli.append("local/grown", file, progress=False)
     if has_versions:
         ds.select(episodes=range(0, count, 2)).save("part")
         ds.label(quality=[k % 5 for k in range(count)])
@@ -103,12 +105,24 @@ def converting(home: Path, file: str) -> float:
 
     shutil.rmtree(home / "out", ignore_errors=True)
     start = time.process_time()
-    ours(Path(file), home / "out")
+    with here():
+        ours(Path(file), home / "out")
     return time.process_time() - start
 
 
-def appending(home: Path, is_short: bool, count: int) -> float:
-    """Return the seconds of the processor that it takes to append episodes that are in memory."""
+def appending(home: Path, file: str) -> float:
+    """Return the seconds of the processor of an append to a dataset that grows."""
+    import rlds_cli
+
+    shutil.rmtree(home / "appended", ignore_errors=True)
+    start = time.process_time()
+    with here():
+        rlds_cli.append("local/appended", file, cache_dir=home / "appended", progress=False)
+    return time.process_time() - start
+
+
+def recording(home: Path, is_short: bool, count: int) -> float:
+    """Return the seconds of the processor that it takes to record episodes that are in memory."""
     import rlds_cli
 
     episodes = [*(short(count) if is_short else moving(0, count))]
@@ -120,7 +134,7 @@ def appending(home: Path, is_short: bool, count: int) -> float:
 
 
 if __name__ == "__main__":
-    work: dict[str, Callable[..., Any]] = {f.__name__: f for f in (make, opening, converting, appending)}
+    work: dict[str, Callable[..., Any]] = {f.__name__: f for f in (make, opening, converting, appending, recording)}
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         print(json.dumps(work[name](Path(sys.argv[1]), *arguments)), flush=True)
