@@ -179,6 +179,16 @@ def test_a_tag_of_a_version_that_was_not_pushed_is_named(store: Path, other: Pat
     )
 
 
+def test_a_listing_shows_versions_and_tags(store: Path) -> None:
+    ds = rlds_cli.create("local/arm", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}])
+    ds.tag("first")
+    push("local/arm", store)
+    ds.label(quality="good")
+    push("local/arm", store)
+    (line,) = run_rlds("list", store).stdout.decode().splitlines()[1:]
+    assert line.split()[:2] == ["local/arm", "2"] and "first=v1" in line
+
+
 def test_what_is_pushed_twice_is_there_once(address: str, other: Path) -> None:
     three_versions(address)
     assert push("local/arm", address).sent == 0
@@ -333,7 +343,8 @@ def test_locks_of_earlier_versions_beside_a_newer_one(store: Path, other: Path, 
         assert (done.how, done.version, done.newest) == (how, int(name[1:]), 5)
         same(rlds_cli.open_dataset(f"local/arm#{name}", cache_dir=other), expected)
     same(rlds_cli.open_dataset("local/arm", cache_dir=other), last)
-    rlds_cli.create("local/arm", [episode(9, 3)], cache_dir=other / "apart").label(quality="x").label(quality="y")
+    other_arm = [{"observation": np.zeros((4, 1)), "action": np.zeros((3, 1))}]
+    rlds_cli.create("local/arm", other_arm, cache_dir=other / "apart").label(quality="x").label(quality="y")
     with pytest.raises(WrongFingerprint):  # another dataset of this name has no such version
         pinning.sync(locks["v1"], cache_dir=other / "apart")
 

@@ -68,8 +68,12 @@ def _show_address(ref: str, cache_dir: Path | None) -> None:
     from rlds_cli.remote.listing import datasets_at
 
     found = datasets_at(addresses.parse(ref), settings.read(cache_dir))
-    rows = [(d.id, out.size(d.size), short(d.fingerprint), d.address) for d in found.datasets]
-    out.result(found.datasets, out.table(("ID", "SIZE", "FINGERPRINT", "ADDRESS"), rows, right="SIZE"))
+    header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")
+    rows = [
+        (d.id, f"{d.versions:,}", out.size(d.size), short(d.fingerprint), " ".join(d.tags), d.address)
+        for d in found.datasets
+    ]
+    out.result(found.datasets, out.table(header, rows, right="VERSIONS SIZE"))
     remote.tell_bytes(found.fetched, found.requests, str(addresses.parse(ref)))
 
 

@@ -22,13 +22,15 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A dataset at an address, as its index says; ``size`` in bytes."""
+    """A dataset at an address, as its index says; ``size`` in bytes, ``tags`` with their versions: ``icra=v3``."""
 
     address: str
     id: str
     size: int
     fingerprint: str
     version: int
+    versions: int = 1
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +103,10 @@ def _listed(objects: Objects) -> tuple[Listed | None, int]:
     except DatasetNotFound:
         return None, 0
     size = measure(objects, there)[1] if isinstance(there, Plain) else there.size
-    return Listed(str(objects.address), there.id, size, there.fingerprint, there.version), stats.fetched
+    found = Listed(str(objects.address), there.id, size, there.fingerprint, there.version)
+    known = None if isinstance(there, Plain) else read_versions(objects)
+    if known is not None:
+        numbers = {v.index: v.number for v in known[0].versions}
+        tags = tuple(f"{tag}=v{numbers[index]}" for tag, index in known[0].tags.items() if index in numbers)
+        found = replace(found, versions=len(known[0].versions), tags=tags)
+    return found, stats.fetched
