@@ -61,7 +61,7 @@ _BELOW = {
     "convert": f"{_STORED} dataset archives checks",  # it records findings
     "downloads": f"{_STORED} dataset archives checks convert",
     "loader": f"{_STORED} dataset",
-    "preprocess": f"{_STORED} dataset sharing",
+    "preprocess": f"{_STORED} dataset",
     "report": f"{_STORED} dataset archives checks convert",
     "sharing": f"{_STORED} dataset convert downloads report",
     "maintenance": f"{_STORED} dataset archives checks convert downloads loader preprocess sharing",

@@ -1,7 +1,6 @@
 """A Ray cluster of two nodes on this machine: the bytes are those of one process, whatever is lost on the way."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -157,11 +156,8 @@ def test_nodes_read_the_store_each_with_blocks_of_its_own(ds, home, tmp_path, mo
             there = rlds_cli.open_dataset("s3://lab/ds", cache_dir=tmp_path / "blocks")
             for name in ("episode", "two passes", "pipeline"):
                 case = units.CASES[name]
-                made = run(there, case.fn, "far", address=started.address, force=True, push="s3://lab/far", **case.how)
+                made = run(there, case.fn, "far", address=started.address, force=True, **case.how)
                 units.check(made, case)
-                shutil.rmtree(tmp_path / "third", ignore_errors=True)
-                pushed = rlds_cli.open_dataset("s3://lab/far", cache_dir=tmp_path / "third")
-                assert pushed.fingerprint == made.fingerprint
             fetched = [r for r in store.requests if r.method == "GET" and "/ds/objects/" in r.path]
             size = sum(len(v) for k, v in store.buckets["lab"].items() if k.startswith("ds/objects/"))
             assert fetched and len(fetched) <= 3 * (1 + size // (1 << 16))  # this process and the two nodes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ import growing_model
 import numpy as np
 import preprocess_functions as functions
 import pytest
-from object_store import Fault, ObjectStore, Request
+from object_store import ObjectStore, Request
 from test_remote_store import HASTY, MAKERS, grown, large
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.errors import InvalidArgument, PreprocessError, UploadFailed
+from rlds_cli.errors import PreprocessError
 from rlds_cli.progress import Event
 from rlds_cli.remote.blocks import BLOCK
 from rlds_cli.sharing.pushing import push
@@ -60,11 +59,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 1 << 10)
 
 
-@pytest.fixture
-def small_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.sharing.packing.LEAST", MIB)
-
-
 def steps_backwards(episode: dict[str, Any]) -> dict[str, Any]:
     """Rewards in reverse: every row of the source counts, and its place."""
     return {**episode, "next": {**episode["next"], "reward": episode["next"]["reward"][::-1].copy()}}
@@ -93,41 +87,6 @@ def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: 
             one, other = preprocess.run(here, **how), preprocess.run(there, cache_dir=far, **how)
             assert one.fingerprint == other.fingerprint, name
             assert one.manifest.fields == other.manifest.fields and one.manifest.stats == other.manifest.stats
-
-
-# -- pushed while it is made
-
-
-def inverted(episode: dict[str, Any]) -> dict[str, Any]:
-    return {**episode, "observation": 255 - episode["observation"]}
-
-
-def uploads(requests: list[Request]) -> list[Request]:
-    return [r for r in requests if r.method == "PUT" and "/objects/" in r.path and "x-amz-copy-source" not in r.headers]
-
-
-@pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_result_is_pushed_while_it_is_made(
-    jobs: int, bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
-) -> None:
-    ds = large(10_000, width=WIDTH)
-
-    def seen(event: Event) -> None:
-        if "were sent to" in event.note:
-            early.extend(uploads(bucket.requests))
-
-    early: list[Request] = []
-    made = preprocess.run(ds, inverted, jobs=jobs, push="s3://lab/made", progress=seen)
-    sent = uploads(bucket.requests)
-    size = made.num_rows * WIDTH
-    assert len(early) == size // MIB + (4 * (size % MIB) >= 3 * MIB)
-    assert sum(r.size for r in sent) < 1.1 * sum(f.stat().st_size for f in made.path.rglob("*") if f.is_file())
-    assert len({r.path for r in sent}) == len(sent)
-    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far)
-    assert there.fingerprint == made.fingerprint
-    assert np.array_equal(there.column("observation")[:], made.column("observation")[:])
-    again = push(made.id, "s3://lab/made", pages=False)
-    assert again.sent == 0
 
 
 # -- what is fetched
@@ -197,99 +156,33 @@ def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: N
         assert here <= 6 * MIB
 
 
-def test_work_that_fails_in_the_middle_goes_on(
-    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
-) -> None:
+def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, small_chunks: None) -> None:
     ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
-    bucket.requests.clear()
     fails = [True]
 
     def inverted_until(episode: dict[str, Any]) -> dict[str, Any]:
         if fails and episode["observation"][0, 0] == stop[0] and (episode["observation"][0] == stop).all():
-            time.sleep(1)  # what is finished is sent meanwhile
             raise ValueError("no")
-        return inverted(episode)
+        return {**episode, "observation": 255 - episode["observation"]}
 
     stop = ds.episode(ds.num_episodes * 3 // 4)["observation"][0]
-    how: dict[str, Any] = {"jobs": 0, "push": "s3://lab/made", "cache_dir": far}
     with pytest.raises(PreprocessError, match="chunks are kept"):
-        preprocess.run("s3://lab/large", inverted_until, "made", **how)
-    before = uploads(bucket.requests)
-    assert before and "made/rlds.json" not in bucket.buckets["lab"]
+        preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
     fails.clear()
-    bucket.faults.append(Fault("403", "PUT", "/made/rlds.json"))
-    with pytest.raises(UploadFailed):
-        preprocess.run("s3://lab/large", inverted_until, "made", **how)
-    bucket.faults.clear()
-    preprocess.run("s3://lab/large", inverted_until, "made", **how)
-    sent = [r.path for r in uploads(bucket.requests)]
-    assert len(sent) == len(set(sent)) > len(before)
-    # Those of objects that the store copies are read by each of the two last pushes, which hash them, and by the first
-    # if it came so far. Twice is read only one that holds the end of a file and the beginning of another.
-    assert sum(times not in (1, 3, 4) for times in blocks_of(bucket.requests).values()) <= 3
-    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
-    assert np.array_equal(there.column("observation")[:], 255 - ds.column("observation")[:])
+    made = preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
+    assert np.array_equal(made.column("observation")[:], 255 - ds.column("observation")[:])
 
 
-def test_a_result_beside_its_source_sends_what_differs(
-    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
-) -> None:
+def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: ObjectStore, far: Path) -> None:
     ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
-    bucket.requests.clear()
-    made = preprocess.run("s3://lab/large", steps_backwards, jobs=0, push="s3://lab/made", cache_dir=far)
-    assert sum(r.size for r in uploads(bucket.requests)) < made.num_rows * WIDTH / 2
+    made = preprocess.run("s3://lab/large", steps_backwards, "made", jobs=0, cache_dir=far)
+    pushed = push(made.path, "s3://lab/made", pages=False)
+    assert pushed.sent < made.num_rows * WIDTH / 2
     there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
     assert np.array_equal(there.column("observation")[:], ds.column("observation")[:])
     assert there.fingerprint == made.fingerprint
-
-
-@pytest.mark.slow
-def test_shards_send_their_parts(bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None) -> None:
-    ds = large(10_000, width=WIDTH)
-    for k in (2, 1):
-        preprocess.run_shard(ds, inverted, shard=(k, 2), jobs=0, push="s3://lab/made")
-    early = {r.path for r in uploads(bucket.requests)}
-    made = preprocess.finish(ds, inverted, push="s3://lab/made")
-    sent = [r.path for r in uploads(bucket.requests)]
-    # one object may hold rows of both shards
-    assert len(early) >= made.num_rows * WIDTH // MIB - 1 and len(sent) == len(set(sent)) and early < set(sent)
-    assert rlds_cli.open_dataset("s3://lab/made", cache_dir=far).fingerprint == made.fingerprint
-
-
-def test_a_store_that_fails_meanwhile_gets_the_rest_at_the_end(
-    bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None
-) -> None:
-    ds = large(10_000, width=WIDTH)
-    bucket.faults.append(Fault("403", "PUT", "/objects/"))
-    said: list[Event] = []
-    made = preprocess.run(ds, inverted, jobs=0, push="s3://lab/made", progress=said.append)
-    assert any("the rest is sent when the dataset is made" in e.note for e in said)
-    assert rlds_cli.open_dataset("s3://lab/made", cache_dir=far).fingerprint == made.fingerprint
-
-
-def test_addresses_that_no_result_is_pushed_to(bucket: ObjectStore, far: Path) -> None:
-    ds = large(500)
-    push(ds.id, "s3://lab/large", pages=False)
-    with pytest.raises(InvalidArgument, match="would replace its own source"):
-        preprocess.run("s3://lab/large", inverted, push="s3://lab/large", cache_dir=far)
-    with pytest.raises(UploadFailed, match="can only be read"):
-        preprocess.run(ds, inverted, push="https://example.org/made/")
-    with pytest.raises(InvalidArgument, match="names a version that is there already"):
-        preprocess.run(ds, inverted, push=f"s3://lab/made#{ds.fingerprint}")
-    assert not (far / "datasets").exists()
-
-
-@pytest.mark.slow
-def test_kinds_that_are_sent_at_the_end(tmp_path: Path, bucket: ObjectStore, far: Path) -> None:
-    for kind, why in (("compressed texts", "compressed at the end"), ("frames", ""), ("grown", "")):
-        said: list[Event] = []
-        ds = MAKERS[kind](tmp_path)
-        made = preprocess.run(ds, steps_backwards, jobs=0, push=f"s3://lab/{ds.id}", progress=said.append)
-        assert any(why in e.note for e in said)
-        there = rlds_cli.open_dataset(f"s3://lab/{ds.id}", cache_dir=far)
-        assert there.fingerprint == made.fingerprint
 
 
 def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path, far: Path) -> None:

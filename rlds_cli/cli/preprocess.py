@@ -122,10 +122,6 @@ _Address = Annotated[
         "--address", metavar="HOST:PORT", help="Address of the Ray cluster; else RAY_ADDRESS, else a local one."
     ),
 ]
-_Push = Annotated[
-    str | None,
-    typer.Option("--push", metavar="STORE", help="Push the result to this address, parts of it while it is made."),
-]
 _SourceHome = Annotated[
     str | None,
     typer.Option(
@@ -158,7 +154,6 @@ def preprocess(
     finish: _Finish = False,
     executor: _Executor = ExecutorOption.local,
     address: _Address = None,
-    push: _Push = None,
     source_home: _SourceHome = None,
     list_: _List = False,
     jobs: options.Jobs = None,
@@ -194,14 +189,13 @@ def preprocess(
     alone = try_ or episode is not None
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
-    _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address, push=push)
+    _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address)
     source: Any = id if source_home is None else open_dataset(id, cache_dir=source_home)
     which: Any = fn if len(fn) > 1 else fn[0]
     job_options: dict[str, Any] = {
         "keep_going": keep_going,
         "force": force,
         "depends_on": depends_on or (),
-        "push": push,
     }
     with (
         nullcontext() if alone else resumable(),
@@ -229,15 +223,13 @@ def preprocess(
 
 
 def _check_together(
-    *, alone: bool, shard: str | None, finish: bool, executor: ExecutorOption, address: str | None, push: str | None
+    *, alone: bool, shard: str | None, finish: bool, executor: ExecutorOption, address: str | None
 ) -> None:
     """Raise BadParameter for options that exclude each other."""
     if alone + finish + (shard is not None) > 1:
         raise typer.BadParameter("only one of them may be given", param_hint="--try, --shard, --finish")
     if executor != ExecutorOption.local and (alone or finish or shard is not None):
         raise typer.BadParameter("works on a whole job only", param_hint="--executor")
-    if alone and push is not None:
-        raise typer.BadParameter("--try makes nothing that could be pushed", param_hint="--push")
     if address is not None and executor == ExecutorOption.local:
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
 

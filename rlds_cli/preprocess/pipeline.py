@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlds_cli import text
 from rlds_cli.dataset import Dataset, open_dataset
@@ -37,9 +37,6 @@ from rlds_cli.progress import silent
 from rlds_cli.store import publishing
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import FLAGS
-
-if TYPE_CHECKING:
-    from rlds_cli.preprocess.sending import Destination
 
 Functions = Sequence[Callable[..., Any] | str]
 Several = str | None | Sequence[str | None]  # one for all functions, or one for each
@@ -191,7 +188,6 @@ def run_pipeline(
     target: Path,
     *,
     checks: Sequence[Callable[[Dataset], None]] = (),
-    to: Destination | None = None,
 ) -> None:
     """Run the functions and publish the last result as ``target``; an interrupted run continues.
 
@@ -201,8 +197,6 @@ def run_pipeline(
         The workers, for the task of each function in turn.
     checks : sequence of callables
         Called with the last result before it is published; if one raises, nothing is published.
-    to : Destination, optional
-        Where parts of the last result are sent while it is made.
     """
     count = len(p.stages)
     there = [number for number in range(1, count) if (_between(work, number) / "zarr.json").exists()]
@@ -214,7 +208,7 @@ def run_pipeline(
         rows = work / str(number + 1) / "rows"
         rows.mkdir(parents=True, exist_ok=True)
         try:
-            last: dict[str, Any] = {"checks": checks, "to": to} if made == target else {}
+            last: dict[str, Any] = {"checks": checks} if made == target else {}
             run_task(replace(pool, task=t), rows, made, **last)
         except PreprocessError as e:
             assert t.chain is not None

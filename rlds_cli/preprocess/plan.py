@@ -88,8 +88,6 @@ class WritePlan:
         Fields whose next value is a separate field.
     renamed : mapping of str to str
         Carried fields with a new name, and their names in the source.
-    repeated : frozenset of str
-        Fields that seem to equal those of the source, under the same names, whether they are written or not.
     joined : bool
         The rows of the source do not lie end to end: in the result, they lie where those files have them.
     """
@@ -101,7 +99,6 @@ class WritePlan:
     linked: bool
     apart: frozenset[str]
     renamed: Mapping[str, str] = field(default_factory=dict)
-    repeated: frozenset[str] = frozenset()
     joined: bool = False
 
     @cached_property
@@ -247,7 +244,6 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
         schema[n] = Field(n, source[n].dtype, source[n].shape, schema[n].placement)
     carried = _carried(task, schema)
     _check_nesting(schema, carried)
-    repeated = untouched | {new for new, old in carried.items() if new == old}
     schema |= {new: replace(source[old], name=new) for new, old in carried.items()}
     untouched -= _crowded(frozenset(schema) - untouched - (frozenset(carried) & frozenset(source)), untouched, task)
     if joined:
@@ -260,7 +256,7 @@ def plan_of(task: Task, assumptions: Assumptions, first: Probe, probes: Sequence
     apart = task.apart | assumptions.apart | frozenset(a for p in (first, *probes) for a in p.apart)
     renamed = {new: old for new, old in carried.items() if new != old}
     joined = joined and linked
-    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, repeated, joined)
+    return WritePlan(fields, untouched, frozenset(carried), kept, linked, apart, renamed, joined)
 
 
 def _has_places(rows: Rows, written: Iterable[Field]) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rlds_cli import home, text
 from rlds_cli.dataset import Dataset, open_dataset
@@ -22,9 +21,9 @@ from rlds_cli.preprocess.reuse import Reuse
 from rlds_cli.preprocess.task import Task
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, joining, manifest, versions
-from rlds_cli.store.build import JOURNAL, Built, ignore, write_rows
+from rlds_cli.store.build import JOURNAL, Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
 from rlds_cli.store.manifest import Manifest, Stats
 from rlds_cli.store.paths import component
@@ -32,9 +31,6 @@ from rlds_cli.store.publishing import Shared
 from rlds_cli.store.videos import Extent
 from rlds_cli.store.workers import Executor
 from rlds_cli.ted import Array
-
-if TYPE_CHECKING:
-    from rlds_cli.preprocess.sending import Destination
 
 _LONG = 20.0  # seconds
 
@@ -46,7 +42,6 @@ def run_task(
     *,
     again: bool = False,
     checks: Iterable[Callable[[Dataset], None]] = (),
-    to: Destination | None = None,
 ) -> None:
     """Run a task and publish its result as ``target``.
 
@@ -58,8 +53,6 @@ def run_task(
         Run the function on all episodes, also where ``target`` has results of an earlier version of the source.
     checks : iterable of callables
         Called with the result before it is published; if one raises, nothing is published.
-    to : Destination, optional
-        Where parts of the result are sent while it is made.
 
     Raises
     ------
@@ -78,8 +71,7 @@ def run_task(
         executor = pool.executor(seconds * int(new.sum()), len(todo.parts))
         _tell_long(todo, seconds * int(new.sum()), executor, pool.progress)
         try:
-            with to.sending(todo, work, pool.progress) if to else nullcontext(ignore) as placed:
-                built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor, placed=placed)
+            built = write_rows(todo, work, jobs=0, progress=pool.progress, executor=executor)
         except AssumptionBroken as e:
             assumptions = assumptions | e.assumptions
             _remember(work, assumptions)
@@ -147,15 +139,6 @@ def _finished(work: Path) -> int:
         return max(0, (work / JOURNAL).read_text().count("\n") - 1)
     except OSError:
         return 0
-
-
-def destination(push: StrPath | None, where: Settings, t: Publishable, *, force: bool) -> Destination | None:
-    """Return where the result of a task is to be pushed, if anywhere; see `sending.destination`."""
-    if push is None:
-        return None
-    from rlds_cli.preprocess import sending  # and with it all that pushing takes, half a second
-
-    return sending.destination(push, where, t.dataset, str(t.id), force=force)
 
 
 class Publishable(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlds_cli import home, settings
+from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError, RldsError, WrongFingerprint
 from rlds_cli.files import safe as safe_files
@@ -22,12 +22,12 @@ from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
-from rlds_cli.settings import Settings, StrPath
+from rlds_cli.settings import StrPath
 from rlds_cli.store import versions
 from rlds_cli.store.workers import Executor
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.sending import Destination
+    pass
 
 EXECUTORS = ("local", "ray")
 
@@ -49,7 +49,6 @@ def run(
     force: bool = False,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
-    push: StrPath | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -101,8 +100,6 @@ def run(
         function's files. The choice does not change a byte.
     address : str, optional
         ``HOST:PORT`` of the cluster's head; by default RAY_ADDRESS, or else a cluster that runs on this machine.
-    push : str or path, optional
-        Address of a store (see `rlds_cli.push`) that the result is pushed to. Parts of it are sent while it is made.
 
     Raises
     ------
@@ -115,8 +112,6 @@ def run(
         The name exists and was made differently.
     DatasetNotFound, UnknownField
         There is no such source or field.
-    UploadFailed
-        The store does not take the result, which is made and stays; the same call goes on.
 
     Examples
     --------
@@ -127,9 +122,8 @@ def run(
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
     with _described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        to = publish.destination(push, settings.read(cache_dir), t, force=force)
         tell = watched(shown(progress), t.dataset.store)
-        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell, to=to).run()
+        _ResultMaker(t, cache_dir, jobs, force, _executor_of(executor, address), tell).run()
     return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -181,19 +175,10 @@ class _ResultMaker:
     executor: Callable[..., AbstractContextManager[Executor]] | None
     progress: Progress
     checks: tuple[Callable[[Dataset], None], ...] = ()
-    to: Destination | None = None
 
     def run(self) -> None:
-        """Make the result, unless it exists, and push it if it has a destination."""
-        where = settings.read(self.cache_dir)
-        self._make_in(where)
-        if self.to is not None:
-            made = home.find(self.task.id, where)
-            assert made is not None
-            self.to.push(made, self.progress)
-
-    def _make_in(self, where: Settings) -> None:
-        t = self.task
+        """Make the result, unless it exists."""
+        t, where = self.task, settings.read(self.cache_dir)
         place = Home(where.home)
         if not self.force and publish.is_made(t, where):
             self._say("already exists, made from the same source, function and arguments")
@@ -224,9 +209,9 @@ class _ResultMaker:
         first = t if isinstance(t, Task) else t.task(0, t.dataset)
         pool = WorkerPool(first, self.jobs, self.progress, nodes)
         if isinstance(t, Task):
-            publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks, to=self.to)
+            publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks)
         else:
-            pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks, to=self.to)
+            pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks)
 
     def _say(self, note: str) -> None:
         self.progress(Event(str(self.task.id), "note", note=note))

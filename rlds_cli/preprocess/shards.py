@@ -23,7 +23,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field
 
 if TYPE_CHECKING:
-    from rlds_cli.preprocess.sending import Destination
+    pass
 
 SUFFIX = "-shards"
 _NAMED = 10  # missing shards to name; the others are counted
@@ -93,7 +93,6 @@ def run_shard(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    push: StrPath | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ShardReport:
@@ -110,8 +109,6 @@ def run_shard(
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
         Run even if a dataset of this name exists.
-    push : str or path, optional
-        Address of a store that `finish` will push to: parts of the result that lie in this shard are sent.
 
     Raises
     ------
@@ -128,11 +125,10 @@ def run_shard(
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
             return ShardReport(str(t.id), number.number, number.count, 0, 0, (), published=True)
-        to = publish.destination(push, where, t, force=force)
         place = Home(where.home)
         work = directory(place, t)
         with writing(place), _running(work, place):
-            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False), to)
+            report = _work(t, work, number, WorkerPool(t, jobs, tell, in_place=False))
         if not force and publish.is_made(t, where):
             trees.discard(work)  # another attempt has published it
         return report
@@ -153,7 +149,6 @@ def finish(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    push: StrPath | None = None,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
@@ -167,8 +162,6 @@ def finish(
         Number of threads that hash.
     force : bool
         Replace a dataset of this name.
-    push : str or path, optional
-        Address of a store (see `rlds_cli.push`) that the result is pushed to. What shards have sent is there.
 
     Raises
     ------
@@ -181,13 +174,10 @@ def finish(
     with described(dataset, fn, name, keep_going=keep_going, **how) as t:
         where = settings.read(cache_dir)
         place, tell = Home(where.home), shown(progress)
-        to = publish.destination(push, where, t, force=force)
         if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not publish.is_made(t, where):
                     _publish(t, place, WorkerPool(t, jobs, tell))
-        if to is not None:
-            to.push(place.dataset(t.id), tell)
         return open_dataset(str(t.id), cache_dir=cache_dir)
 
 
@@ -237,25 +227,22 @@ def _running(work: Path, place: Home) -> Iterator[None]:
 # -- one shard
 
 
-def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool, to: Destination | None) -> ShardReport:
+def _work(t: Task, work: Path, shard: Shard, pool: WorkerPool) -> ShardReport:
     write_once(work / "task.json", json.dumps(t.provenance()))
     t = _fitted(t, work, pool)
     while True:
         plan, seconds = shared_plan(t, work)
         steps = seconds * t.dataset.num_steps / max(1, len(plan.job.parts))
-        first = shard.parts(len(plan.job.parts)).start
         try:
-            with to.sending(plan.job, plan.below, pool.progress, first) if to else nullcontext(build.ignore) as placed:
-                done = build.write_shard(
-                    plan.job,
-                    plan.below,
-                    shard,
-                    there=plan.finished,
-                    executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
-                    progress=pool.progress,
-                    check=plan.check,
-                    placed=placed,
-                )
+            done = build.write_shard(
+                plan.job,
+                plan.below,
+                shard,
+                there=plan.finished,
+                executor=lambda chunks, steps=steps: pool.executor(steps * chunks, chunks),  # type: ignore[misc]
+                progress=pool.progress,
+                check=plan.check,
+            )
         except AssumptionBroken as e:
             learn(work, e.assumptions)
             continue

@@ -52,7 +52,6 @@ _ADDED = 32  # one such part of what is sent may be sent for a better order, or 
 _LOOKS = 16  # groups of a changed file by which it is decided whether to compare all
 _CANDIDATES = 8  # files of the same size that a file is compared with
 Told = Callable[[int], None]
-Cuts = Sequence[tuple[int, int]]  # places and lengths of parts of a file
 _Key = tuple[int, int]  # an object: numbers of its index and in it
 
 
@@ -149,13 +148,11 @@ def plan(
     known: Sequence[Known],
     told: Told = lambda done: None,
     *,
-    cuts: Mapping[str, Cuts] = {},
     in_place: Collection[str] = (),
 ) -> Plan:
     """Plan the push of a snapshot beside ``known`` indexes; reads files. ``told`` gets the bytes that were hashed.
 
-    Parts of files that ``cuts`` names by path become objects of their own, if nothing of them is known. Objects of
-    files ``in_place`` are parts of these files, which are at the address already.
+    Objects of files ``in_place`` are parts of these files, which are at the address already.
     """
     hasher = _Ranges(told)
     with ThreadPoolExecutor(max(1, min(8, settings.cores()))) as pool:
@@ -163,8 +160,7 @@ def plan(
         matches = _worthwhile(matches, known, snapshot)
         spans = [s for f, found in zip(snapshot.files, matches, strict=True) for s in _rest(f, found)]
         stay, spans = [s for s in spans if s.file.path in in_place], [s for s in spans if s.file.path not in in_place]
-        alone, spans = _apart(spans, cuts)
-        packed = [*((span,) for span in alone), *_packed(sorted(spans, key=_order), snapshot.size)]
+        packed = _packed(sorted(spans, key=_order), snapshot.size)
         new = tuple(pool.map(lambda parts: hashed(parts, told), packed))
         new += tuple(pool.map(lambda span: _placed(span, told), (part for span in stay for part in _parts(span))))
     return _assembled(snapshot, known, matches, new)
@@ -326,12 +322,6 @@ def object_size(total: int) -> int:
     return size if size < _LARGE else -(-size // GROUP) * GROUP
 
 
-def cut(size: int, part: int) -> list[tuple[int, int]]:
-    """Cut a file into parts of ``part`` bytes; the last one counts if it is three quarters of that."""
-    found = [(at, min(part, size - at)) for at in range(0, size, part)]
-    return [(at, length) for at, length in found if 4 * length >= 3 * part]
-
-
 def _rest(file: LocalFile, matches: Sequence[Match]) -> Iterator[Span]:
     """Yield the parts of a file's extents that no match covers."""
     starts = [m.at for m in matches]
@@ -356,23 +346,6 @@ def _placed(span: Span, told: Told) -> NewObject:
     """Read and hash a span that is an object where it is."""
     made = hashed((span,), told)
     return replace(made, object=replace(made.object, path=span.file.path, at=span.at))
-
-
-def _apart(spans: Iterable[Span], cuts: Mapping[str, Cuts]) -> tuple[list[Span], list[Span]]:
-    """Return the parts of spans that ``cuts`` names, and what is left of the spans."""
-    alone, left = list[Span](), list[Span]()
-    for span in spans:
-        at, stop = span.at, span.at + span.length
-        for first, length in cuts.get(span.file.path, ()):
-            if first < at or first + length > stop:
-                continue
-            if first > at:
-                left.append(Span(span.file, at, first - at))
-            alone.append(Span(span.file, first, length))
-            at = first + length
-        if at < stop:
-            left.append(Span(span.file, at, stop - at))
-    return alone, left
 
 
 # -- objects

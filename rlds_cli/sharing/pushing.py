@@ -28,7 +28,7 @@ from rlds_cli.remote.reading import index_at, read_index, read_versions
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings, StrPath
 from rlds_cli.sharing import copies, packing, snapshot
-from rlds_cli.sharing.packing import Cuts, Known, NewObject, Plan
+from rlds_cli.sharing.packing import Known, NewObject, Plan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
 from rlds_cli.sources import addresses
@@ -157,10 +157,9 @@ def push_from(
     dry_run: bool = False,
     pages: bool | None = None,
     force: bool = False,
-    cuts: Mapping[str, Cuts] = {},
     progress: Progress,
 ) -> Pushed:
-    """Push a version of the dataset in a directory; see `push`, and `packing.plan` for ``cuts``."""
+    """Push a version of the dataset in a directory; see `push`."""
     path, taken = Path(ref.place), snapshot.take(ref)
 
     def beside(plan: Plan, objects: Objects) -> Mapping[str, bytes]:
@@ -168,7 +167,7 @@ def push_from(
             return {}
         return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
-    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "cuts": cuts, "documents": beside}
+    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "documents": beside}
     done = send(taken, address, where, **how, progress=progress)
     if not dry_run:
         _record(path, taken, address, done.index)
@@ -182,7 +181,6 @@ def send(
     *,
     dry_run: bool = False,
     force: bool = False,
-    cuts: Mapping[str, Cuts] = {},
     in_place: Collection[str] = (),
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
@@ -197,7 +195,7 @@ def send(
         there = stored(objects)
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress, cuts=cuts, in_place=in_place)
+            plan = _plan(taken, objects, found, there, refused, progress, in_place=in_place)
             versions = _added(found, taken, plan.index)
             if dry_run:
                 return _pushed(plan, taken, address, there, versions, dry_run=True)
@@ -278,12 +276,6 @@ def check_same(found: tuple[Versions, Document] | None, id: str, address: Addres
         )
 
 
-def check_address(address: Address, where: Settings, id: str) -> None:
-    """Raise NameTaken if an address holds a dataset with another id; DownloadFailed if it cannot be read."""
-    with open_objects(address, where) as objects:
-        check_same(_versions_there(objects), id, address)
-
-
 def check_writable(address: Address) -> None:
     """Raise UploadFailed if nothing can be pushed to an address, and InvalidArgument if it names a version."""
     if address != address.unpinned:
@@ -316,7 +308,6 @@ def _plan(
     refused: Set[str],
     tell: Progress,
     *,
-    cuts: Mapping[str, Cuts],
     in_place: Collection[str],
 ) -> Plan:
     def usable(o: Object) -> bool:
@@ -329,7 +320,7 @@ def _plan(
     known = [k for k in known if _has_hashes(k)]
     if not in_place and (not known or known[0].index.manifest != taken.manifest):
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), cuts=cuts, in_place=in_place)
+    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), in_place=in_place)
 
 
 def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> list[Index]:

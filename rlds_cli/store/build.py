@@ -54,7 +54,6 @@ _IN_FLIGHT = 2  # chunks between the reader and the writer
 JOURNAL = "journal.jsonl"
 _SHARD_JOURNALS = "journals"
 Finished = dict[int, tuple[str, WrittenRows]]
-Placed = Callable[[Finished], None]
 
 
 class BuildJob(Protocol):
@@ -99,10 +98,6 @@ class Built:
     notes: tuple[Note, ...]
 
 
-def ignore(done: Finished) -> None:
-    """Do nothing with finished parts."""
-
-
 def write_rows(
     job: BuildJob,
     work: Path,
@@ -110,26 +105,23 @@ def write_rows(
     jobs: int,
     progress: Progress,
     executor: Executor | None = None,
-    placed: Placed = ignore,
 ) -> Built:
     """Write all parts of ``job`` below ``work``. A journal there says which parts an earlier run has finished.
 
     The parts are written by ``executor`` if there is one, else by ``jobs`` processes, or by this process if ``jobs`` is
-    0 or 1. The bytes are the same in all three cases. ``placed`` is called with the finished parts, whenever there are
-    more; what they wrote stays as it is until this function has returned.
+    0 or 1. The bytes are the same in all three cases.
     """
     journal = Journal(work / JOURNAL, job.key)
     done = _on_disk(job, work, reversed(journal.resume()), range(len(job.parts)))
     _forget_unfinished(work, done)
     tell = _BuildProgress(job, done, progress)
     left = len(job.parts) - len(done)
-    placed(done)
     if executor is None and jobs > 1 and left > 1:
         executor = Processes(min(jobs, left))
     if executor is not None and left:
-        _work_apart(job, work, journal, done, executor, tell, placed)
+        _work_apart(job, work, journal, done, executor, tell)
     else:
-        _work_here(job, work, journal, done, tell, placed)
+        _work_here(job, work, journal, done, tell)
     built = assemble(job, work, done)
     done.clear()
     _give_back()
@@ -184,9 +176,7 @@ class _BuildProgress:
         self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
 
 
-def _work_here(
-    job: BuildJob, work: Path, journal: Journal, done: Finished, tell: _BuildProgress, placed: Placed
-) -> None:
+def _work_here(job: BuildJob, work: Path, journal: Journal, done: Finished, tell: _BuildProgress) -> None:
     position = RowPosition()
     for i, part in enumerate(job.parts):
         if i in done and done[i][0] == PLACE and done[i][1].start.rows != position.rows:
@@ -196,7 +186,6 @@ def _work_here(
             journal.add(_record(i, PLACE, written))
             done[i] = (PLACE, written)
             tell.part(written)
-            placed(done)
         position = _advance(position, done[i][1])
 
 
@@ -207,7 +196,6 @@ def _work_apart(
     done: Finished,
     executor: Executor,
     tell: _BuildProgress,
-    placed: Placed,
 ) -> None:
     starts = _known_starts(job) if executor.in_place else None
     todo = {i: (p, work, i, starts and starts[i]) for i, p in enumerate(job.parts) if i not in done}
@@ -218,7 +206,6 @@ def _work_apart(
         done[i] = (where, written)
         tell.rows(written.rows)
         tell.part(written)
-        placed(done)
 
 
 def _known_starts(job: BuildJob) -> list[int] | None:
@@ -475,7 +462,6 @@ def write_shard(
     executor: Callable[[int], Executor | None],
     progress: Progress,
     check: Callable[[], None],
-    placed: Placed = ignore,
 ) -> Finished:
     """Write the missing parts of a shard, and return all its parts.
 
@@ -487,8 +473,6 @@ def write_shard(
         Called with the number of parts to write; returns the executor that writes them, or None for this process.
     check : callable
         Called before each part; an error that it raises ends the work.
-    placed : callable
-        Called with the finished parts, see `write_rows`.
 
     Raises
     ------
@@ -507,7 +491,6 @@ def write_shard(
 
     if done:
         tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were there")
-    placed(done)
     todo = {i: (job.parts[i], work, i) for i in own if i not in done}
     if not todo:
         return done
@@ -518,6 +501,5 @@ def write_shard(
         journal.add(_record(number, where, written))
         done[number] = (where, written)
         tell()
-        placed(done)
         check()
     return done
