@@ -115,7 +115,7 @@ class FlatEpisodes:
         """Refuse episodes that are not those of all ``rows`` rows of the file ``name``; raises ReaderError."""
         stops, finals = np.asarray(self.stops), np.asarray(self.finals)
         end = np.zeros(stops.shape, np.uint8) if self.end is None else np.asarray(self.end)
-        if stops.ndim != 1 or stops.dtype.kind not in "iu" and len(stops):
+        if stops.ndim != 1 or (stops.dtype.kind not in "iu" and len(stops)):
             wrong = f"stops is {stops.dtype} {list(stops.shape)}; row numbers are expected, as int64 [episodes]"
         elif not finals.shape == end.shape == stops.shape:
             wrong = f"stops has {len(stops)} episodes, finals {list(finals.shape)} and end {list(end.shape)}"
