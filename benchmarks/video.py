@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Slice
 
 FPS, EPISODE, HEIGHT, WIDTH = 10, 200, 240, 320
@@ -95,7 +95,7 @@ def main() -> None:
     frames = parser.parse_args().frames
     with tempfile.TemporaryDirectory() as place:
         root = write(Path(place, "archive"), frames)
-        ds = import_archive(root, "local/video", cache_dir=Path(place, "home"))
+        ds = import_files(root, "local/video", cache_dir=Path(place, "home"))
         rows = np.concatenate([s + np.arange(EPISODE) for s in ds.episodes["start"]])
         drawn = np.random.default_rng(0).choice(rows, 200)
         how: dict[str, Any] = {"anchors": "steps", "fields": [FIELD], "steps": 8, "seed": 0}

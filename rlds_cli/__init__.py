@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rlds_cli import preprocess as preprocess
     from rlds_cli import report as report
     from rlds_cli import ted as ted
+    from rlds_cli.checks.run import check as check
     from rlds_cli.convert.appending import append as append
     from rlds_cli.convert.create import create as create
     from rlds_cli.convert.merging import merge as merge
@@ -33,13 +34,20 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
     from rlds_cli.downloads.download import download as download
+    from rlds_cli.downloads.loading import load as load
     from rlds_cli.exports.exporting import export as export
     from rlds_cli.formats import mp4 as mp4
     from rlds_cli.growing.retention import Fifo as Fifo
     from rlds_cli.growing.retention import Reservoir as Reservoir
     from rlds_cli.growing.retention import Top as Top
     from rlds_cli.home.locate import find as find
+    from rlds_cli.importing import import_files as import_files
     from rlds_cli.interop.record import Record as Record
+    from rlds_cli.loader.loader import Loader as Loader
+    from rlds_cli.maintenance.pinning import lock as lock
+    from rlds_cli.maintenance.pinning import sync as sync
+    from rlds_cli.maintenance.verification import verify as verify
+    from rlds_cli.report.inspecting import inspect as inspect
     from rlds_cli.sharing.mirroring import mirror as mirror
     from rlds_cli.sharing.pushing import push as push
 
@@ -48,38 +56,54 @@ __version__ = "0.1.0"
 __all__ = [
     "Dataset",
     "Fifo",
+    "Loader",
     "Record",
     "Reservoir",
     "Top",
     "Writer",
     "append",
+    "check",
     "create",
     "download",
     "export",
     "find",
+    "import_files",
+    "inspect",
+    "load",
+    "lock",
     "merge",
     "mirror",
     "open_dataset",
     "push",
+    "sync",
+    "verify",
     "writer",
 ]
 
 _HOMES = {
     "Dataset": "rlds_cli.dataset",
     "Fifo": "rlds_cli.growing.retention",
+    "Loader": "rlds_cli.loader.loader",
     "Record": "rlds_cli.interop.record",
     "Reservoir": "rlds_cli.growing.retention",
     "Top": "rlds_cli.growing.retention",
     "Writer": "rlds_cli.convert.writer",
     "append": "rlds_cli.convert.appending",
+    "check": "rlds_cli.checks.run",
     "create": "rlds_cli.convert.create",
     "download": "rlds_cli.downloads.download",
     "export": "rlds_cli.exports.exporting",
     "find": "rlds_cli.home.locate",
+    "import_files": "rlds_cli.importing",
+    "inspect": "rlds_cli.report.inspecting",
+    "load": "rlds_cli.downloads.loading",
+    "lock": "rlds_cli.maintenance.pinning",
     "merge": "rlds_cli.convert.merging",
     "mirror": "rlds_cli.sharing.mirroring",
     "open_dataset": "rlds_cli.dataset",
     "push": "rlds_cli.sharing.pushing",
+    "sync": "rlds_cli.maintenance.pinning",
+    "verify": "rlds_cli.maintenance.verification",
     "writer": "rlds_cli.convert.writer",
 }
 # at hand without an import of their own
@@ -113,4 +137,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*__all__, *_MODULES, "__version__", "__doc__"})

@@ -140,7 +140,7 @@ def plan_import(
     )
 
 
-def import_archive(
+def import_files(
     paths: StrPath | Sequence[StrPath],
     ref: str,
     *,

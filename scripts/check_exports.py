@@ -233,15 +233,15 @@ def datasets(place: Path) -> Iterator[tuple[str, Any]]:
     import lerobot_archives
 
     import rlds_cli
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
 
     yield "samples", rlds_cli.download("sample/cartpole-minari").select(episodes=[3, 0])
     yield "flat", rlds_cli.download("sample/pendulum-d4rl").select(episodes=[1, 25])
     yield "kinds", rlds_cli.create("local/kinds", [_kinds(5, "terminated"), _kinds(3, "truncated"), _kinds(1, "cut")])
     images = lerobot_archives.write_v3(place / "images", lerobot_archives.Content(image=("top",)))
-    yield "images", import_archive(images, "local/images")
+    yield "images", import_files(images, "local/images")
     videos = lerobot_archives.Content(video=("top",), lengths=(12, 8, 20), per_video=2)
-    yield "videos", import_archive(lerobot_archives.write_v3(place / "videos", videos), "local/videos")
+    yield "videos", import_files(lerobot_archives.write_v3(place / "videos", videos), "local/videos")
 
 
 def _kinds(steps: int, end: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli import Dataset
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.interop import d4rl
 from rlds_cli.ted import Array, BoolArray
 
@@ -95,7 +95,7 @@ def table(found: Mapping[str, list[dict[str, int]]]) -> list[str]:
 def open_or_import(ref: str, cache_dir: Path) -> Dataset:
     """A dataset by its id, or one made of a file."""
     if Path(ref).is_file():
-        return import_archive(ref, f"local/{Path(ref).stem}", cache_dir=cache_dir)
+        return import_files(ref, f"local/{Path(ref).stem}", cache_dir=cache_dir)
     return rlds_cli.download(ref)
 
 

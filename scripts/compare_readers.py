@@ -50,7 +50,7 @@ def describe(archives: Path, out: Path, *, few: bool, rows_only: bool) -> None:
 def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]:
     from rlds_cli import archives
     from rlds_cli.errors import RldsError
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
 
     options = json.loads((directory / "options.json").read_text())
     files = sorted((directory / "files").iterdir())
@@ -75,11 +75,11 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
         return made | {"refused": type(e).__name__, "message": f"{e} {e.hint}"}
     if rows_only:
         return made
-    own = "reader" if "reader" in inspect.signature(import_archive).parameters else "format"  # in older checkouts
+    own = "reader" if "reader" in inspect.signature(import_files).parameters else "format"  # in older checkouts
     options[own] = options.pop("format")
     with tempfile.TemporaryDirectory() as home:
         try:
-            ds = import_archive(files, "local/x", cache_dir=home, progress=False, jobs=1, **options)
+            ds = import_files(files, "local/x", cache_dir=home, progress=False, jobs=1, **options)
             made["fingerprint"] = ds.fingerprint
         except RldsError as e:
             made["fingerprint"] = f"{type(e).__name__} {e}"

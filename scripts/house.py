@@ -56,7 +56,7 @@ _BELOW = {
     "store": "base files formats ted",
     "growing": "base files formats ted store",
     "remote": "base files formats ted registry home store growing http sources",
-    "dataset": _STORED,
+    "dataset": f"{_STORED} top",  # `top` is the table of public names: methods call those of packages above by it
     "checks": f"{_STORED} dataset",
     "convert": f"{_STORED} dataset archives checks",  # it records findings
     "downloads": f"{_STORED} dataset archives checks convert",
@@ -162,8 +162,9 @@ def _statements(body: list[ast.stmt], kind: int) -> Iterator[tuple[Any, int]]:
 
 
 def graph(modules: Mapping[str, Module], most: int) -> dict[str, list[str]]:
-    """Imports of each module, of kinds up to ``most``."""
-    return {n: sorted(t for t, kind in m.imports.items() if kind <= most) for n, m in modules.items()}
+    """Imports of each module, of kinds up to ``most``; without those for types of the table of public names."""
+    ends = {NAME: min(most, IN_FUNCTION)}
+    return {n: sorted(t for t, kind in m.imports.items() if kind <= ends.get(n, most)) for n, m in modules.items()}
 
 
 def components(edges: Mapping[str, list[str]]) -> list[list[str]]:

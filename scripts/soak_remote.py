@@ -47,7 +47,7 @@ from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.dataset.transforms import Clip, Normalize, Reward
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Episode,
     Goals,
@@ -145,14 +145,14 @@ def videos(name: str) -> Dataset:
     """MP4 with key frames."""
     content = Content(lengths=(40, 25, 33, 1, 9), video=("top",), splits={"train": "0:5"})
     with tempfile.TemporaryDirectory() as directory:
-        return import_archive(write_v3(Path(directory) / "a", content), f"local/{name}")
+        return import_files(write_v3(Path(directory) / "a", content), f"local/{name}")
 
 
 def pngs(name: str) -> Dataset:
     """Frames that are kept as PNG."""
     content = Content(lengths=(40, 25, 33, 2, 9), image=("top",), splits={"train": "0:5"})
     with tempfile.TemporaryDirectory() as directory:
-        return import_archive(write_v3(Path(directory) / "a", content), f"local/{name}")
+        return import_files(write_v3(Path(directory) / "a", content), f"local/{name}")
 
 
 def grown(name: str) -> Dataset:

@@ -47,6 +47,21 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30 and
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test slow, but for as many as ``sampled(n)`` says, spread over all of them."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for of in cases.values():
+        count = of[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]
+        quick = {k * len(of) // count for k in range(count)}
+        for k, item in enumerate(of):
+            if k not in quick:
+                item.add_marker("slow")
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A directory of the test's own; on a disk where the test is about disks."""

@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import Archive, atari_dqn
 from rlds_cli.errors import CorruptArchive, DownloadFailed, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.report import catalogue
 from rlds_cli.ted import END_NAMES, EpisodeTable, merge_notes
@@ -169,7 +169,7 @@ def test_more_columns_and_several_runs(tmp_path: Path) -> None:
                 np.save(f, np.arange(20, dtype="f4") + run)
         logs.append(log)
     (tmp_path / "2" / "notes.txt").write_text("by hand")
-    ds = import_archive([tmp_path / "10" / "replay_logs", tmp_path / "2" / "replay_logs"], "local/breakout")
+    ds = import_files([tmp_path / "10" / "replay_logs", tmp_path / "2" / "replay_logs"], "local/breakout")
     found = ds.column("info/probability")
     assert ds.schema["info/probability"].placement == "root"
     assert found[0] == 3 + 2  # behind the padding of the run that comes first by its number
@@ -179,18 +179,18 @@ def test_more_columns_and_several_runs(tmp_path: Path) -> None:
 def test_bounded_pieces_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ReplayLog(tmp_path / "logs", 20)
     log.episodes([15, 8, 12, 30, 9, 14])
-    whole = import_archive(tmp_path / "logs", "local/a")
+    whole = import_files(tmp_path / "logs", "local/a")
     monkeypatch.setattr(atari_dqn, "CHUNK_ROWS", 3)
-    pieces = import_archive(tmp_path / "logs", "local/b")
+    pieces = import_files(tmp_path / "logs", "local/b")
     assert pieces.fingerprint == whole.fingerprint
-    several = import_archive(tmp_path / "logs", "local/c", jobs=2)
+    several = import_files(tmp_path / "logs", "local/c", jobs=2)
     assert several.fingerprint == whole.fingerprint
 
 
 def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
     log = ReplayLog(tmp_path / "logs", 20)
     log.episodes([15, 8, 12, 30, 9, 14])
-    ds = import_archive(tmp_path / "logs", "local/a")
+    ds = import_files(tmp_path / "logs", "local/a")
     found = trace("local/a", 100)
     assert found.ok and found.steps == ds.num_steps
     assert found.fields == ("action", "next/reward", "next/terminated", "observation")
@@ -277,7 +277,7 @@ def test_closed_ids_are_hidden_unless_asked_for() -> None:
 
 
 def test_sample_is_the_truth_step_by_step() -> None:
-    ds = import_archive(SAMPLE / "replay_logs", "local/breakout")
+    ds = import_files(SAMPLE / "replay_logs", "local/breakout")
     with np.load(SAMPLE / "truth.npz") as truth:
         steps = np.delete(np.arange(ds.num_rows), ds.episodes["start"] + ds.episodes["length"])
         assert ds.num_steps == len(steps) == len(truth["actions"]) == 1184

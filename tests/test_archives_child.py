@@ -23,7 +23,7 @@ from rlds_cli.archives import Archive, planning
 from rlds_cli.convert.archive import check_plan
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
 from rlds_cli.files import answers, child
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.progress import Event
 from rlds_cli.report import describe_file
 
@@ -159,9 +159,9 @@ def test_a_plan_reads_no_other_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_import_is_the_same_in_both_ways(tmp_path: Path, jobs: int) -> None:
-    apart = import_archive([table(tmp_path / f"{k}.h5") for k in range(3)], "local/apart", jobs=jobs)
+    apart = import_files([table(tmp_path / f"{k}.h5") for k in range(3)], "local/apart", jobs=jobs)
     with child.here():
-        same = import_archive([tmp_path / f"{k}.h5" for k in range(3)], "local/here", jobs=jobs)
+        same = import_files([tmp_path / f"{k}.h5" for k in range(3)], "local/here", jobs=jobs)
     assert apart.fingerprint == same.fingerprint and apart.num_episodes == 6
 
 
@@ -174,7 +174,7 @@ def test_a_bomb_of_hdf5_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
     with h5py.File(table(tmp_path / "a.h5"), "a") as f:
         f.create_dataset("infos/x", (20,), "f4", chunks=(20,), compression="gzip").id.write_direct_chunk((0,), packed)
     with pytest.raises(ArchiveError, match=r"a\.h5"):
-        import_archive(tmp_path / "a.h5", "local/bomb")
+        import_files(tmp_path / "a.h5", "local/bomb")
     assert not [*Path(os.environ["RLDS_HOME"]).glob("datasets/local/*")]
 
 
@@ -183,24 +183,25 @@ def test_files_that_crash_libraries(path: Path) -> None:
     """Random changes of sound files that end the process which reads them with h5py."""
     for jobs in (1, 2):
         with pytest.raises(CorruptArchive, match=rf"{path.name}.* signal \d+"):
-            import_archive(path, "local/x", jobs=jobs)
+            import_files(path, "local/x", jobs=jobs)
     with suppress(ArchiveError):
         describe_file(path)
     with suppress(ArchiveError):
         plan_import(path, "local/x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CRASHES, ids=lambda path: path.name)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_skip_bad_leaves_out_a_file_that_ends_the_process(tmp_path: Path, path: Path, jobs: int) -> None:
     sound = [table(tmp_path / "files" / f"{k}.h5") for k in ("a", "z")]
     shutil.copyfile(path, tmp_path / "files" / path.name)
-    ds = import_archive(tmp_path / "files", "local/kept", skip_bad=True, jobs=jobs)
+    ds = import_files(tmp_path / "files", "local/kept", skip_bad=True, jobs=jobs)
     assert [s["file"] for s in ds.sources] == [f.name for f in sound]
-    assert ds.fingerprint == import_archive(sound, "local/sound").fingerprint
+    assert ds.fingerprint == import_files(sound, "local/sound").fingerprint
     assert any(path.name in n["where"] + n["text"] and "signal" in n["where"] + n["text"] for n in ds.manifest.notes)
     with pytest.raises(CorruptArchive, match=path.name):
-        import_archive(path, "local/alone", skip_bad=True)
+        import_files(path, "local/alone", skip_bad=True)
 
 
 def test_skip_bad_of_a_download(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from rlds_cli import archives, registry, ted
 from rlds_cli.archives import Archive, gen_dgrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import compressed
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 
 ID = "gen_dgrl/bigfish-1M_E"
@@ -50,7 +50,7 @@ def codes(ds: Any) -> dict[str, int]:
 
 def test_episodes_by_hand(tmp_path: Path) -> None:
     made = write_dgrl(tmp_path / "bigfish.tar.xz", [5, 1, 30])
-    ds = import_archive(tmp_path / "bigfish.tar.xz", "local/bigfish")
+    ds = import_files(tmp_path / "bigfish.tar.xz", "local/bigfish")
     assert ds.manifest.reader == "gen_dgrl"
     check(ds, made)
     assert ds.episodes["end"].tolist() == ["terminated"] * 3
@@ -66,7 +66,7 @@ def test_episodes_by_hand(tmp_path: Path) -> None:
 def test_an_episode_without_a_done_keeps_its_last_frame(tmp_path: Path) -> None:
     e = dgrl_episode(4, 0) | {"dones": np.array([0, 1, 0, 0], bool)}
     write_tar(tmp_path / "x.tar.xz", [("a.npz", npz_bytes(e))])
-    ds = import_archive(tmp_path / "x.tar.xz", "local/x")
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
     assert ds.episodes["end"].tolist() == ["cut"] and ds.episodes["num_observed"].tolist() == [5]
     np.testing.assert_array_equal(ds.column("observation"), e["observations"])
     assert ds.column("next/terminated").tolist() == [0, 1, 0, 0, 0]
@@ -78,19 +78,19 @@ def test_an_episode_without_a_done_keeps_its_last_frame(tmp_path: Path) -> None:
 def test_any_packing_and_dtype(tmp_path: Path, mode: str, dtype: str) -> None:
     made = [dgrl_episode(6, k, dtype=dtype) for k in range(2)]
     write_tar(tmp_path / "x.tar", [(f"{k}.npz", npz_bytes(e)) for k, e in enumerate(made)], mode)
-    check(import_archive(tmp_path / "x.tar", "local/x"), made)
+    check(import_files(tmp_path / "x.tar", "local/x"), made)
 
 
 def test_observations_that_are_no_whole_numbers_stay_as_they_are(tmp_path: Path) -> None:
     made = [dgrl_episode(6, k) for k in range(3)]
     made[2]["observations"][3, 1, 2, 2] = 0.5  # the first episodes look like uint8
     write_tar(tmp_path / "x.tar.xz", [(f"{k}.npz", npz_bytes(e)) for k, e in enumerate(made)])
-    ds = import_archive(tmp_path / "x.tar.xz", "local/x")
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
     check(ds, made, dtype="f4")
     assert ds.manifest.facts["kept"] == "float32"
     made[0]["observations"][0, 0, 0, 0] = np.nan
     write_tar(tmp_path / "y.tar.xz", [("0.npz", npz_bytes(made[0]))])
-    assert import_archive(tmp_path / "y.tar.xz", "local/y").schema["observation"].dtype == "float32"
+    assert import_files(tmp_path / "y.tar.xz", "local/y").schema["observation"].dtype == "float32"
 
 
 def test_lengths_are_those_of_the_episodes(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_lengths_are_those_of_the_episodes(tmp_path: Path) -> None:
     returns = [e["rewards"].sum() for e in made]
     names = [f"20220101T000000_0_7_12_{returns[0]:.2f}.npz", f"20220101T000000_1_6_-1_{returns[1] + 3:.2f}.npz"]
     write_tar(tmp_path / "x.tar.xz", [(n, npz_bytes(e)) for n, e in zip(names, made, strict=True)])
-    ds = import_archive(tmp_path / "x.tar.xz", "local/x")
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
     check(ds, made)
     assert codes(ds)["length-in-name"] == 1 and codes(ds)["return-in-name"] == 1
     assert ds.episodes["seed"].tolist() == [12, 0] and ds.episodes["has_seed"].tolist() == [True, False]
@@ -108,7 +108,7 @@ def test_other_columns_and_other_members(tmp_path: Path) -> None:
     e = dgrl_episode(4, 0) | {"values": np.arange(4.0), "level": np.arange(5)}
     other = [("README.md", b"hello"), ("._0.npz", b"desktop"), ("data/0.npz", npz_bytes(e))]
     write_tar(tmp_path / "x.tar.xz", other)
-    ds = import_archive(tmp_path / "x.tar.xz", "local/x")
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
     assert ds.column("info/values").tolist() == [0, 1, 2, 3, 0]
     assert ds.column("info/level").tolist() == [0, 1, 2, 3, 3]
     assert codes(ds)["other-files"] == 2
@@ -132,12 +132,12 @@ def test_pickles_are_refused_and_the_way_out_is_said(tmp_path: Path, what: str) 
     write_tar(path, [("a_3_1_0.00.npy", PICKLES[what](dgrl_episode(3, 0)))])
     assert archives.recognise([path]) == ("gen_dgrl", "episodes in a tar, pickled: a_3_1_0.00.npy")
     with pytest.raises(UnsafeArchive, match="unpickling can run any code") as e:
-        import_archive(path, "local/x")
+        import_files(path, "local/x")
     assert "docs/gen_dgrl.md" in str(e.value.hint)
     write_tar(path, [("0.npz", npz_bytes(dgrl_episode(3, 0))), ("1.npy", PICKLES[what](dgrl_episode(3, 0)))])
     for skip_bad in (False, True):
         with pytest.raises(UnsafeArchive, match=r"1\.npy is a pickle"):
-            import_archive(path, "local/x", skip_bad=skip_bad)
+            import_files(path, "local/x", skip_bad=skip_bad)
 
 
 def test_the_script_of_the_docs_converts_pickles_elsewhere(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_script_of_the_docs_converts_pickles_elsewhere(tmp_path: Path) -> No
     command = [sys.executable, str(script), "pickled.tar.xz", "converted.tar"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    check(import_archive(tmp_path / "converted.tar", "local/x"), made)
+    check(import_files(tmp_path / "converted.tar", "local/x"), made)
 
 
 def test_what_is_no_episode(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_what_is_no_episode(tmp_path: Path) -> None:
     for k, (why, bad) in enumerate(cases.items()):
         write_tar(path, [("0.npz", npz_bytes(good)), ("1.npz", npz_bytes(bad)), ("2.npz", npz_bytes(good))])
         with pytest.raises(ArchiveError, match=why) as e:
-            import_archive(path, f"local/x{k}")
+            import_files(path, f"local/x{k}")
         assert e.value.hint == "--skip-bad leaves such episodes out"
-        ds = import_archive(path, f"local/x{k}", skip_bad=True)
+        ds = import_files(path, f"local/x{k}", skip_bad=True)
         check(ds, [good, good])
         (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
         assert why.split(":")[0] in note["text"] and note["where"] == "1.npz"
@@ -182,8 +182,8 @@ def test_a_damaged_episode_is_left_out_when_asked(tmp_path: Path) -> None:
     contents[1][3000] ^= 0xFF
     write_tar(tmp_path / "x.tar", [(f"{k}.npz", bytes(c)) for k, c in enumerate(contents)], "w")
     with pytest.raises(CorruptArchive, match="observations cannot be read"):
-        import_archive(tmp_path / "x.tar", "local/x")
-    check(import_archive(tmp_path / "x.tar", "local/x", skip_bad=True), [made[0], made[2]])
+        import_files(tmp_path / "x.tar", "local/x")
+    check(import_files(tmp_path / "x.tar", "local/x", skip_bad=True), [made[0], made[2]])
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.999])
@@ -194,7 +194,7 @@ def test_what_breaks_off_is_truncated(tmp_path: Path, share: float) -> None:
     path.write_bytes(content[: int(len(content) * share)])
     for skip_bad in (False, True):
         with pytest.raises(CorruptArchive, match=r"bigfish\.tar\.xz is truncated: its xz stream ends at byte") as e:
-            import_archive(path, "local/x", reader="gen_dgrl", skip_bad=skip_bad)
+            import_files(path, "local/x", reader="gen_dgrl", skip_bad=skip_bad)
         assert "fetch it again" in str(e.value.hint)
 
 
@@ -205,7 +205,7 @@ def test_members_that_reach_out_are_refused(tmp_path: Path) -> None:
     for odd in ("/tmp/1.npz", "a/../../1.npz", link):
         write_tar(tmp_path / "x.tar.xz", [("0.npz", good), (odd, b"")])
         with pytest.raises(UnsafeArchive, match=r"x\.tar\.xz: the member"):
-            import_archive(tmp_path / "x.tar.xz", "local/x")
+            import_files(tmp_path / "x.tar.xz", "local/x")
     assert not (tmp_path / "home/datasets").exists()
 
 
@@ -223,21 +223,21 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         head += info.tobuf() + bytes(1 << 20)
     (tmp_path / "x.tar.xz").write_bytes(lzma.compress(head))
     with pytest.raises(UnsafeArchive, match="packed bytes become more than"):
-        import_archive(tmp_path / "x.tar.xz", "local/x", reader="gen_dgrl")
+        import_files(tmp_path / "x.tar.xz", "local/x", reader="gen_dgrl")
 
 
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_dgrl(tmp_path / "x.tar.xz", [40, 3, 25, 2, 60])
     monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 1 << 24})
-    ds = import_archive(tmp_path / "x.tar.xz", "local/x")
+    ds = import_files(tmp_path / "x.tar.xz", "local/x")
     check(ds, made)
     monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 1 << 16, "size": 1 << 14})
-    assert import_archive(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
+    assert import_files(tmp_path / "x.tar.xz", "local/y").fingerprint == ds.fingerprint
 
 
 def test_steps_are_traced_back_to_the_members(tmp_path: Path) -> None:
     write_dgrl(tmp_path / "x.tar.xz", [5, 3])
-    import_archive(tmp_path / "x.tar.xz", "local/x")
+    import_files(tmp_path / "x.tar.xz", "local/x")
     found = trace("local/x", 100)
     assert found.ok and (found.steps, found.values) == (8, 8 * 4 + 6)
     assert found.fields == ("action", "next/reward", "next/terminated", "observation")

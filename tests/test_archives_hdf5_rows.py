@@ -37,6 +37,7 @@ def every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("every_chunk")
 class TestRows:
+    @pytest.mark.sampled(24)
     @pytest.mark.parametrize("dtype", ["bool", "u1", "i2", "f2", "<f4", ">f4", "<f8", ">i8"])
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize(("shape", "chunks"), SHAPES)

@@ -20,7 +20,7 @@ from rlds_cli.archives import recognise
 from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 
 SAMPLES = Path(__file__).parent / "data" / "lerobot"
 TOP = "observation/images/top"
@@ -59,7 +59,7 @@ def check_numbers(ds: Dataset, c: Content) -> None:
 def test_every_value(tmp_path: Path, version: str) -> None:
     c = Content(lengths=(12, 7, 20, 3, 1), splits={"train": "0:3", "val": "2:5"})
     root = write_v3(tmp_path / "a", c) if version == "v3.0" else write_v2(tmp_path / "a", c, version)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     check_numbers(ds, c)
     e = ds.episodes
     assert e["length"].tolist() == list(c.lengths)
@@ -80,15 +80,15 @@ def test_every_value(tmp_path: Path, version: str) -> None:
 
 def test_layouts_of_the_same_rows_have_one_fingerprint(tmp_path: Path) -> None:
     c = Content(image=("top",))
-    one = import_archive(write_v3(tmp_path / "a", c), "local/a")
-    two = import_archive(write_v2(tmp_path / "b", c), "local/b", jobs=2)
+    one = import_files(write_v3(tmp_path / "a", c), "local/a")
+    two = import_files(write_v2(tmp_path / "b", c), "local/b", jobs=2)
     assert one.fingerprint == two.fingerprint
 
 
 def test_images_stay_encoded(tmp_path: Path) -> None:
     c = Content(image=("top", "wrist"), lengths=(4, 3))
     root = write_v3(tmp_path / "a", c)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     rows = pq.read_table(root / "data/chunk-000/file-000.parquet")
     for camera in c.image:
         f = ds.schema[f"observation/images/{camera}"]
@@ -106,7 +106,7 @@ def test_images_stay_encoded(tmp_path: Path) -> None:
 def test_videos(tmp_path: Path, layout: str) -> None:
     c = Content(lengths=(6, 5, 9, 2), video=("top", "wrist"), per_file=3, per_video=2)
     root = write_v3(tmp_path / "a", c) if layout == "v3.0" else write_v2(tmp_path / "a", c)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     check_numbers(ds, c)
     for camera in c.video:
         name = f"observation/images/{camera}"
@@ -122,7 +122,7 @@ def test_videos(tmp_path: Path, layout: str) -> None:
 @pytest.mark.parametrize("name", ["state_only_v3", "image_v3", "video_v3"])
 def test_samples(name: str) -> None:
     root = SAMPLES / name
-    ds = import_archive(root, f"local/{name}")
+    ds = import_files(root, f"local/{name}")
     rows = pq.read_table(next(root.glob("data/*/*.parquet")))
     tasks = {t["task_index"]: t["__index_level_0__"] for t in pq.read_table(root / "meta/tasks.parquet").to_pylist()}
     number = np.array(rows["episode_index"])
@@ -149,7 +149,7 @@ def test_success_terminates_and_other_ends_are_cut(tmp_path: Path) -> None:
     success = np.zeros(39, bool)
     success[[11, 20, 25]] = True  # the last step of episode 0; inside episode 2
     c = Content(extra={"next.success": ({"dtype": "bool", "shape": [1]}, success)})
-    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", c), "local/a")
     assert list(ds.episodes["end"]) == ["terminated", "cut", "cut"]
     assert ds.episodes["num_transitions"].tolist() == [12, 6, 19]
     assert steps(ds, "next/terminated", 0).tolist() == [False] * 11 + [True]
@@ -164,7 +164,7 @@ def test_flags_of_the_archive_come_first(tmp_path: Path) -> None:
     truncated[[18, 20]] = True  # the last step of episode 1, and one inside episode 2
     flag = {"dtype": "bool", "shape": [1]}
     c = Content(extra={"next.terminated": (flag, terminated), "next.truncated": (flag, truncated)})
-    ds = import_archive(write_v2(tmp_path / "a", c), "local/a")
+    ds = import_files(write_v2(tmp_path / "a", c), "local/a")
     assert list(ds.episodes["end"]) == ["terminated", "truncated", "cut"]
     assert np.flatnonzero(steps(ds, "next/terminated", 0)).tolist() == [3, 11]
     assert np.flatnonzero(steps(ds, "next/truncated", 2)).tolist() == [19]
@@ -173,7 +173,7 @@ def test_flags_of_the_archive_come_first(tmp_path: Path) -> None:
 
 def test_a_feature_may_be_given_another_name(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content())
-    ds = import_archive(root, "local/a", fields={"next/terminated": "next.done", "observation/q": "observation.state"})
+    ds = import_files(root, "local/a", fields={"next/terminated": "next.done", "observation/q": "observation.state"})
     assert list(ds.episodes["end"]) == ["terminated"] * 3
     assert "next/info/done" not in ds.schema
     assert ds.schema["observation/q"].shape == (4,)
@@ -193,7 +193,7 @@ def test_shapes_and_kinds_of_other_features(tmp_path: Path) -> None:
             "intervention": ({"dtype": "bool", "shape": [1]}, np.arange(n) % 3 == 0),
         }
     )
-    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", c), "local/a")
     shapes = {f.name: (f.dtype, f.shape, f.placement) for f in ds.schema.values()}
     assert shapes["observation/gripper"] == ("float64", (1,), "both")
     assert shapes["observation/grid"] == ("int64", (2, 3), "both")  # what the file has
@@ -209,7 +209,7 @@ def test_shapes_that_info_gives_wrongly(tmp_path: Path) -> None:
     features = json.loads((root / "meta/info.json").read_text())["features"]
     features["observation.state"]["shape"] = [7]
     edited(root, features=features)
-    check_numbers(import_archive(root, "local/a"), Content())
+    check_numbers(import_files(root, "local/a"), Content())
 
 
 def test_videos_need_timestamps(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_axes_of_images_are_those_of_the_files(tmp_path: Path) -> None:
     for camera in ("top", "side"):
         info["features"][f"observation.images.{camera}"] |= {"shape": [3, 48, 64], "names": ["c", "h", "w"]}
     (root / "meta/info.json").write_text(json.dumps(info))
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     assert ds.schema[TOP].shape == ds.schema["observation/images/side"].shape == (48, 64, 3)
 
 
@@ -277,7 +277,7 @@ def test_missing_files(tmp_path: Path) -> None:
     (root / "videos/chunk-000/observation.images.top/episode_000001.mp4").unlink()
     with pytest.raises(CorruptArchive, match=r"files of 1 episodes are missing, first episode 1: .*top/episode_000001"):
         plan_import(root, "local/a")
-    ds = import_archive(root, "local/a", skip_bad=True)
+    ds = import_files(root, "local/a", skip_bad=True)
     assert ds.episodes["length"].tolist() == [12, 20]
     assert list(ds.episodes["group"]) == ["episode_0", "episode_2"]
     assert "missing-files" in {n["code"] for n in ds.manifest.notes}
@@ -287,7 +287,7 @@ def test_a_camera_that_was_not_fetched_is_left_out(tmp_path: Path) -> None:
     root = write_v3(tmp_path / "a", Content(video=("top", "side")))
     for f in root.rglob("observation.images.top/**/*.mp4"):
         f.unlink()
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     assert [n for n in ds.schema if "images" in n] == ["observation/images/side"]
     assert ("no-videos", "observation.images.top") in {(n["code"], n["where"]) for n in ds.manifest.notes}
 
@@ -299,7 +299,7 @@ def test_rows_of_another_episode(tmp_path: Path) -> None:
     rows[0]["length"], rows[1]["length"] = 11, 8
     pq.write_table(pa.Table.from_pylist(rows), path)
     with pytest.raises(CorruptArchive, match=r"rows of episode 0 where meta/ lists episode 1"):
-        import_archive(root, "local/a")
+        import_files(root, "local/a")
 
 
 def test_an_episode_in_another_file_than_listed_is_found(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_an_episode_in_another_file_than_listed_is_found(tmp_path: Path) -> None
     rows = pq.read_table(path).to_pylist()
     rows[2]["data/file_index"] = 0  # it is in file 1
     pq.write_table(pa.Table.from_pylist(rows), path)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     check_numbers(ds, c)
     assert ("stale-files", "episode 2") in {(n["code"], n["where"]) for n in ds.manifest.notes}
 
@@ -332,7 +332,7 @@ def test_times_of_a_clock_of_its_own(tmp_path: Path) -> None:
     rows = pq.read_table(path)
     late = pa.array((np.arange(7) * 0.19 + 3).astype(np.float32))
     pq.write_table(rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", late), path)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     frames = decoded(root / "videos/chunk-000/observation.images.top/episode_000001.mp4")
     np.testing.assert_array_equal(steps(ds, TOP, 1), frames)
     assert ("frames-by-count", 7) in {(n["code"], n["count"]) for n in ds.manifest.notes}
@@ -343,7 +343,7 @@ def test_fewer_rows_than_listed(tmp_path: Path) -> None:
     path = root / "data/chunk-000/episode_000001.parquet"
     pq.write_table(pq.read_table(path).slice(0, 5), path)
     with pytest.raises(CorruptArchive, match=r"episode_000001.parquet has 5 rows; its episodes have 7"):
-        import_archive(root, "local/a")
+        import_files(root, "local/a")
 
 
 def test_fewer_episodes_than_announced(tmp_path: Path) -> None:
@@ -361,14 +361,14 @@ def test_a_video_that_ends_early(tmp_path: Path) -> None:
     with pytest.raises(
         CorruptArchive, match=r"no frame is shown at 1\.[7-9]00 s; the video has 17 from 0\.000 to 1\.600 s"
     ):
-        import_archive(root, "local/a")
+        import_files(root, "local/a")
 
 
 def test_a_task_that_is_not_listed(tmp_path: Path) -> None:
     root = write_v2(tmp_path / "a", Content())
     (root / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "push"}\n')
     with pytest.raises(CorruptArchive, match="there is no task 1 in meta/"):
-        import_archive(root, "local/a")
+        import_files(root, "local/a")
 
 
 def test_paths_of_info_are_data(tmp_path: Path) -> None:
@@ -401,4 +401,4 @@ def test_a_png_that_disagrees_with_its_checksum(tmp_path: Path) -> None:
     at = table.schema.get_field_index(key)
     pq.write_table(table.set_column(at, key, pa.array(images, table.schema.field(key).type)), path)
     with pytest.raises(CorruptArchive, match="row 4 of a block: a PNG image is damaged"):
-        import_archive(root, "local/a")
+        import_files(root, "local/a")

@@ -19,7 +19,7 @@ from PIL import Image
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, UnknownField, UnknownLayout
 from rlds_cli.formats import mp4
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.loader import Loader, Metres, Sequential
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.report.plots import contact_sheet
@@ -56,7 +56,7 @@ def rewrite(root: Path, **columns: pa.Array) -> None:
 )
 def test_codes_come_at_full_depth(tmp_path: Path, marks: dict[str, Any]) -> None:
     c = depth(**marks)
-    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", c), "local/a")
     f = ds.schema[DEPTH]
     assert (f.dtype, f.shape, f.kind, f.codec) == ("uint16", (H, W, 1), "frames", "mp4")
     codes = c.codes("depth")
@@ -73,7 +73,7 @@ def test_the_mark_may_stand_in_video_info(tmp_path: Path) -> None:
     feature["video_info"] = {"video.is_depth_map": True}
     feature["info"] = None  # the pixel format is that of the file
     (root / "meta/info.json").write_text(json.dumps(info))
-    assert import_archive(root, "local/a").schema[DEPTH].dtype == "uint16"
+    assert import_files(root, "local/a").schema[DEPTH].dtype == "uint16"
 
 
 def test_sixteen_bits_in_ffv1(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_sixteen_bits_in_ffv1(tmp_path: Path) -> None:
         depth_info={"video.is_depth_map": True, "video.pix_fmt": "gray16le"},
     )
     root = write_v3(tmp_path / "a", c)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     np.testing.assert_array_equal(steps(ds, DEPTH, 0)[..., 0], c.codes("depth"))
     assert ds.manifest.facts["depth"] == {DEPTH: {"bits": 16, "unit": "mm"}}
     np.testing.assert_allclose(Metres(ds).apply(DEPTH, np.array([0, 1500, 65535], np.uint16)), [0, 1.5, 65.535])
@@ -95,7 +95,7 @@ def test_a_depth_map_of_eight_bits_stays_as_it_is_and_is_noted(tmp_path: Path) -
     info = json.loads((root / "meta/info.json").read_text())
     info["features"]["observation.images.depth"]["info"] = {"is_depth_map": True, "video.pix_fmt": "yuv420p"}
     (root / "meta/info.json").write_text(json.dumps(info))
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     assert ds.schema[DEPTH].dtype == "uint8" and "depth" not in ds.manifest.facts
     assert [n["where"] for n in ds.manifest.notes if n["code"] == "shallow-depth"] == ["observation.images.depth"]
 
@@ -119,7 +119,7 @@ def metres(code: float, low: float, high: float, shift: float, *, log: bool) -> 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_metres(tmp_path: Path, given: dict[str, Any], backend: Any) -> None:
     c = depth(**given)
-    ds = import_archive(write_v3(tmp_path / "a", c), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", c), "local/a")
     low, high = given.get("video.depth_min", given.get("depth_min", 0.01)), given.get("video.depth_max", 10.0)
     shift, log = given.get("video.shift", 3.5), given.get("video.use_log", True)
     assert ds.manifest.facts["depth"][DEPTH] == {
@@ -140,12 +140,12 @@ def test_metres(tmp_path: Path, given: dict[str, Any], backend: Any) -> None:
 
 
 def test_metres_of_what_is_no_depth(tmp_path: Path) -> None:
-    ds = import_archive(write_v3(tmp_path / "a", depth()), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", depth()), "local/a")
     assert Metres(ds, "observation").touches(f"next/{DEPTH}") and not Metres(ds).touches("action")
     with pytest.raises(UnknownField, match="no depth field"):
         Metres(ds, "action")
     with pytest.raises(UnknownField, match="there is no depth field"):
-        Metres(import_archive(write_v3(tmp_path / "b", Content()), "local/b"))
+        Metres(import_files(write_v3(tmp_path / "b", Content()), "local/b"))
     with pytest.raises(UnknownField, match="no depth field here"):
         Metres(ds).apply("action", np.zeros(2))
 
@@ -163,12 +163,12 @@ def test_depth_in_other_places(tmp_path: Path) -> None:
     """Decoded at conversion, made smaller, drawn, and looked up in the archive."""
     c = depth()
     root = write_v3(tmp_path / "a", c)
-    raw = import_archive(root, "local/raw", frames="raw")
+    raw = import_files(root, "local/raw", frames="raw")
     assert (raw.schema[DEPTH].kind, raw.schema[DEPTH].dtype) == ("array", "uint16")
     np.testing.assert_array_equal(steps(raw, DEPTH, 0)[..., 0], c.codes("depth")[:3])
-    small = import_archive(root, "local/small", frames=f"{H // 2}x{W // 2}")
+    small = import_files(root, "local/small", frames=f"{H // 2}x{W // 2}")
     assert set(np.unique(steps(small, DEPTH, 0))) <= set(np.unique(c.codes("depth")[:3]))  # no value in between
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     looked_up = trace(ds, 9)
     assert looked_up.ok and DEPTH in looked_up.fields
     sheet = np.asarray(contact_sheet(ds, DEPTH, episode=0))
@@ -197,7 +197,7 @@ def test_images_of_depth(tmp_path: Path, kind: str, dtype: Any, info: dict[str, 
     feature = {"dtype": "image", "shape": [6, 8, 1], "info": info}
     c = Content(lengths=(3, 2), extra={"observation.images.depth": (feature, column)})
     root = write_v3(tmp_path / "a", c)
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     f = ds.schema[DEPTH]
     assert (f.kind, f.dtype, f.shape, f.placement) == ("array", np.dtype(dtype).name, (6, 8, 1), "both")
     np.testing.assert_array_equal(steps(ds, DEPTH, 0)[..., 0], values[:3])
@@ -214,7 +214,7 @@ def test_images_of_depth_that_do_not_fit(tmp_path: Path) -> None:
     column = [{"bytes": picture(v, "png"), "path": ""} for v in images]
     c = Content(lengths=(2,), extra={"observation.images.depth": ({"dtype": "image", "shape": [6, 8, 1]}, column)})
     with pytest.raises(CorruptArchive, match=r"row 1 of a block: uint16 \[6, 9, 1\]"):
-        import_archive(write_v3(tmp_path / "a", c), "local/a")
+        import_files(write_v3(tmp_path / "a", c), "local/a")
 
 
 # annotations
@@ -248,7 +248,7 @@ def test_language_is_kept_as_json(tmp_path: Path, declared: bool) -> None:
         info = json.loads((root / "meta/info.json").read_text())
         info["features"] |= {k: {"dtype": "language", "shape": [1], "names": None} for k in rows}
         (root / "meta/info.json").write_text(json.dumps(info))
-    ds = import_archive(root, "local/a")
+    ds = import_files(root, "local/a")
     assert {ds.schema[k].kind for k in rows} == {"text"}
     wanted = [PERSISTENT[0], {**PERSISTENT[1], "timestamp": None}]
     for k in range(2):
@@ -269,7 +269,7 @@ def test_other_nested_columns_are_kept_as_json(tmp_path: Path) -> None:
         "kind": pa.array(["x", "y", "x", "x", None]).dictionary_encode(),
     }
     extra = {k: ({"dtype": "string", "shape": [1]}, v) for k, v in values.items()}
-    ds = import_archive(write_v3(tmp_path / "a", Content(lengths=(3, 2), extra=extra)), "local/a")
+    ds = import_files(write_v3(tmp_path / "a", Content(lengths=(3, 2), extra=extra)), "local/a")
     assert list(steps(ds, "labels", 0)) == ['["a", "b"]', "[]", '["c"]']
     assert list(steps(ds, "pose", 1)) == ['{"x": 1.5, "name": "home"}'] * 2
     assert list(steps(ds, "raw", 1)) == ['"AAE="'] * 2

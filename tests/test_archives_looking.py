@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 
 FILES = {
@@ -26,18 +26,19 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_steps_are_found_in_the_archive(tmp_path: Path, home: Path, name: str) -> None:
     family_files.write_desk(tmp_path)
-    ds = import_archive(tmp_path / name, "local/x", jobs=1)
+    ds = import_files(tmp_path / name, "local/x", jobs=1)
     found = trace(ds, ds.num_steps)
     assert found.ok and found.steps == ds.num_steps
     assert {"action", FILES[name]} <= set(found.fields)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_changed_value_is_found(tmp_path: Path, home: Path, name: str, row: int) -> None:
     """Row 1 is the next observation of row 0, and of tables their own copy, which no step has."""
     family_files.write_desk(tmp_path)
-    ds = import_archive(tmp_path / name, "local/x", jobs=1)
+    ds = import_files(tmp_path / name, "local/x", jobs=1)
     field = FILES[name]
     file = ds.path.joinpath(*field.split("/"), *("c", "0", "0"))
     file.chmod(0o644)

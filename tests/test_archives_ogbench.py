@@ -21,7 +21,7 @@ from rlds_cli.archives import flat, flat_rows, ogbench
 from rlds_cli.dataset import environments
 from rlds_cli.errors import CorruptArchive, InvalidArgument, MissingPackage, UnknownLayout
 from rlds_cli.http import client
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 SAMPLES = Path(__file__).parent / "data" / "ogbench"
@@ -271,7 +271,7 @@ def test_its_environments_are_ogbenchs_and_not_those_of_d4rl_of_like_names(monke
 def task_data(tmp_path: Path, name: str, **columns_: Any) -> rlds_cli.Dataset:
     n = len(next(iter(columns_.values())))
     x = columns(n) | columns_
-    return import_archive(save(tmp_path / f"{name}-v0.npz", x), f"local/{name}")
+    return import_files(save(tmp_path / f"{name}-v0.npz", x), f"local/{name}")
 
 
 def test_the_reward_of_a_maze_is_that_of_the_state_before(tmp_path: Path) -> None:

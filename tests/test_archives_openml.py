@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import archives, registry
 from rlds_cli.archives import flat_rows, openml
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.ted import TERMINATED
 
@@ -102,7 +102,7 @@ def test_numbers_alone_and_classes_that_are_numbers(tmp_path: Path) -> None:
 def test_rows_are_traced_through_groups_of_any_size(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(20.0), "kind": [f"k{i % 3}" for i in range(20)], "class": ["a", "b"] * 10})
     pq.write_table(table, tmp_path / "dataset_7.pq", row_group_size=7)
-    ds = import_archive(tmp_path / "dataset_7.pq", "local/groups", cache_dir=tmp_path)
+    ds = import_files(tmp_path / "dataset_7.pq", "local/groups", cache_dir=tmp_path)
     assert ds.column("observation/number")[::2, 0].tolist() == list(range(20))
     found = trace(ds)
     assert found.ok and found.steps == 20 and {"action", "observation/category"} <= {*found.fields}

@@ -32,7 +32,7 @@ import rlds_cli
 from rlds_cli.archives.openx import steps
 from rlds_cli.archives.openx.directory import FeatureLeaf
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, Frames, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 
 STEP = {
@@ -106,7 +106,7 @@ def column(ds: rlds_cli.Dataset, name: str, number: int = 0) -> np.ndarray:
 
 def test_every_value_of_every_step(tmp_path: Path) -> None:
     written = [episode(5, 1), episode(1, 2), episode(9, 3, terminal=False), episode(4, 4, terminal=False, last=False)]
-    ds = import_archive(toy(tmp_path, written), "local/toy")
+    ds = import_files(toy(tmp_path, written), "local/toy")
     assert ds.episodes["length"].tolist() == [5, 1, 9, 4]
     assert ds.episodes["end"].tolist() == ["terminated", "terminated", "truncated", "cut"]
     assert ds.episodes["num_observed"].tolist() == [5, 1, 9, 4]
@@ -132,25 +132,26 @@ def test_every_value_of_every_step(tmp_path: Path) -> None:
 def test_lists_that_are_not_packed(tmp_path: Path) -> None:
     e = episode(6, 1)
     path = write_dataset(tmp_path / "a", STEP, {"train": [[record(e, packed=False)]]}, metadata=META)
-    assert import_archive(path, "local/a").fingerprint == import_archive(toy(tmp_path, [e]), "local/b").fingerprint
+    assert import_files(path, "local/a").fingerprint == import_files(toy(tmp_path, [e]), "local/b").fingerprint
 
 
 def test_what_holds_for_an_episode_is_kept_as_options(tmp_path: Path) -> None:
-    ds = import_archive(toy(tmp_path, [episode(3, 7)]), "local/toy")
+    ds = import_files(toy(tmp_path, [episode(3, 7)]), "local/toy")
     options = json.loads(ds.episodes["options"][0])
     assert options == {"episode_id": 7, "file_path": "/data/7.npy", "weights": [0.5, None, 2.0]}
     assert ds.episodes["group"].tolist() == ["record_0"]
 
 
+@pytest.mark.slow
 def test_splits_and_shards(tmp_path: Path) -> None:
     shards = {"train": [[record(episode(2, i)) for i in range(3)], [record(episode(3, 9))]], "val": [[]]}
     shards["val"] = [[record(episode(4, 5))]]
     path = write_dataset(tmp_path / "a", STEP, shards, metadata=META)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert ds.episodes["length"].tolist() == [2, 2, 2, 3, 4]
     assert len(ds.select(split="train").episodes) == 4
     assert ds.select(split="val").episodes["length"].tolist() == [4]
-    parallel = import_archive(path, "local/b", jobs=2)
+    parallel = import_files(path, "local/b", jobs=2)
     assert parallel.fingerprint == ds.fingerprint
 
 
@@ -159,7 +160,7 @@ def test_the_files_may_be_named_one_by_one(tmp_path: Path) -> None:
     planned = plan_import(path / "*.tfrecord-00001-of-00002", "local/a")
     assert planned.recognised == "RLDS dataset toy 1.0.0 (TFRecord, train: 1 shard, 1 episodes)"
     assert [n for n in planned.notes if "not here" in n] == ["files of train are not here, of 2"]
-    assert import_archive(path / "*.tfrecord-00001-of-00002", "local/a").episodes["length"].tolist() == [3]
+    assert import_files(path / "*.tfrecord-00001-of-00002", "local/a").episodes["length"].tolist() == [3]
 
 
 # -- the last step
@@ -167,7 +168,7 @@ def test_the_files_may_be_named_one_by_one(tmp_path: Path) -> None:
 
 def test_the_last_step_holds_the_final_observation(tmp_path: Path) -> None:
     written = [episode(5, 1, filler=True), episode(3, 2, filler=True, terminal=False), episode(1, 3, filler=True)]
-    ds = import_archive(toy(tmp_path, written), "local/toy")
+    ds = import_files(toy(tmp_path, written), "local/toy")
     assert ds.manifest.facts["last_step"] == "observation"
     assert ds.episodes["length"].tolist() == [4, 2]
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
@@ -185,7 +186,7 @@ def test_the_last_step_holds_the_final_observation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "length", "transitions"), [("action", 5, 4), ("observation", 4, 4)])
 def test_the_rule_may_be_said(tmp_path: Path, rule: str, length: int, transitions: int) -> None:
     path = toy(tmp_path, [episode(5, 1, terminal=False)])
-    ds = import_archive(path, "local/toy", last_step=rule)
+    ds = import_files(path, "local/toy", last_step=rule)
     assert ds.episodes["length"].tolist() == [length]
     assert ds.num_transitions == transitions
     assert ds.manifest.facts["last_step_by"] == "as asked or registered"
@@ -209,14 +210,14 @@ def test_images_of_different_sizes_need_one(tmp_path: Path) -> None:
     changed = {"steps/observation/image": [image(f) for f in frames]}
     records = [record(episode(4, 0)) for _ in range(5)] + [record(e, **changed)]  # beyond the episodes looked at first
     path = write_dataset(tmp_path / "a", steps, {"train": [records]}, metadata=META)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert ds.schema["observation/image"].shape == (0, 0, 3)
     assert "observation/image: images of different sizes; --frames HxW makes them one" in [
         n["text"] for n in ds.manifest.notes
     ]
     with pytest.raises(Frames, match="of different sizes"):
         column(ds, "observation/image", 5)
-    resized = import_archive(path, "local/b", frames="16x12")
+    resized = import_files(path, "local/b", frames="16x12")
     got = column(resized, "observation/image", 5)
     assert got.shape == (5, 16, 12, 3)
     assert [int(x.mean()) for x in got] == [0, 40, 80, 120, 120]
@@ -225,7 +226,7 @@ def test_images_of_different_sizes_need_one(tmp_path: Path) -> None:
 def test_jpeg_bytes_are_kept_though_png_is_said(tmp_path: Path) -> None:
     e = episode(3, 1)
     path = write_dataset(tmp_path / "a", STEP, {"train": [[record(e, codec="jpeg")]]}, metadata=META)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert ds.schema["observation/image"].codec == "jpeg"
     wanted = np.stack([decoded(image(x, "jpeg")) for x in e["images"]])
     assert np.array_equal(column(ds, "observation/image")[:-1], wanted)
@@ -259,7 +260,7 @@ def test_depth_images_are_decoded(tmp_path: Path) -> None:
     for rule, length in (("action", 3), ("observation", 2)):
         records = [record(episode(3, 1), **changed)]
         path = write_dataset(tmp_path / rule, steps, {"train": [records]}, metadata=META)
-        ds = import_archive(path, f"local/{rule}", last_step=rule)
+        ds = import_files(path, f"local/{rule}", last_step=rule)
         assert ds.schema["observation/depth"].dtype == "uint16"
         assert np.array_equal(column(ds, "observation/depth")[:length], depth[:length])
         assert np.array_equal(column(ds, "observation/metres")[:3], metres)
@@ -271,17 +272,17 @@ def test_an_image_with_absurd_dimensions_is_refused(tmp_path: Path) -> None:
     e = record(episode(2), **{"steps/observation/image": [bomb, bomb]})
     path = write_dataset(tmp_path / "a", STEP, {"train": [[e]]}, metadata=META)
     with pytest.raises(UnsafeArchive, match=r"60000x60000.* too large to decode"):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")
 
 
 def test_long_episodes_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = [episode(40, 1), episode(3, 2), episode(70, 3)]
     path = toy(tmp_path, written)
-    whole = import_archive(path, "local/a")
+    whole = import_files(path, "local/a")
     from rlds_cli import ted
 
     monkeypatch.setattr(ted.chunks, "__kwdefaults__", {"rows": 7, "size": 2000})
-    assert import_archive(path, "local/b").fingerprint == whole.fingerprint
+    assert import_files(path, "local/b").fingerprint == whole.fingerprint
 
 
 # -- other features
@@ -306,7 +307,7 @@ def test_tensors_kept_as_bytes_and_deflated(tmp_path: Path) -> None:
         "steps/observation/three": three,
     }
     path = write_dataset(tmp_path / "a", steps, {"train": [[record(episode(4), **lists)]]}, metadata=META)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert np.array_equal(column(ds, "observation/raw")[:-1], raw)
     assert np.array_equal(column(ds, "observation/packed")[:-1], packed)
     assert column(ds, "observation/label")[:-1].tolist() == [1, 2, 3, 4]
@@ -330,7 +331,7 @@ def test_what_cannot_be_stored_is_left_out_and_named(tmp_path: Path) -> None:
 
 def test_keys_may_be_mapped(tmp_path: Path) -> None:
     e = episode(4, 1)
-    ds = import_archive(toy(tmp_path, [e]), "local/toy", fields={"observation/pose": "observation/state"})
+    ds = import_files(toy(tmp_path, [e]), "local/toy", fields={"observation/pose": "observation/state"})
     assert "observation/state" not in ds.schema
     assert np.array_equal(column(ds, "observation/pose")[:-1], e["state"])
     with pytest.raises(UnknownLayout, match='The steps have no "steps/nothing"'):
@@ -340,7 +341,7 @@ def test_keys_may_be_mapped(tmp_path: Path) -> None:
 def test_flags_that_nobody_wrote(tmp_path: Path) -> None:
     steps = {k: v for k, v in STEP.items() if k not in (*FLAGS, "reward", "discount")}
     path = write_dataset(tmp_path / "a", steps, {"train": [[record(episode(3))]]}, metadata=META)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert "next/reward" not in ds.schema
     assert ds.episodes["end"].tolist() == ["cut"]
 
@@ -352,7 +353,7 @@ def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
         [record(episode(2), **{"steps/language_instruction": [b"caf\xe9", b"tea"]})],
     )
     (path / "dataset_info.json").unlink()
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert column(ds, "language_instruction").tolist() == ["caf�", "tea", None]
     assert "not-utf8" in [n["code"] for n in ds.manifest.notes]
 
@@ -377,7 +378,7 @@ def test_records_that_do_not_fit(tmp_path: Path, changed: dict[str, Any], why: s
     records = [record(episode(3))] * 5 + [record(episode(3), **changed)]
     path = write_dataset(tmp_path / "a", STEP, {"train": [records]}, metadata=META)
     with pytest.raises(CorruptArchive, match=rf"toy-train.*: record 5.*{why}"):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")
     with pytest.raises(DatasetNotFound):
         rlds_cli.open_dataset("local/a")
 
@@ -388,7 +389,7 @@ def test_a_list_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
         CorruptArchive, match=r"record 0 has no steps/reward; features.json requires it in every episode"
     ):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")
 
 
 def test_a_shard_that_ends_early(tmp_path: Path) -> None:
@@ -396,11 +397,11 @@ def test_a_shard_that_ends_early(tmp_path: Path) -> None:
     shard = path / "toy-train.tfrecord-00000-of-00001"
     write_records(shard, [record(episode(3, i)) for i in range(2)])
     with pytest.raises(CorruptArchive, match=r"holds 2 episodes; dataset_info.json says 4"):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")
     shard.write_bytes(shard.read_bytes()[:-9])
     with pytest.raises(CorruptArchive, match=r"record 1 at byte [\d,]+: the file ends inside it"):
-        import_archive(path, "local/a")
-    ds = import_archive(path, "local/a", skip_bad=True)
+        import_files(path, "local/a")
+    ds = import_files(path, "local/a", skip_bad=True)
     assert ds.episodes["length"].tolist() == [3]
     assert "skipped-files" in [n["code"] for n in ds.manifest.notes]
 
@@ -437,7 +438,7 @@ def test_two_datasets_are_not_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["action", "observation"])
 def test_steps_are_traced_back_to_the_records(tmp_path: Path, rule: str) -> None:
-    import_archive(toy(tmp_path, [episode(5, 1), episode(7, 2, terminal=False)]), "local/toy", last_step=rule)
+    import_files(toy(tmp_path, [episode(5, 1), episode(7, 2, terminal=False)]), "local/toy", last_step=rule)
     found = trace("local/toy", 100)
     assert found.ok and set(found.fields) == {*rlds_cli.open_dataset("local/toy").schema} - {"next/truncated"}
 
@@ -484,7 +485,7 @@ def slow_example(data: bytes) -> dict[str, list[Any]]:
 
 def test_the_bridge_sample_equals_its_file() -> None:
     path = DATA / "openx/bridge_dataset/1.0.0"
-    ds = import_archive(path, "local/bridge")
+    ds = import_files(path, "local/bridge")
     data, at, number = (path / "bridge_dataset-val.tfrecord-00000-of-00001").read_bytes(), 0, 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 8], "little")

@@ -16,7 +16,7 @@ from rlds_cli.archives.minari import arrow_storage
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.formats.categories import open_table
 from rlds_cli.formats.parquet import open_parquet
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 
 def flip(path: Path, needle: bytes) -> None:
@@ -62,9 +62,9 @@ def test_a_flipped_bit_of_lerobot_is_an_error(tmp_path: Path, where: str) -> Non
     root = write_v3(tmp_path / "a", c)
     for path in (root / where).rglob("*.parquet"):
         write(path, pq.read_table(path), checksums=True)
-    import_archive(root, "local/sound")
+    import_files(root, "local/sound")
     first = next((root / where).rglob("file-000.parquet"))
     needle = c.column("action")[2:4].tobytes() if where == "data" else np.array(c.lengths, np.int64).tobytes()
     flip(first, needle)
     with pytest.raises(CorruptArchive, match="CRC"):
-        import_archive(shutil.copytree(root, tmp_path / "b"), "local/b")
+        import_files(shutil.copytree(root, tmp_path / "b"), "local/b")

@@ -20,7 +20,7 @@ from rlds_cli.errors import RldsError, UnknownLayout
 from rlds_cli.formats import text_tables
 from rlds_cli.formats.arrow_tables import ArrowRows
 from rlds_cli.formats.parquet import open_parquet
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.report import file_content
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -211,7 +211,7 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
             ["import", str(path), "--as", f"local/{name}", "--map-file", str(tmp_path / file), "-q"],
             standalone_mode=False,
         )
-    ds = import_archive(path, "local/c", fields=fields, episodes_by="field:trial")
+    ds = import_files(path, "local/c", fields=fields, episodes_by="field:trial")
     assert ds.episodes["length"].tolist() == [4] * 5 and ds.manifest.reader == "plain"
     assert importing.read(tmp_path / "press.json") == importing.FieldMapping(fields, "field:trial")
     assert importing.read(tmp_path / "short.json") == importing.FieldMapping(fields, None)

@@ -12,7 +12,7 @@ from tfds_files import example, image, write_records
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 
 
@@ -53,7 +53,7 @@ def test_the_last_row_is_the_final_observation(tmp_path: Path) -> None:
     written = [[episode(6, 1), episode(4, 2, terminal=False)], [episode(3, 3), episode(1, 4)]]
     planned = plan_import(run_of(tmp_path / "Alien", *written), "local/alien")
     assert planned.recognised == "RL Unplugged Atari episodes: 2 files"
-    ds = import_archive(tmp_path / "Alien", "local/alien")
+    ds = import_files(tmp_path / "Alien", "local/alien")
     assert ds.manifest.facts["last_step"] == "observation"
     assert ds.episodes["length"].tolist() == [5, 3, 2]
     assert ds.episodes["end"].tolist() == ["terminated", "truncated", "terminated"]
@@ -78,14 +78,14 @@ def test_the_last_row_is_the_final_observation(tmp_path: Path) -> None:
 
 def test_returns_that_count_the_last_reward_say_that_it_is_a_step(tmp_path: Path) -> None:
     e = episode(5, 1, last_reward=2)
-    ds = import_archive(run_of(tmp_path / "Alien", [e]), "local/alien")
+    ds = import_files(run_of(tmp_path / "Alien", [e]), "local/alien")
     assert ds.manifest.facts == {"last_step": "action", "last_step_by": "episode_return counts the last reward"}
     assert ds.episodes["length"].tolist() == [5]
     assert ds.episodes["num_observed"].tolist() == [5]
     assert np.array_equal(column(ds, "next/reward", 0)[:-1], e["unclipped_rewards"])
     assert np.array_equal(column(ds, "next/discount", 0)[:-1], e["discounts"])
     assert np.array_equal(column(ds, "observation", 0), e["frames"][[0, 1, 2, 3, 4, 4]])
-    said = import_archive(tmp_path / "Alien", "local/said", last_step="observation")
+    said = import_files(tmp_path / "Alien", "local/said", last_step="observation")
     assert said.episodes["length"].tolist() == [4]
     assert "last-reward" in [n["code"] for n in said.manifest.notes]
 
@@ -93,19 +93,19 @@ def test_returns_that_count_the_last_reward_say_that_it_is_a_step(tmp_path: Path
 @pytest.mark.parametrize("rule", ["action", "observation"])
 def test_steps_are_traced_back_to_the_records(tmp_path: Path, rule: str) -> None:
     path = run_of(tmp_path / "Alien", [episode(3, 1)], [episode(4, 2, terminal=False)])
-    import_archive(path, "local/a", last_step=rule)
+    import_files(path, "local/a", last_step=rule)
     assert trace("local/a", 100).ok
 
 
 def test_files_in_parallel_are_the_same(tmp_path: Path) -> None:
     path = run_of(tmp_path / "Alien", *[[episode(4, i), episode(3, 10 + i)] for i in range(3)])
-    a, b = import_archive(path, "local/a"), import_archive(path, "local/b", jobs=2)
+    a, b = import_files(path, "local/a"), import_files(path, "local/b", jobs=2)
     assert a.fingerprint == b.fingerprint
 
 
 def test_frames_are_decoded_when_asked(tmp_path: Path) -> None:
     e = episode(4, 1)
-    ds = import_archive(run_of(tmp_path / "Alien", [e]), "local/alien", frames="raw")
+    ds = import_files(run_of(tmp_path / "Alien", [e]), "local/alien", frames="raw")
     assert ds.schema["observation"].kind == "array"
     assert np.array_equal(column(ds, "observation", 0), e["frames"])
 
@@ -122,7 +122,7 @@ def test_frames_are_decoded_when_asked(tmp_path: Path) -> None:
 def test_records_that_do_not_fit(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
     path = write_records(tmp_path / "run_1-00000-of-00001", [record(episode(4, 1), **changed)], packed=True)
     with pytest.raises(CorruptArchive, match=f"record 0.*{why}"):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")
 
 
 def test_a_file_cut_short(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     broken = path / "run_1-00001-of-00002"
     broken.write_bytes(broken.read_bytes()[:-40])
     with pytest.raises(CorruptArchive, match="run_1-00001-of-00002"):
-        import_archive(path, "local/a")
-    assert import_archive(path, "local/a", skip_bad=True).episodes["length"].tolist() == [2, 2]
+        import_files(path, "local/a")
+    assert import_files(path, "local/a", skip_bad=True).episodes["length"].tolist() == [2, 2]
 
 
 def test_what_does_not_apply(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from lerobot_archives import Content, write_v3
 
 from rlds_cli.errors import ArchiveError, CorruptArchive
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = {
@@ -41,6 +41,7 @@ def named(directory: Path, sample: Path, name: str) -> Path:
     return Path(shutil.copyfile(sample, directory / target))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     sound = [named(tmp_path / "sound", SAMPLES[reader], n) for n in ("b", "d")]
@@ -50,9 +51,9 @@ def test_damaged_files_are_left_out(tmp_path: Path, reader: str) -> None:
     page(bad[0])
     half(bad[1])
     with pytest.raises(ArchiveError):
-        import_archive(tmp_path / "mixed", "local/mixed", reader=reader)
-    ds = import_archive(tmp_path / "mixed", "local/mixed", skip_bad=True)
-    wanted = import_archive(tmp_path / "sound", "local/sound")
+        import_files(tmp_path / "mixed", "local/mixed", reader=reader)
+    ds = import_files(tmp_path / "mixed", "local/mixed", skip_bad=True)
+    wanted = import_files(tmp_path / "sound", "local/sound")
     assert (ds.manifest.reader, wanted.manifest.reader) == (reader, reader)
     assert ds.fingerprint == wanted.fingerprint
     assert [s["file"] for s in ds.sources] == [p.name for p in sound]
@@ -72,8 +73,8 @@ def test_damage_in_the_middle_of_a_file(tmp_path: Path) -> None:
     data[at + 9] ^= 1
     bad.write_bytes(bytes(data))
     with pytest.raises(CorruptArchive, match="CRC"):
-        import_archive(tmp_path / "mixed", "local/a")
-    ds = import_archive(tmp_path / "mixed", "local/a", skip_bad=True)
+        import_files(tmp_path / "mixed", "local/a")
+    ds = import_files(tmp_path / "mixed", "local/a", skip_bad=True)
     assert [s["file"] for s in ds.sources] == [good.name]
 
 
@@ -81,7 +82,7 @@ def test_where_all_files_are_damaged_the_first_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         half(named(tmp_path / "mixed", SAMPLES["ogbench"], name))
     with pytest.raises(CorruptArchive, match="navigatea"):
-        import_archive(tmp_path / "mixed", "local/a", reader="ogbench", skip_bad=True)
+        import_files(tmp_path / "mixed", "local/a", reader="ogbench", skip_bad=True)
 
 
 @pytest.mark.parametrize("what", ["data", "videos"])
@@ -91,8 +92,8 @@ def test_lerobot_leaves_episodes_of_damaged_files_out(tmp_path: Path, what: str)
     files = sorted((root / what).rglob("file-*"))
     half(files[1])
     with pytest.raises(ArchiveError):
-        import_archive(root, "local/a")
-    ds = import_archive(root, "local/a", skip_bad=True)
+        import_files(root, "local/a")
+    ds = import_files(root, "local/a", skip_bad=True)
     assert ds.episodes["length"].tolist() == [4, 5, 6]
     (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
     assert note["count"] == 1 and files[1].name in note["text"]
@@ -115,7 +116,7 @@ def test_minari_leaves_damaged_episodes_out(tmp_path: Path, format: str) -> None
     (root / "metadata.json").write_text(json.dumps({"total_episodes": 3, "data_format": format}))
     half(root / "1" / f"part-0.{format}")
     with pytest.raises(CorruptArchive):
-        import_archive(root, "local/a", reader="minari")
-    ds = import_archive(root, "local/a", skip_bad=True)
+        import_files(root, "local/a", reader="minari")
+    ds = import_files(root, "local/a", skip_bad=True)
     assert ds.episodes["length"].tolist() == [3, 4] and list(ds.episodes["group"]) == ["0", "2"]
     assert [n["where"] for n in ds.manifest.notes if n["code"] == "bad-files"] == ["1"]

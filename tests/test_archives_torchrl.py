@@ -20,7 +20,7 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.importing import expand, import_archive, plan_import
+from rlds_cli.importing import expand, import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.report import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -91,6 +91,7 @@ def test_genuine_dumps(name: str, dumps: Path, truth: dict[str, np.ndarray]) -> 
     assert {*found.schema} == {*PLAIN, "next/reward", "next/terminated", "next/truncated"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -103,7 +104,7 @@ def test_genuine_dumps(name: str, dumps: Path, truth: dict[str, np.ndarray]) -> 
     ],
 )
 def test_steps_are_found_in_the_directory(name: str, dumps: Path) -> None:
-    ds = import_archive(dumps / name, "local/x", jobs=1)
+    ds = import_files(dumps / name, "local/x", jobs=1)
     found = trace(ds, ds.num_steps)
     assert found.ok and {"action", "observation", "next/reward"} <= set(found.fields)
     file = ds.path / "action" / "c" / "0" / "0"
@@ -293,7 +294,7 @@ def test_what_differs_beyond_the_sample_is_planned_anew(tmp_path: Path, monkeypa
     x = walk([3, 50, 50])
     x["next/observation"][3:] = 7
     monkeypatch.setattr(torchrl, "SAMPLED", 1)
-    ds = import_archive(written(tmp_path / "a", x), "local/x", jobs=1)
+    ds = import_files(written(tmp_path / "a", x), "local/x", jobs=1)
     assert ds.schema["next/observation"].placement == "next" and ds.episodes["length"].tolist() == [3, 50, 50]
 
 
@@ -497,7 +498,7 @@ def test_other_names(tmp_path: Path) -> None:
     assert plain.schema["pixels"].placement == "both" and "no-observation" in plain.codes
     found = rows(tmp_path / "a", fields={"observation": "pixels"})
     np.testing.assert_array_equal(found.of(0, "observation")[1:], x["next/pixels"][:3])
-    ds = import_archive(tmp_path / "a", "local/x", fields={"observation": "pixels"}, jobs=1)
+    ds = import_files(tmp_path / "a", "local/x", fields={"observation": "pixels"}, jobs=1)
     assert trace(ds, 5).ok
     with pytest.raises(UnknownLayout, match='no "nothing"'):
         rows(tmp_path / "a", fields={"observation": "nothing"})

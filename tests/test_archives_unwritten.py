@@ -11,7 +11,7 @@ import pytest
 from rlds_cli import checks
 from rlds_cli.archives import Archive, unwritten
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 N = 40
 
@@ -40,7 +40,7 @@ def test_a_whole_file_has_no_note(tmp_path: Path) -> None:
 
 def test_chunks_that_were_never_written_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", rewards=False, upto=20)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert not ds.column("next/reward").any() and not ds.column("observation")[22:].any()  # what HDF5 reads
     (note,) = [n for n in ds.manifest.notes if n["code"] == "never-written"]
     assert note["count"] == 3
@@ -63,11 +63,11 @@ def test_a_sound_file_of_another_format_is_not_to_be_fetched_again(tmp_path: Pat
     (tmp_path / "steps.csv").write_text("x,y\n1,2\n")
     for reader in ("robomimic", "roboset"):
         with pytest.raises(ArchiveError) as e:
-            import_archive(tmp_path / "steps.csv", "local/a", reader=reader)
+            import_files(tmp_path / "steps.csv", "local/a", reader=reader)
         assert (e.value.hint or "").startswith(f"rlds inspect {tmp_path / 'steps.csv'} shows what it is")
     for reader in ("d3rlpy", "ogbench"):
         with pytest.raises(UnknownLayout, match="It holds x, y") as e:
-            import_archive(tmp_path / "steps.csv", "local/a", reader=reader)
+            import_files(tmp_path / "steps.csv", "local/a", reader=reader)
         assert "--reader plain" in (e.value.hint or "")
 
 
@@ -80,12 +80,12 @@ def test_texts_that_are_not_utf_8(tmp_path: Path) -> None:
             group["obs/x"] = np.ones((4, 2))
             group["note"] = np.array(["Grün".encode("latin-1")] * 4, object).astype(h5py.string_dtype())
     with pytest.raises(UnknownLayout, match="holds texts that are not UTF-8"):
-        import_archive(path, "local/a", reader="robomimic")
+        import_files(path, "local/a", reader="robomimic")
 
 
 def test_a_fletcher32_checksum_that_disagrees(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", fletcher=True)
-    import_archive(path, "local/sound")
+    import_files(path, "local/sound")
     with h5py.File(path) as f:
         info = f["observations"].id.get_chunk_info(2)
         at = info.byte_offset + 7
@@ -93,4 +93,4 @@ def test_a_fletcher32_checksum_that_disagrees(tmp_path: Path) -> None:
     data[at] ^= 0x10
     path.write_bytes(bytes(data))
     with pytest.raises(CorruptArchive, match=r"observations cannot be read: .*checksum \(Fletcher32\) does not agree"):
-        import_archive(path, "local/a")
+        import_files(path, "local/a")

@@ -15,7 +15,7 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.archives import Archive, vd4rl
 from rlds_cli.errors import CorruptArchive, Frames, RldsError, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.text import natural
 
@@ -46,7 +46,7 @@ def test_files_by_hand(tmp_path: Path) -> None:
     made = write_vd4rl(tmp_path / "64px", [5, 3])
     made[1]["is_terminal"][-1], made[1]["discount"][-1] = True, 0
     np.savez_compressed(names_of(tmp_path / "64px")[1], **made[1])
-    ds = import_archive(tmp_path / "64px", "local/walker")
+    ds = import_files(tmp_path / "64px", "local/walker")
     assert ds.manifest.reader == "vd4rl"
     assert ds.episodes["end"].tolist() == ["truncated", "terminated"]
     assert ds.episodes["num_observed"].tolist() == [6, 4]
@@ -61,7 +61,7 @@ def test_files_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cuts", [[], [6], [2, 4, 5], [3, 6, 12], [1, 14]])
 def test_episodes_cut_between_shards_are_joined(tmp_path: Path, cuts: list[int]) -> None:
     rows = write_vd4rl_shards(tmp_path / "84px", [5, 3, 4], cuts)
-    ds = import_archive(tmp_path / "84px", "local/walker")
+    ds = import_files(tmp_path / "84px", "local/walker")
     assert ds.episodes["length"].tolist() == [5, 3, 4]
     assert ds.episodes["end"].tolist() == ["truncated"] * 3
     keys = {"observation": "observation", "action": "action", "reward": "next/reward", "discount": "next/discount"}
@@ -76,7 +76,7 @@ def test_episodes_cut_between_shards_are_joined(tmp_path: Path, cuts: list[int])
 def test_a_missing_shard_cuts_and_joins_nothing(tmp_path: Path) -> None:
     rows = write_vd4rl_shards(tmp_path / "84px", [5, 3, 4], [3, 8])
     (tmp_path / "84px" / "1.hdf5").unlink()
-    ds = import_archive(tmp_path / "84px", "local/walker")
+    ds = import_files(tmp_path / "84px", "local/walker")
     codes = {n["code"]: n["count"] for n in ds.manifest.notes}
     assert ds.episodes["length"].tolist() == [2, 1, 4]
     assert ds.episodes["end"].tolist() == ["cut", "truncated", "truncated"]
@@ -90,7 +90,7 @@ def test_a_terminal_of_shards_is_a_discount_of_zero_at_a_last_row(tmp_path: Path
     write_vd4rl_shards(here, [5, 3], [])
     with h5py.File(here / "0.hdf5", "a") as f:
         f["discount"][[3, 9]] = 0
-    ds = import_archive(here, "local/walker")
+    ds = import_files(here, "local/walker")
     assert ds.episodes["end"].tolist() == ["truncated", "terminated"]
     assert ds.column("next/discount")[:6].tolist() == [1, 1, 0, 1, 1, 0]
 
@@ -107,14 +107,14 @@ def test_ragged_files_are_an_error_that_names_them(tmp_path: Path) -> None:
     ragged(tmp_path / "64px")
     name = names_of(tmp_path / "64px")[1].name
     with pytest.raises(CorruptArchive, match=rf"1 of 3 files .*{name}: is ragged: image 3 rows, all others 4") as e:
-        import_archive(tmp_path / "64px", "local/walker")
+        import_files(tmp_path / "64px", "local/walker")
     assert e.value.hint == "--skip-bad leaves them out"
 
 
 def test_skip_bad_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     ragged(tmp_path / "64px")
     name = names_of(tmp_path / "64px")[1].name
-    ds = import_archive(tmp_path / "64px", "local/walker", skip_bad=True)
+    ds = import_files(tmp_path / "64px", "local/walker", skip_bad=True)
     assert ds.episodes["length"].tolist() == [5, 4]
     (note,) = [n for n in ds.manifest.notes if n["code"] == "bad-files"]
     assert (note["count"], note["where"]) == (1, name) and "image 3 rows" in note["text"]
@@ -128,9 +128,9 @@ def test_damage_that_shows_when_read(tmp_path: Path) -> None:
     content[2000] ^= 0xFF  # inside the images
     path.write_bytes(content)
     with pytest.raises(CorruptArchive, match="image cannot be read") as e:
-        import_archive(tmp_path / "64px", "local/walker")
+        import_files(tmp_path / "64px", "local/walker")
     assert e.value.hint == "--skip-bad leaves it out"
-    ds = import_archive(tmp_path / "64px", "local/walker", skip_bad=True)
+    ds = import_files(tmp_path / "64px", "local/walker", skip_bad=True)
     assert ds.episodes["length"].tolist() == [5, 3]
     assert list(ds.manifest.facts["left_out"]) == [path.name]
 
@@ -160,7 +160,7 @@ def test_values_of_all_files_fit_the_schema(tmp_path: Path) -> None:
     here = tmp_path / "archive"
     made = write_vd4rl(here, [3, 4])
     np.savez_compressed(names_of(here)[1], **made[1] | {"reward": made[1]["reward"].astype("f8") / 3})
-    ds = import_archive(here, "local/walker")
+    ds = import_files(here, "local/walker")
     assert ds.column("next/reward").dtype == np.float64
     np.testing.assert_array_equal(ds.column("next/reward")[4:8], made[1]["reward"][1:].astype("f8") / 3)
 
@@ -173,7 +173,7 @@ def test_remarks(tmp_path: Path) -> None:
     for path, columns in zip(names_of(here), made, strict=True):
         np.savez_compressed(path, **columns)
     names_of(here)[0].rename(here / "20220101T000000-0-77.npz")
-    ds = import_archive(here, "local/walker")
+    ds = import_files(here, "local/walker")
     codes = {n["code"]: n["count"] for n in ds.manifest.notes}
     assert codes["first-action"] == 1 and codes["length-in-name"] == 1 and codes["terminated-inside"] >= 1
 
@@ -186,7 +186,7 @@ def test_ragged_and_odd_shards(tmp_path: Path) -> None:
         f["reward"] = np.zeros(3)
     with pytest.raises(CorruptArchive, match=r"1\.hdf5: is ragged: .*reward has 3 rows"):
         vd4rl.plan(Archive(here, tuple(names_of(here))))
-    ds = import_archive(here, "local/walker", skip_bad=True)
+    ds = import_files(here, "local/walker", skip_bad=True)
     assert ds.episodes["length"].tolist() == [5, 4]
     with h5py.File(here / "1.hdf5", "a") as f:
         del f["step_type"]
@@ -198,14 +198,14 @@ def test_ragged_and_odd_shards(tmp_path: Path) -> None:
 def test_frames_are_resized_when_asked(tmp_path: Path) -> None:
     here = tmp_path / "archive"
     write_vd4rl_shards(here, [5, 3], [])
-    assert import_archive(here, "local/a").schema["observation"].shape == (3, 20, 20)
-    small = import_archive(here, "local/b", frames="10x10")
+    assert import_files(here, "local/a").schema["observation"].shape == (3, 20, 20)
+    small = import_files(here, "local/b", frames="10x10")
     assert small.schema["observation"].shape == (3, 10, 10)
     with h5py.File(here / "0.hdf5") as f:
         blocks = f["observation"][:6].reshape(6, 3, 10, 2, 10, 2).mean(axis=(3, 5))
     np.testing.assert_allclose(small.column("observation")[:6], blocks, atol=1)  # Pillow rounds twice
     with pytest.raises(Frames, match="published raw"):
-        import_archive(here, "local/c", frames="raw")
+        import_files(here, "local/c", frames="raw")
 
 
 def test_recognised_by_content(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
     write_vd4rl(tmp_path / "64px", [5, 3])
     write_vd4rl_shards(tmp_path / "84px", [4, 2, 3], [3, 6])
     for size, fields in (("64px", 8), ("84px", 5)):
-        import_archive(tmp_path / size, f"local/w{size}")
+        import_files(tmp_path / size, f"local/w{size}")
         found = trace(f"local/w{size}", 100)
         assert found.ok and found.steps == (8 if size == "64px" else 9) and len(found.fields) >= fields - 2
     (broken,) = [p for p in (tmp_path / "84px").iterdir() if p.name == "1.hdf5"]
@@ -254,6 +254,7 @@ def test_some_episodes_are_some_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [bool(p.requests) for _, p in sorted(pages.items())] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_vd4rl(tmp_path / "64px", [5, 3])
     rows = write_vd4rl_shards(tmp_path / "84px", [4, 2], [3])
@@ -274,13 +275,13 @@ def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_value_by_value(tmp_path: Path) -> None:
-    small = import_archive(SAMPLES / "64px", "local/small")
+    small = import_files(SAMPLES / "64px", "local/small")
     keys = {"image": "observation", "action": "action", "reward": "next/reward", "discount": "next/discount"}
     keys |= {key: f"state/{key}" for key in ("height", "orientations", "velocity")}
     for k, path in enumerate(names_of(SAMPLES / "64px")):
         with np.load(path) as f:
             check_episode(small, k, dict(f), keys)
-    large = import_archive(SAMPLES / "84px", "local/large")
+    large = import_files(SAMPLES / "84px", "local/large")
     with h5py.File(SAMPLES / "84px" / "data.hdf5") as f:
         rows = {key: d[:] for key, d in f.items()}
     for k in (0, 1):

@@ -6,7 +6,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.progress import shown, silent
 
 
@@ -33,7 +33,7 @@ def test_download_and_import_show_bars(tmp_path, capsys):
     rlds_cli.download("sample/pendulum-d4rl", progress=True)
     assert "sample/pendulum-d4rl" in (said := capsys.readouterr().err) and "%|" in said
     np.savez(tmp_path / "own.npz", observations=np.zeros((5, 2)), actions=np.zeros((5, 1)), terminals=np.eye(5)[4] > 0)
-    import_archive(tmp_path / "own.npz", "local/own", progress=True)
+    import_files(tmp_path / "own.npz", "local/own", progress=True)
     assert "local/own" in (said := capsys.readouterr().err) and "%|" in said
 
 

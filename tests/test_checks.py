@@ -23,7 +23,7 @@ from rlds_cli.checks.findings import CODES, Finding, Place, as_note, of_note
 from rlds_cli.checks.run import CHECKS, quick
 from rlds_cli.cli import main, out
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.report import summarise, write_page
 
 NAMES = [name for name, _ in CHECKS]
@@ -346,9 +346,10 @@ MERGED = {
 OF_BOUNDARIES = {"jump", "step-restarts", "step-offset", "id-changes", "length-multiple", "length-outlier"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", MERGED)
 def test_archives_whose_episodes_are_merged(path: str) -> None:
-    ds = import_archive(DATA / path, "local/sound")
+    ds = import_files(DATA / path, "local/sound")
     assert not {f.code for f in checks.check(ds).findings} & OF_BOUNDARIES
     report = checks.check(create("local/merged", [merged(ds)]))
     assert {f.code for f in report.findings} & OF_BOUNDARIES == MERGED[path]
@@ -686,9 +687,9 @@ def test_the_samples_are_in_order(sample: str) -> None:
 )
 def test_archives(path: str, codes: set[str], home: Path) -> None:
     from rlds_cli.checks.run import check_archive
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
 
-    report = check_archive(DATA / path, import_archive)
+    report = check_archive(DATA / path, import_files)
     assert {f.code for f in report.findings} == codes
     assert report.id == str(DATA / path)
     assert not [*(home / "partial").iterdir()]

@@ -158,6 +158,7 @@ def test_all_is_every_dataset(rlds):
     assert len(rlds("list", "--all")[1].splitlines()) == 1 + sum(map(len, LINES.values()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -317,6 +318,7 @@ def test_defects(rlds):
     assert found[1]["refs"] == ["Farama-Foundation/D4RL#194", "Farama-Foundation/D4RL#158"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("ref", "hint"),
     [

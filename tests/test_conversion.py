@@ -24,7 +24,7 @@ from rlds_cli import Dataset, ids, open_dataset
 from rlds_cli.errors import ArchiveError, CorruptArchive, Frames, NameTaken, NoSpace
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.progress import Event, silent
 from rlds_cli.ted import END_NAMES
 
@@ -54,14 +54,14 @@ def check_d4rl(ds, columns: dict[str, np.ndarray], lengths: list[int]) -> None:
 
 def test_every_value_is_the_archives(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
-    ds = import_archive(tmp_path / "a.hdf5", "local/a")
+    ds = import_files(tmp_path / "a.hdf5", "local/a")
     check_d4rl(ds, columns, LENGTHS)
     assert ds.num_transitions == ds.num_steps == sum(LENGTHS)
 
 
 def test_statistics_are_numpys(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
-    stats = import_archive(tmp_path / "a.hdf5", "local/a").stats["observation"]
+    stats = import_files(tmp_path / "a.hdf5", "local/a").stats["observation"]
     x = columns["observations"].astype(np.float64)
     np.testing.assert_allclose(stats.mean, x.mean(0), rtol=1e-12)
     np.testing.assert_allclose(stats.std, x.std(0), rtol=1e-12)
@@ -73,8 +73,8 @@ def test_statistics_are_numpys(tmp_path: Path) -> None:
 
 def test_encodings_hold_the_same(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
-    a = import_archive(tmp_path / "a.hdf5", "local/a")
-    b = import_archive(tmp_path / "a.hdf5", "local/b", store="zarr")
+    a = import_files(tmp_path / "a.hdf5", "local/a")
+    b = import_files(tmp_path / "a.hdf5", "local/b", store="zarr")
     assert a.fingerprint == b.fingerprint
     assert (a.encoding, b.encoding) == ("memmap", "zarr")
     check_d4rl(b, columns, LENGTHS)
@@ -85,7 +85,7 @@ def test_zarr_python_and_tensorstore_read_the_same(tmp_path: Path) -> None:
     import zarr
 
     write_d4rl(tmp_path / "a.hdf5", LENGTHS)
-    ds = import_archive(tmp_path / "a.hdf5", "local/a")
+    ds = import_files(tmp_path / "a.hdf5", "local/a")
     group = zarr.open_group(str(ds.path), mode="r")
     for f in ds.manifest.fields:
         ours = ds.column(f.name)
@@ -105,19 +105,19 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(large: Path) -> Dataset:
     """What a process of its own makes of it."""
-    return import_archive(large, "local/b", cache_dir=large.parent / "home")
+    return import_files(large, "local/b", cache_dir=large.parent / "home")
 
 
 @pytest.mark.slow
 def test_workers_change_nothing(large: Path, undisturbed: Dataset) -> None:
-    _check_same(import_archive(large, "local/two", jobs=2), undisturbed)
+    _check_same(import_files(large, "local/two", jobs=2), undisturbed)
 
 
 @pytest.mark.slow
 def test_workers_change_nothing_of_next_observations(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [1000] * 1100, observation=1)
-    alone = import_archive(tmp_path / "a.hdf5", "local/alone")
-    _check_same(import_archive(tmp_path / "a.hdf5", "local/two", jobs=2), alone)
+    alone = import_files(tmp_path / "a.hdf5", "local/alone")
+    _check_same(import_files(tmp_path / "a.hdf5", "local/two", jobs=2), alone)
 
 
 def _check_same(two: Dataset, alone: Dataset) -> None:
@@ -128,7 +128,7 @@ def _check_same(two: Dataset, alone: Dataset) -> None:
 
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
     seen = 0
     def progress(event):
         global seen
@@ -136,7 +136,7 @@ KILLED = textwrap.dedent("""
             seen += 1
             if seen == int(sys.argv[2]):
                 os.kill(os.getpid(), signal.SIGKILL)
-    print(import_archive(sys.argv[1], "local/a", progress=progress).fingerprint)
+    print(import_files(sys.argv[1], "local/a", progress=progress).fingerprint)
 """)
 
 
@@ -161,7 +161,7 @@ def test_a_journal_is_not_believed_where_rows_changed(large: Path, undisturbed: 
     with file.open("r+b") as f:
         f.seek(1000)
         f.write(b"\xff" * 8)
-    assert import_archive(large, "local/a").fingerprint == undisturbed.fingerprint
+    assert import_files(large, "local/a").fingerprint == undisturbed.fingerprint
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         f["terminals"] = np.zeros(n, bool)
     script = textwrap.dedent("""
         import sys, threading, time
-        from rlds_cli.importing import import_archive, plan_import
+        from rlds_cli.importing import import_files, plan_import
         import rlds_cli.downloads, rlds_cli.archives.d4rl
         def anonymous():
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) // 1024
@@ -185,7 +185,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
                 most[0] = max(most[0], anonymous())
         thread = threading.Thread(target=watch); thread.start()
         try:
-            import_archive(sys.argv[1], "local/big")
+            import_files(sys.argv[1], "local/big")
         finally:
             done.set(); thread.join()
         print(most[0] - before)
@@ -204,10 +204,10 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, home: Path) -> None:
     content = (tmp_path / "a.hdf5").read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(content[: len(content) // 2])
     with pytest.raises(CorruptArchive, match="truncated or damaged"):
-        import_archive(tmp_path / "cut.hdf5", "local/a", reader="d4rl")
+        import_files(tmp_path / "cut.hdf5", "local/a", reader="d4rl")
     (tmp_path / "page.hdf5").write_text("<!DOCTYPE html><html>403</html>")
     with pytest.raises(ArchiveError, match="HTML"):
-        import_archive(tmp_path / "page.hdf5", "local/a", reader="d4rl")
+        import_files(tmp_path / "page.hdf5", "local/a", reader="d4rl")
     assert not (home / "datasets").exists()
 
 
@@ -225,9 +225,9 @@ def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(NoSpace, match="full"):
-        import_archive(tmp_path / "a.hdf5", "local/a")
+        import_files(tmp_path / "a.hdf5", "local/a")
     monkeypatch.setattr(os, "pwrite", real)
-    check_d4rl(import_archive(tmp_path / "a.hdf5", "local/a"), columns, LENGTHS)
+    check_d4rl(import_files(tmp_path / "a.hdf5", "local/a"), columns, LENGTHS)
 
 
 def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +243,8 @@ def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(zarr.Array, "__setitem__", full)
         with pytest.raises(NoSpace, match="full"):
-            import_archive(tmp_path / "a.hdf5", "local/a", store="zarr")
-    ds = import_archive(tmp_path / "a.hdf5", "local/a", store="zarr")
+            import_files(tmp_path / "a.hdf5", "local/a", store="zarr")
+    ds = import_files(tmp_path / "a.hdf5", "local/a", store="zarr")
     np.testing.assert_array_equal(np.sort(ds.column("action"), 0)[-1], np.sort(columns["actions"], 0)[-1])
 
 
@@ -254,15 +254,15 @@ def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
 ) -> None:
     """Two columns at a time lie beside what they are compressed to."""
     root = write_v3(tmp_path / "a", Content())  # whose number of rows is known ahead
-    ds = import_archive(root, "local/size")
+    ds = import_files(root, "local/size")
     columns = sorted(ds.num_rows * f.row_bytes for f in ds.schema.values())
     room = [sum(columns) + (0 if fits else sum(columns[-2:]) - 1)]
     monkeypatch.setattr("rlds_cli.files.disk.free", lambda path: room[0])
     if not fits:
         with pytest.raises(NoSpace, match="local/a needs"):
-            import_archive(root, "local/a", store=store)
+            import_files(root, "local/a", store=store)
         room[0] += 1
-    import_archive(root, "local/a", store=store)
+    import_files(root, "local/a", store=store)
 
 
 class Writer:
@@ -291,11 +291,11 @@ def test_an_archive_that_changes_meanwhile_is_refused(tmp_path: Path, home: Path
     path = tmp_path / "a.hdf5"
     columns = write_d4rl(path, LENGTHS)
     with pytest.raises(ArchiveError, match=r"local/a: .*a\.hdf5 changed while the archive was read") as e:
-        import_archive(path, "local/a", progress=Writer(path, how))
+        import_files(path, "local/a", progress=Writer(path, how))
     assert "run the same command again" in (e.value.hint or "")
     assert not (home / "datasets/local/a").exists()
     assert not [*(home / "partial").rglob("zarr.json")]
-    check_d4rl(import_archive(path, "local/a"), columns, LENGTHS)
+    check_d4rl(import_files(path, "local/a"), columns, LENGTHS)
 
 
 def test_damage_that_a_writer_left_meanwhile_is_said_to_be_a_change(tmp_path: Path) -> None:
@@ -307,18 +307,18 @@ def test_damage_that_a_writer_left_meanwhile_is_said_to_be_a_change(tmp_path: Pa
             os.truncate(path, 5000)
 
     with pytest.raises(ArchiveError, match="changed while the archive was read"):
-        import_archive(path, "local/a", progress=truncate)
+        import_files(path, "local/a", progress=truncate)
 
 
 def test_the_same_import_returns_at_once_and_another_is_refused(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     write_d4rl(tmp_path / "b.hdf5", LENGTHS, seed=1)
-    first = import_archive(tmp_path / "a.hdf5", "local/a")
-    again = import_archive(tmp_path / "a.hdf5", "local/a")
+    first = import_files(tmp_path / "a.hdf5", "local/a")
+    again = import_files(tmp_path / "a.hdf5", "local/a")
     assert again.manifest.created == first.manifest.created
     with pytest.raises(NameTaken):
-        import_archive(tmp_path / "b.hdf5", "local/a")
-    other = import_archive(tmp_path / "b.hdf5", "local/a", force=True)
+        import_files(tmp_path / "b.hdf5", "local/a")
+    other = import_files(tmp_path / "b.hdf5", "local/a", force=True)
     assert other.fingerprint != first.fingerprint
 
 
@@ -327,20 +327,21 @@ def test_of_two_imports_at_once_the_second_is_told(tmp_path: Path, home: Path) -
     write_d4rl(tmp_path / "b.hdf5", LENGTHS, seed=1)
     waiting: list[Event] = []
     with ThreadPoolExecutor(1) as thread, exclusive(Home(home), ids.parse("local/a"), silent):
-        second = thread.submit(import_archive, tmp_path / "b.hdf5", "local/a", progress=waiting.append)
+        second = thread.submit(import_files, tmp_path / "b.hdf5", "local/a", progress=waiting.append)
         while not any("waiting" in e.note for e in waiting):
             time.sleep(0.01)
-        published = import_archive(tmp_path / "a.hdf5", "local/other").path
+        published = import_files(tmp_path / "a.hdf5", "local/other").path
         shutil.copytree(published, Home(home).dataset(ids.parse("local/a")))
     with pytest.raises(NameTaken):
         second.result()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("encoding", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name: str, encoding: str) -> None:
     path = DATA / "minari" / f"{name}_{encoding}-v0"
-    ds = import_archive(path, "local/m")
+    ds = import_files(path, "local/m")
     real = minari.MinariDataset(path / "data")
     assert ds.num_episodes == real.total_episodes
     for k, episode in enumerate(real.iterate_episodes()):
@@ -368,7 +369,7 @@ def leaves(values: object, name: str) -> list[tuple[str, np.ndarray]]:
 
 def test_d4rl_samples() -> None:
     for path in sorted((DATA / "d4rl").glob("*.hdf5")):
-        ds = import_archive(path, f"local/{path.stem}")
+        ds = import_files(path, f"local/{path.stem}")
         with h5py.File(path) as f:
             columns = {k: f[k][:] for k in ("observations", "actions", "rewards", "terminals")}
             timeouts = f["timeouts"][:] if "timeouts" in f else np.zeros(len(columns["rewards"]), bool)
@@ -405,14 +406,14 @@ def test_frames_decoded_at_conversion(tmp_path: Path) -> None:
     facts = {"total_episodes": 1, "total_steps": 3, "data_format": "hdf5", "minari_version": "0.5.3"}
     spaces = {"observation_space": json.dumps(box), "action_space": json.dumps(space)}
     (data / "metadata.json").write_text(json.dumps(facts | spaces | {"dataset_id": "pixels-v0"}))
-    kept = import_archive(tmp_path / "pixels-v0", "local/kept")
+    kept = import_files(tmp_path / "pixels-v0", "local/kept")
     assert kept.schema["observation"].kind == "frames"
     decoded = np.stack([np.asarray(Image.open(__import__("io").BytesIO(j.tobytes()))) for j in jpegs])
     np.testing.assert_array_equal(kept.gather("observation", np.arange(4)), decoded)
     np.testing.assert_array_equal(kept.store.frame_bytes("observation"), np.concatenate(jpegs))
-    raw = import_archive(tmp_path / "pixels-v0", "local/raw", frames="raw")
+    raw = import_files(tmp_path / "pixels-v0", "local/raw", frames="raw")
     np.testing.assert_array_equal(raw.column("observation"), decoded)
-    small = import_archive(tmp_path / "pixels-v0", "local/small", frames="20x24")
+    small = import_files(tmp_path / "pixels-v0", "local/small", frames="20x24")
     np.testing.assert_allclose(small.column("observation"), decoded.reshape(4, 20, 2, 24, 2, 3).mean((2, 4)), atol=1)
     with pytest.raises(Frames, match="84"):
         frames_variant("84")
@@ -427,7 +428,7 @@ def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> N
     columns["next_observations"] = rng.standard_normal(columns["observations"].shape).astype(np.float32)
     with h5py.File(tmp_path / "a.hdf5", "a") as f:
         f["next_observations"][...] = columns["next_observations"]
-    ds = import_archive(tmp_path / "a.hdf5", "local/a", jobs=jobs)
+    ds = import_files(tmp_path / "a.hdf5", "local/a", jobs=jobs)
     assert len(ds) == sum(lengths)
     np.testing.assert_array_equal(ds[:]["observation"], columns["observations"])
     np.testing.assert_array_equal(ds[:]["next", "observation"], columns["next_observations"])
@@ -438,7 +439,7 @@ def test_next_observations_of_their_own_are_kept(tmp_path: Path, jobs: int) -> N
 def test_roboset_samples() -> None:
     paths = sorted((DATA / "roboset").glob("*.h5"))
     for path in paths:
-        ds = import_archive(path, f"local/{path.stem}")
+        ds = import_files(path, f"local/{path.stem}")
         with h5py.File(path) as f:
             assert ds.num_episodes == len(f)
             for k in range(ds.num_episodes):

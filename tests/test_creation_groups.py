@@ -14,7 +14,7 @@ from tensordict import TensorDict
 import rlds_cli
 from rlds_cli import create, preprocess, writer
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NoReward
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, ReturnToGo, Sequential, Transition
 from rlds_cli.ted import Field
 
@@ -62,7 +62,7 @@ def test_a_final_observation_that_is_not_given_is_unknown() -> None:
 
 def test_a_batch_of_a_collector_is_what_import_makes_of_it(tmp_path: Path) -> None:
     collected().memmap(tmp_path / "td")
-    imported = import_archive(tmp_path / "td", "local/imported")
+    imported = import_files(tmp_path / "td", "local/imported")
     created = create("local/created", [collected()])
     assert created.num_episodes == 2 and created.fingerprint == imported.fingerprint
     with writer("local/run") as w:

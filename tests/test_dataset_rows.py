@@ -36,6 +36,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Dataset, Datas
     return scattered.pair(lambda: scattered.dataset(store=request.param), tmp_path)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chosen", [list(range(9)), [7, 3, 0], [8], [5, 6, 4, 2, 1]])
 def test_rows_are_those_of_the_episodes_in_their_order(both: tuple[Dataset, Dataset], chosen: list[int]) -> None:
     for ds in both:

@@ -14,7 +14,7 @@ from tfds_files import write_dataset
 
 import rlds_cli
 from rlds_cli.errors import CorruptArchive
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_directory_of_the_bucket(server: Server, tmp_path: Path) -> None:
     others = {"robotics/roboturk_more/0.1.0/features.json": b"{}", "robotics/roboturk/0.2.0/features.json": b"{}"}
     pages = server.add_bucket("gresearch", files_of(there, "robotics/roboturk/0.1.0") | others)
     ds = rlds_cli.download("openx/roboturk")
-    assert ds.fingerprint == import_archive(there, "local/toy").fingerprint
+    assert ds.fingerprint == import_files(there, "local/toy").fingerprint
     assert ds.episodes["length"].tolist() == [4, 5, 3]
     assert ds.select(split="val").num_steps == 3
     assert not any(page.requests for name, page in pages.items() if name in others)
@@ -54,7 +54,7 @@ def test_the_other_bucket_when_the_first_is_closed(server: Server, tmp_path: Pat
     markers = {"roboturk_$folder$": b"", "roboturk/0.1.0_$folder$": b""}
     server.add_bucket("gdm-robotics-open-x-embodiment", files_of(there, "roboturk/0.1.0") | markers)
     ds = rlds_cli.download("openx/roboturk")
-    assert ds.fingerprint == import_archive(there, "local/toy").fingerprint
+    assert ds.fingerprint == import_files(there, "local/toy").fingerprint
 
 
 def test_the_registered_rule_for_the_last_step(server: Server, tmp_path: Path) -> None:
@@ -83,5 +83,5 @@ def test_the_files_of_one_run(server: Server, tmp_path: Path) -> None:
     server.add_bucket("rl_unplugged", files_of(there, "atari_episodes_ordered/Alien") | other)
     ds = rlds_cli.download("rlu_atari/Alien_run_1")
     assert ds.episodes["length"].tolist() == [3, 4]
-    assert ds.fingerprint == import_archive(there, "local/alien").fingerprint
+    assert ds.fingerprint == import_files(there, "local/alien").fingerprint
     assert np.array_equal(atari.column(ds, "observation", 1), atari.episode(5, 2)["frames"])

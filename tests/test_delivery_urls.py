@@ -24,7 +24,7 @@ from rlds_cli.errors import (
     UnknownLayout,
     WrongHash,
 )
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning, verification
 
 TABLE = "q,a,r,trial\n" + "".join(f"{t * 0.5},{t % 3},{t},{t // 4}\n" for t in range(12))
@@ -59,7 +59,7 @@ def replace_run(web: Server, tmp_path: Path) -> None:
 def test_an_archive_at_a_url_is_the_import_of_its_file(web: Server, tmp_path: Path) -> None:
     ds = rlds_cli.download(run_url(web), as_="local/run")
     assert (ds.id, len(ds), ds.manifest.reader) == ("local/run", 21, "d4rl")
-    assert ds.fingerprint == import_archive(tmp_path / "run.hdf5", "local/same").fingerprint
+    assert ds.fingerprint == import_files(tmp_path / "run.hdf5", "local/same").fingerprint
     source = ds.store.sources[0]
     assert (source["url"], source["sha256"]) == (run_url(web), sha256_of(web, "/data/run.hdf5"))
 
@@ -204,7 +204,7 @@ def test_pages_about_files_say_where_the_file_is(url: str) -> None:
 
 def test_import_of_a_url_says_how_to_download_it(web: Server) -> None:
     with pytest.raises(ArchiveError) as e:
-        import_archive(run_url(web), "local/run")
+        import_files(run_url(web), "local/run")
     assert f"rlds download {run_url(web)} --as local/run" in str(e.value.hint)
 
 
@@ -305,7 +305,7 @@ def test_several_urls_are_the_files_of_one_archive(web: Server, runs: dict[str, 
     assert run_rlds("download", *urls, "--as", "local/runs").returncode == 0
     ds = rlds_cli.open_dataset("local/runs")
     files = [tmp_path / "runs" / name for name in runs]
-    assert ds.fingerprint == import_archive(files, "local/same").fingerprint
+    assert ds.fingerprint == import_files(files, "local/same").fingerprint
     assert sources(ds) == {name: f"{web.url}/runs/{name}" for name in runs}
     assert [s["sha256"] for s in ds.store.sources] == [hashlib.sha256(content).hexdigest() for content in runs.values()]
     asked = len(web.asked)
@@ -319,7 +319,7 @@ def test_a_pattern_names_the_files_of_a_page_of_links(web: Server, runs: dict[st
     done = run_rlds("download", f"{web.url}/runs/run_*.hdf5", "--as", "local/runs")
     assert done.returncode == 0, done.stderr
     ds = rlds_cli.open_dataset("local/runs")
-    assert ds.fingerprint == import_archive(tmp_path / "runs", "local/same").fingerprint
+    assert ds.fingerprint == import_files(tmp_path / "runs", "local/same").fingerprint
     assert sources(ds) == {name: f"{web.url}/runs/{name}" for name in runs}
     assert not any("older" in path for path in web.asked)  # no pattern matches in a directory below
     asked = len(web.asked)

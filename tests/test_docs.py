@@ -30,7 +30,7 @@ from lerobot_archives import Content, write_v3
 import rlds_cli
 from rlds_cli import preprocess, registry
 from rlds_cli.cli import COMMANDS, main
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.verification import trace
 
@@ -171,6 +171,7 @@ def test_a_newcomer_finds_it_in_one_step() -> None:
     assert len(table_under(text, "to find")) == 8
 
 
+@pytest.mark.slow
 def test_the_commands_for_contributors_run() -> None:
     """Targets of make are there; the scripts that take seconds run, the others at least exist."""
     shown = re.findall(r"^\$ (.*?)(?:  +#.*)?$", "\n".join(blocks("CONTRIBUTING.md", "console")), re.M)
@@ -324,7 +325,7 @@ def frames_dataset(path: Path) -> rlds_cli.Dataset:
         action_space=gym.spaces.Discrete(2),
         **dict.fromkeys(("algorithm_name", "author", "author_email", "code_permalink", "description"), "none"),
     )
-    return import_archive(path / "frames/test-v0", "local/frames")
+    return import_files(path / "frames/test-v0", "local/frames")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:minari")
@@ -362,7 +363,7 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
 
 
 def test_numpy_alone_reads_videos_and_computes_their_fingerprint(desk: Path) -> None:
-    ds = import_archive(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
+    ds = import_files(write_v3(desk / "film", Content(video=("top",), per_video=2)), "local/film")
     plain = load(ROOT / "docs" / "read_with_numpy.py").Dataset(ds.path)
     assert plain.fingerprint() == ds.fingerprint
     files = sorted((desk / "film").rglob("*.mp4"))
@@ -406,12 +407,12 @@ def test_the_fingerprint_of_any_file_in_the_layout_of_d4rl(desk: Path) -> None:
         f["infos/qpos"] = np.random.default_rng(1).normal(size=(n, 3))
         f["infos/scan"] = np.random.default_rng(2).integers(0, 255, (n, 64, 64), np.uint8)
     with h5py.File(desk / "long.hdf5") as f:
-        assert script.fingerprint(f) == import_archive(desk / "long.hdf5", "local/long").fingerprint
+        assert script.fingerprint(f) == import_files(desk / "long.hdf5", "local/long").fingerprint
 
 
 def test_the_fingerprint_counts_a_changed_value(desk: Path) -> None:
     script = load(ROOT / "docs" / "read_with_numpy.py")
-    ds = import_archive(SAMPLES / "pendulum-d4rl.hdf5", "local/sample")
+    ds = import_files(SAMPLES / "pendulum-d4rl.hdf5", "local/sample")
     file = ds.path / "action" / "c" / "0" / "0"
     file.chmod(0o644)
     content = bytearray(file.read_bytes())
@@ -430,13 +431,19 @@ def documented(number: int, file: Path) -> str:
     return str(file)
 
 
-def test_the_documented_family_of_an_engine(desk: Path) -> None:
-    rig = documented(0, desk / "rig.py")
+def write_rig(file: Path) -> np.ndarray:
+    """Write an archive of the page's family, and return its joints."""
     q, cmd = np.arange(18.0).reshape(6, 3), np.arange(6.0).reshape(6, 1)
-    with h5py.File(desk / "rig.h5", "w") as f:
+    with h5py.File(file, "w") as f:
         f["q"], f["cmd"], f["cost"], f["stop"] = q, cmd, np.arange(6.0), [0, 0, 0, 1, 0, 2]
         f["gain"] = 0.5
-    ds = import_archive(desk / "rig.h5", "local/rig", reader=f"{rig}:Rig")
+    return q
+
+
+def test_the_documented_family_of_an_engine(desk: Path) -> None:
+    rig = documented(0, desk / "rig.py")
+    q = write_rig(desk / "rig.h5")
+    ds = import_files(desk / "rig.h5", "local/rig", reader=f"{rig}:Rig")
     assert ds.manifest.reader == "rig.py:Rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
     np.testing.assert_array_equal(ds.column("observation"), q, strict=True)
@@ -462,7 +469,7 @@ def test_the_documented_reader_reads(desk: Path) -> None:
     press = documented(1, desk / "press.py")
     lengths = [3, 1, 4] * 40  # 120 files: two parts; run10 sorts as a number
     written = write_press_logs(desk / "press", lengths)
-    ds = import_archive(desk / "press", "local/press", reader=press)
+    ds = import_files(desk / "press", "local/press", reader=press)
     assert ds.manifest.reader == "press.py" and ds.episodes["length"].tolist() == lengths
     for k in range(len(lengths)):
         start = int(ds.episodes["start"][k])
@@ -480,10 +487,10 @@ def test_the_documented_reader_refuses_what_does_not_fit(desk: Path) -> None:
     write_press_logs(desk / "press", [3, 3])
     np.savez(desk / "press" / "run1.npz", q=np.zeros((3, 7)), cmd=np.zeros((3, 7)), reward=np.zeros(2), success=True)
     with pytest.raises(rlds_cli.errors.RldsError, match=r"run1\.npz has columns of q 3, cmd 3, reward 2 rows"):
-        import_archive(desk / "press", "local/press", reader=press)
+        import_files(desk / "press", "local/press", reader=press)
     (desk / "press" / "run0.npz").write_bytes(b"PK\3\4 cut")
     with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.npz"):
-        import_archive(desk / "press", "local/press", reader=press)
+        import_files(desk / "press", "local/press", reader=press)
 
 
 def test_the_documented_reader_of_another_kind(desk: Path) -> None:
@@ -493,12 +500,12 @@ def test_the_documented_reader_of_another_kind(desk: Path) -> None:
         log = {"q": np.arange(8.0).reshape(4, 2) + k, "cmd": np.ones((3, 1)), "reward": np.arange(3.0)}
         text = json.dumps({key: v.tolist() for key, v in log.items()} | {"success": success})
         (desk / "arm" / f"run{k}.json").write_text(text)
-    ds = import_archive(desk / "arm", "local/logs", reader=logs)
+    ds = import_files(desk / "arm", "local/logs", reader=logs)
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
     assert ds.column("observation").tolist() == [[2 * t + k, 2 * t + 1 + k] for k in (0, 1) for t in range(4)]
     (desk / "arm" / "run0.json").write_text("[1")
     with pytest.raises(rlds_cli.errors.CorruptArchive, match=r"run0\.json is not a readable log"):
-        import_archive(desk / "arm", "local/again", reader=logs)
+        import_files(desk / "arm", "local/again", reader=logs)
 
 
 # -- code and commands
@@ -560,7 +567,7 @@ def test_the_page_about_exports_runs(desk: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_code_about_lerobot_runs(desk: Path) -> None:
-    import_archive(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
+    import_files(write_v3(desk / "my_arm", Content(video=("top",))), "local/arm")
     ran = run_code("docs/lerobot.md")
     assert ran["images"].shape == (8, 4, 48, 64, 3) and ran["actions"].shape == (8, 4, 2)
     assert ran["ds"].manifest.env["fps"] == 10
@@ -569,7 +576,7 @@ def test_the_code_about_lerobot_runs(desk: Path) -> None:
 def test_the_code_about_leaving_lerobot_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What LeRobot's `delta_timestamps` are, from the frames that were written: nearest rows, and which are padding."""
     content = Content(video=("top",), lengths=(12, 7, 20), tasks=("push", "pull"))
-    import_archive(write_v3(desk / "my_arm", content), "local/arm")
+    import_files(write_v3(desk / "my_arm", content), "local/arm")
     monkeypatch.setitem(STAND_INS, "lerobot/aloha_sim_transfer_cube_human", "local/arm")
     ran = run_code("docs/coming-from-lerobot.md")
     assert (
@@ -595,20 +602,20 @@ def test_the_code_about_families_runs(desk: Path) -> None:
     assert ran["val"].num_episodes == 2 and ran["arrays"]["next_observations"].shape == (6 * 19, 2)
     rlds_cli.download("robomimic/lift/ph/low_dim/v1.5", source="low_dim_v15.hdf5")
     assert run_code("docs/robomimic.md")["batch"]["action"].shape == (64, 16, 7)
-    import_archive("adult.arff", "local/adult")
+    import_files("adult.arff", "local/adult")
     assert run_code("docs/openml.md")["reward"].shape == (4,)
 
 
 def test_the_code_about_tfrecords_runs(desk: Path) -> None:
-    import_archive(desk / "my_robot", "local/robot")
-    import_archive(desk / "Alien", "local/alien")
+    import_files(desk / "my_robot", "local/robot")
+    import_files(desk / "Alien", "local/alien")
     assert run_code("docs/openx.md")["ds"].manifest.facts["last_step"] == "action"
     ran = run_code("docs/rlu_atari.md")
     assert ran["ds"].manifest.facts["last_step"] == "observation" and ran["first"]["episode_return"] == 5
 
 
 def test_the_code_about_leaving_tfds_runs(desk: Path) -> None:
-    ds = import_archive(desk / "my_robot", "local/robot", last_step="action")
+    ds = import_files(desk / "my_robot", "local/robot", last_step="action")
     ran = run_code("docs/coming-from-rlds.md")
     assert ds.num_steps == 20 and ran["train"].num_steps == 15
     written = ds.column("action")[ds.episodes["start"][0] + np.arange(5)]  # every episode is the same
@@ -679,6 +686,7 @@ def run_in_order(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return namespace
 
 
+@pytest.mark.slow
 def test_every_block_about_own_data_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run_in_order("docs/bring-your-own-data.md", monkeypatch)
     assert ran["ds"].manifest.env["id"] == "Press-v0" and ran["ds"].episodes["end"].tolist() == ["terminated"]
@@ -815,6 +823,7 @@ def test_every_block_about_growing_runs(desk: Path, monkeypatch: pytest.MonkeyPa
         compile(code, "docs/growing.md", "exec")  # needs Ray, or D4RL's data
 
 
+@pytest.mark.slow
 def test_every_block_about_sharing_runs(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run_in_order("docs/sharing.md", monkeypatch)
     assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint
@@ -878,6 +887,9 @@ def test_commands_run(page: str, desk: Path, monkeypatch: pytest.MonkeyPatch) ->
         rlds_cli.download("sample/cartpole-minari")
     if page == "docs/bring-your-own-data.md":  # its code writes the files that its commands import
         run_in_order(page, monkeypatch)
+    if page == "docs/writing-a-reader.md":
+        documented(0, desk / "rig.py")
+        write_rig(desk / "runs.h5")
     if page == "docs/lerobot.md":
         write_v3(desk / "my_arm", Content(video=("top",)))
     if page == "docs/inspect.md":

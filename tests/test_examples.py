@@ -70,6 +70,7 @@ def nested(name: str = "local/nested", reward: bool = True) -> None:
     rlds_cli.create(name, episodes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "id"),
     [
@@ -281,7 +282,7 @@ def test_images_of_another_size_and_no_environment(worlds: ModuleType, capsys: p
 
 def test_goals_of_an_ogbench_archive(worlds: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     files = [OGBENCH / f"pointmaze-medium-navigate-v0{part}.npz" for part in ("", "-val")]
-    importing.import_archive(files, "local/ogbench")
+    importing.import_files(files, "local/ogbench")
     module = load("examples/gcivl.py")
     curve = module.train("local/ogbench", steps=2, eval_every=2)
     assert all(math.isfinite(x) for x in curve[0][:-1]) and math.isnan(curve[0][-1])

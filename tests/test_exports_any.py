@@ -116,7 +116,7 @@ def test_whatever_a_dataset_holds(tmp_path: Path, episodes: list[dict[str, Any]]
         done = rlds_cli.export(ds, to, tmp_path / to, lossy=True, force=True, jobs=1)
         assert losses or some or done.fingerprint == ds.fingerprint
         options = {"episodes_by": "timeouts"} if to == "d4rl" and "timeouts" in str(_options(ds, to, tmp_path)) else {}
-        again = importing.import_archive(tmp_path / to, "local/again", reader=to, force=True, jobs=1, **options)
+        again = importing.import_files(tmp_path / to, "local/again", reader=to, force=True, jobs=1, **options)
         assert again.fingerprint == done.fingerprint
 
 

@@ -64,6 +64,7 @@ def hidden(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.glob(".*"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", HDF5)
 def test_a_killed_export_goes_on(home: Path, tmp_path: Path, to: str) -> None:
     ds = rlds_cli.create("local/some", given())
@@ -255,7 +256,7 @@ def test_compressed_datasets_and_selections_of_them(home: Path, tmp_path: Path) 
     ds = rlds_cli.create("local/small", given(), store="zarr")
     assert rlds_cli.export(ds, "minari", tmp_path / "all", jobs=1).fingerprint == ds.fingerprint
     some = ds.select(episodes=[7, 3, 4])
-    made = importing.import_archive(tmp_path / "all", "local/again")
+    made = importing.import_files(tmp_path / "all", "local/again")
     done = rlds_cli.export(some, "robomimic", tmp_path / "some", jobs=1)
     chosen = [given()[k] for k in (7, 3, 4)]
     assert (

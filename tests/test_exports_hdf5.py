@@ -176,7 +176,7 @@ def test_robomimic_has_a_group_for_each_demonstration(home: Path, tmp_path: Path
     rlds_cli.export(first, "robomimic", tmp_path / "first")
     with h5py.File(tmp_path / "first" / "first.hdf5", "a") as f:
         f["mask/train"] = [f"demo_{k}".encode() for k in range(12) if k != 3]
-    ds = importing.import_archive(tmp_path / "first", "local/again")
+    ds = importing.import_files(tmp_path / "first", "local/again")
     done = rlds_cli.export(ds, "robomimic", tmp_path / "demos")
     assert not done.losses and done.fingerprint == ds.fingerprint
     with h5py.File(tmp_path / "demos" / "demos.hdf5") as f:
@@ -320,6 +320,7 @@ def hard() -> dict[str, list[Episode]]:
     }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", list(hard()))
 def test_every_export_proves_itself_after_its_losses(home: Path, tmp_path: Path, name: str) -> None:
     ds = rlds_cli.create("local/hard", hard()[name])

@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import CorruptArchive, LossyExport
 from rlds_cli.exports.exporting import plan_export
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 
 def data(root: Path, version: str = "lerobot") -> dict[str, list[Any]]:
@@ -137,7 +137,7 @@ def test_names_and_shapes_that_lerobot_means_otherwise_come_back(home: Path, tmp
     assert rows["index"] == [0, 1, 2, 3, 4] and rows["index_"] == [0, 2, 4, 0, 2]
     assert rows["task_"] == ["x", None, "y", "x", None] and rows["task_index"] == [0] * 5
     assert rows["observation.grid"][1] == [[[12, 13, 14], [15, 16, 17]], [[18, 19, 20], [21, 22, 23]]]
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.fingerprint == ds.fingerprint
     assert again.episodes["success"].tolist() == [True, False]
     assert again.episodes["note"].tolist() == [None, "short"] and again.episodes["task"].tolist() == ["z", "z"]
@@ -160,7 +160,7 @@ def test_seeds_and_options_are_columns_of_episodes(home: Path, tmp_path: Path, v
 
 def test_splits_that_are_ranges(home: Path, tmp_path: Path) -> None:
     root = lerobot_archives.write_v3(tmp_path / "in", lerobot_archives.Content())
-    ds = import_archive(root, "local/arm")
+    ds = import_files(root, "local/arm")
     rlds_cli.export(ds, "lerobot", tmp_path / "out")
     assert described(tmp_path / "out")["splits"] == {"train": "0:2", "val": "2:3"}
     assert described(tmp_path / "out")["robot_type"] == "arm"
@@ -174,7 +174,7 @@ def test_splits_that_are_ranges(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
 def test_images_stay_encoded(home: Path, tmp_path: Path, version: str) -> None:
     c = lerobot_archives.Content(image=("top",))
-    ds = import_archive(lerobot_archives.write_v3(tmp_path / "in", c), "local/pictures")
+    ds = import_files(lerobot_archives.write_v3(tmp_path / "in", c), "local/pictures")
     assert rlds_cli.export(ds, version, tmp_path / "out", jobs=2).fingerprint == ds.fingerprint
     rows = data(tmp_path / "out")["observation.images.top"]
     assert [r["bytes"] for r in rows] == [lerobot_archives.png(x) for x in c.frames("top")]
@@ -195,7 +195,7 @@ def shown(path: Path, times: list[float]) -> np.ndarray:
 def test_v3_copies_videos_and_says_when_episodes_begin(home: Path, tmp_path: Path) -> None:
     c = lerobot_archives.Content(video=("top",), per_video=2)
     source = lerobot_archives.write_v3(tmp_path / "in", c)
-    ds = import_archive(source, "local/video").select(episodes=[2, 1])
+    ds = import_files(source, "local/video").select(episodes=[2, 1])
     done = rlds_cli.export(ds, "lerobot", tmp_path / "out")
     assert done.proved and not done.losses
     files = "videos/observation.images.top/chunk-000/file-00{}.mp4"
@@ -212,7 +212,7 @@ def test_v3_copies_videos_and_says_when_episodes_begin(home: Path, tmp_path: Pat
 def test_v21_cuts_videos_without_decoding(home: Path, tmp_path: Path) -> None:
     c = lerobot_archives.Content(video=("top",), options={"g": "8", "bf": "2"})
     source = lerobot_archives.write_v3(tmp_path / "in", c)
-    ds = import_archive(source, "local/video")
+    ds = import_files(source, "local/video")
     with pytest.raises(LossyExport, match="one will be cut out for each episode") as e:
         rlds_cli.export(ds, "lerobot2.1", tmp_path / "out")
     assert [loss.kind for loss in e.value.losses] == ["videos"]
@@ -227,7 +227,7 @@ def test_v21_cuts_videos_without_decoding(home: Path, tmp_path: Path) -> None:
 def test_v21_copies_videos_of_single_episodes(home: Path, tmp_path: Path) -> None:
     c = lerobot_archives.Content(video=("top",))
     source = lerobot_archives.write_v2(tmp_path / "in", c)
-    ds = import_archive(source, "local/video")
+    ds = import_files(source, "local/video")
     assert rlds_cli.export(ds, "lerobot2.1", tmp_path / "out").fingerprint == ds.fingerprint
     name = "videos/chunk-000/observation.images.top/episode_000001.mp4"
     assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
@@ -249,4 +249,4 @@ def test_a_damaged_file_of_an_export_is_refused(three: Dataset, tmp_path: Path, 
     rlds_cli.export(three, "lerobot", tmp_path / "out", verify=False)
     (tmp_path / "out" / "meta" / "rlds.json").write_text(content)
     with pytest.raises(CorruptArchive):
-        import_archive(tmp_path / "out", "local/again")
+        import_files(tmp_path / "out", "local/again")

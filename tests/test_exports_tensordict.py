@@ -19,7 +19,7 @@ from rlds_cli.exports import tensordict as form_of
 from rlds_cli.exports.content import Content
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Unit
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 torch = pytest.importorskip("torch")
 tensordict = pytest.importorskip("tensordict")
@@ -129,7 +129,7 @@ def test_tensordict_reads_what_was_written(episodes: list[Any], divided: None, h
     done = rlds_cli.export(ds, "tensordict", tmp_path / "out", jobs=1)
     assert (done.proved, done.losses, done.fingerprint, done.form) == (True, (), ds.fingerprint, "memmap")
     check(tensordict.TensorDict.load_memmap(tmp_path / "out"), episodes)
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.fingerprint == ds.fingerprint
     assert again.episodes["end"].tolist() == ds.episodes["end"].tolist()
     assert len(again) == len(ds) and again.episode(1)["next/reward"].tolist() == ds.episode(1)["next/reward"].tolist()
@@ -198,11 +198,11 @@ def test_a_dump_of_a_buffer(episodes: list[Any], divided: None, home: Path, tmp_
     td = tensordict.TensorDict.load_memmap(tmp_path / "out" / "storage")
     assert list(td["mission"]) == [f"go {k}" for k, e in enumerate(episodes) for _ in e["action"]]
     check(td.exclude("mission"), episodes)
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.fingerprint == ds.fingerprint and again.episodes["end"].tolist() == ds.episodes["end"].tolist()
     if episodes is WHOLE:
         (tmp_path / "out" / SIDECAR).unlink()  # then it is a dump like any other
-        plain = import_archive(tmp_path / "out", "local/plain")
+        plain = import_files(tmp_path / "out", "local/plain")
         assert plain.num_steps == steps and plain.episodes["length"].tolist() == [3, 1, 4, 2]
 
 
@@ -249,7 +249,7 @@ def test_texts(home: Path, tmp_path: Path) -> None:
     done = rlds_cli.export(ds, "tensordict", tmp_path / "out")
     td = tensordict.TensorDict.load_memmap(tmp_path / "out")
     assert list(td["mission"]) == ["go 0", None, "go 1", "go 1", None, "go 2", "go 2", "go 2", None]
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.fingerprint == done.fingerprint and again.schema["mission"].kind == "text"
     with pytest.raises(LossyExport, match="flat has no place for them"):
         rlds_cli.export(ds, "tensordict", tmp_path / "flat", form="flat")
@@ -263,7 +263,7 @@ def test_images_are_decoded(form: str, home: Path, tmp_path: Path) -> None:
     with pytest.raises(LossyExport, match="observation stored as jpeg: will be decoded"):
         rlds_cli.export(film, "tensordict", tmp_path / "out", form=form)
     done = rlds_cli.export(film, "tensordict", tmp_path / "out", form=form, lossy=True)
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert done.proved and again.fingerprint == done.fingerprint and again.schema["observation"].kind == "array"
     if form == "memmap":
         td = tensordict.TensorDict.load_memmap(tmp_path / "out")
@@ -291,7 +291,7 @@ def test_a_selection_and_spaces(home: Path, tmp_path: Path) -> None:
     ds = rlds_cli.download("sample/cartpole-minari")
     some = ds.select(episodes=slice(2, None))
     done = rlds_cli.export(some, "tensordict", tmp_path / "out", lossy=True)
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.fingerprint == done.fingerprint and again.num_episodes == some.num_episodes
     assert again.manifest.spaces["action"] == ds.manifest.spaces["action"]
     seeds = again.episodes["seed"].tolist()
@@ -309,10 +309,10 @@ def test_what_episodes_have_beside_their_steps(home: Path, tmp_path: Path) -> No
     np.save(tmp_path / "out" / "rlds_metadata" / "w.npy", np.arange(6.0).reshape(2, 3))
     about["metadata"] = {"texts": {"model": "<xml/>"}, "arrays": {"policy/weight": "w.npy"}}
     file.write_text(json.dumps(about))
-    ds = import_archive(tmp_path / "out", "local/more")
+    ds = import_files(tmp_path / "out", "local/more")
     for form in ("memmap", "buffer", "h5"):
         done = rlds_cli.export(ds, "tensordict", tmp_path / form, form=form)
-        again = import_archive(tmp_path / form, f"local/{form}")
+        again = import_files(tmp_path / form, f"local/{form}")
         assert not done.losses and again.fingerprint == ds.fingerprint == done.fingerprint
         assert again.episodes["train"].tolist() == [True, False, True, False]
         assert again.episodes["task"].tolist() == columns["task"]
@@ -326,7 +326,7 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
     ds = rlds_cli.create("local/x", WHOLE)
     rlds_cli.export(ds, "tensordict", tmp_path / "out")
     (tmp_path / "out" / SIDECAR).unlink()
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.column("observation/place").tolist() == ds.column("observation/place").tolist()
     assert again.episodes["end"].tolist() == ds.episodes["end"].tolist()
 
@@ -357,7 +357,7 @@ def test_descriptions_that_do_not_fit_are_refused(
     file = tmp_path / "out" / SIDECAR
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CorruptArchive, match=message):
-        import_archive(tmp_path / "out", "local/again")
+        import_files(tmp_path / "out", "local/again")
 
 
 def test_an_export_goes_on(home: Path, tmp_path: Path, divided: None, monkeypatch: pytest.MonkeyPatch) -> None:

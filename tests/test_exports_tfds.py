@@ -20,7 +20,7 @@ from rlds_cli.errors import CorruptArchive, ExportError, LossyExport
 from rlds_cli.exports.exporting import plan_export
 from rlds_cli.exports.format import Unit
 from rlds_cli.exports.tfds import Tfds
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
@@ -160,7 +160,7 @@ def test_lists_of_every_kind(home: Path, tmp_path: Path) -> None:
     assert made[0]["steps/is_first_"] == [0, 0, 1] and made[0]["steps/is_first"] == [1, 0, 0]
     assert made[0]["steps/discount"] == [1, 1, 1] and made[0]["steps/next/info/x"] == [0, 1, 2]
     assert made[1]["episode_metadata/score_missing"] == [1] and made[0]["episode_metadata/note"] == [b"n"]
-    again = import_archive(tmp_path / "out", "local/again")
+    again = import_files(tmp_path / "out", "local/again")
     assert again.episodes["score"].tolist() == pytest.approx([0.5, np.nan], nan_ok=True)
     assert again.episodes["success"].tolist() == [True, False]
 
@@ -186,7 +186,7 @@ def test_images_stay_encoded(home: Path, tmp_path: Path) -> None:
 
 def test_splits_and_seeds(home: Path, tmp_path: Path) -> None:
     root = lerobot_archives.write_v3(tmp_path / "in", lerobot_archives.Content())
-    ds = import_archive(root, "local/arm")
+    ds = import_files(root, "local/arm")
     rlds_cli.export(ds, "tfds", tmp_path / "out", lossy=True)
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
     assert [(s["name"], s["shardLengths"]) for s in info["splits"]] == [("train", ["2"]), ("val", ["1"])]
@@ -211,4 +211,4 @@ def test_a_damaged_file_of_an_export_is_refused(home: Path, tmp_path: Path) -> N
     rlds_cli.export(rlds_cli.create("local/three", episodes()), "tfds", tmp_path / "out", verify=False)
     (tmp_path / "out" / "rlds.json").write_text('{"columns": {"steps/action": {"shape": [7]}}}')
     with pytest.raises(CorruptArchive, match="shape"):
-        import_archive(tmp_path / "out", "local/again")
+        import_files(tmp_path / "out", "local/again")

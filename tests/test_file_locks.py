@@ -180,3 +180,20 @@ def test_a_wait_says_what_for(
     flock(descriptors[1], path)
     os.close(descriptors[1])
     assert [str(path) in m for m in caplog.messages] == [True]
+
+
+def test_a_push_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import rlds_cli
+
+    monkeypatch.setattr("rlds_cli.files.locks._PATIENCE", 0.05)
+    rlds_cli.create("local/x", [{"observation": [[0.0], [1.0]], "action": [[0.0]]}])
+    rlds_cli.push("local/x", tmp_path / "store")
+    lock, caplog_before = tmp_path / "store/.rlds.lock", len(caplog.messages)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+    flock(descriptor, lock)
+    threading.Timer(1.0, os.close, [descriptor]).start()
+    rlds_cli.open_dataset("local/x").label(good=True)
+    rlds_cli.push("local/x", tmp_path / "store")
+    assert any(str(lock) in m for m in caplog.messages[caplog_before:])

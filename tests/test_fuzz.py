@@ -26,12 +26,14 @@ def _script() -> ModuleType:
 fuzz = _script()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_valid_inputs_are_read(name: str) -> None:
     for seed in fuzz.TARGETS[name].seeds:
         assert fuzz.attempt(fuzz.TARGETS[name], seed) == "read"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_damaged_inputs_are_refused_or_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -40,6 +42,7 @@ def test_damaged_inputs_are_refused_or_read(name: str, tmp_path: Path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_what_failed_once_is_refused_or_read(name: str) -> None:
     for content in fuzz.corpus(name):

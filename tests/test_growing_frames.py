@@ -169,6 +169,7 @@ def test_what_is_no_image_of_the_field_is_refused_and_changes_nothing() -> None:
 # -- what leaves
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [Fifo(steps=60), Fifo(episodes=15), Reservoir(episodes=15, seed=3), Top(episodes=15)], ids=str
 )

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_nothing_committed_is_lost_and_no_episode_is_half() -> None:
     """The script forks: it runs in a process of its own, without the threads and the memory of this one."""
     run = subprocess.run(

@@ -56,6 +56,7 @@ def blocks(path: Path) -> int:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [Fifo(steps=3000), Fifo(episodes=15), Reservoir(episodes=15, seed=3), Top(episodes=15)], ids=str
 )

@@ -70,6 +70,7 @@ def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pyt
     assert read == [(20, 23)]
 
 
+@pytest.mark.slow
 def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
     wrong: list[BaseException] = []
     with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(episodes=6), cache_dir=tmp_path) as w:

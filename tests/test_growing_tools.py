@@ -184,7 +184,7 @@ def test_what_cannot_be_done_with_a_growing_dataset_says_so(tmp_path):
     with pytest.raises(RldsError):
         rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path)
     with pytest.raises(RldsError):
-        rlds_cli.importing.import_archive(__file__, "local/run", cache_dir=tmp_path)
+        rlds_cli.importing.import_files(__file__, "local/run", cache_dir=tmp_path)
 
 
 def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from rlds_cli.exports.exporting import export
 from rlds_cli.growing import logs, segments
 from rlds_cli.growing.retention import Keep
 from rlds_cli.growing.verification import verify_directory
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.verification import verify
@@ -50,7 +50,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def film(archive: Path) -> Dataset:
-    return import_archive(archive, "local/film")
+    return import_files(archive, "local/film")
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_later_appends_add_their_files(tmp_path: Path) -> None:
         )
         rlds_cli.append("local/run", tmp_path / f"day{k}", cache_dir=tmp_path)
     ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
-    days = [import_archive(tmp_path / f"day{k}", f"local/day{k}", cache_dir=tmp_path) for k in range(2)]
+    days = [import_files(tmp_path / f"day{k}", f"local/day{k}", cache_dir=tmp_path) for k in range(2)]
     merged = rlds_cli.merge(days, "local/both", cache_dir=tmp_path)
     for name in (TOP, "observation/images/wrist", "observation/images/side"):
         for k in range(6):
@@ -189,6 +189,7 @@ def test_a_video_of_a_damaged_source_is_refused_and_changes_nothing(film: Datase
 # -- what leaves
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "keep", [None, Fifo(steps=20), Fifo(episodes=3), Reservoir(episodes=3, seed=3), Top(episodes=3)], ids=str
 )
@@ -333,7 +334,7 @@ def test_batches_merges_exports_and_other_processes(tmp_path: Path, film: Datase
     assert merged.schema[TOP].codec == "mp4" and stored(merged) == films(archive)
     np.testing.assert_array_equal(merged.episode(7)[TOP], film.episode(7)[TOP])
     export(grown, "lerobot", tmp_path / "out")
-    assert import_archive(tmp_path / "out", "local/back").store.digests(TOP).shape == (8, 32)
+    assert import_files(tmp_path / "out", "local/back").store.digests(TOP).shape == (8, 32)
     done = preprocess.run(grown, doubled, "doubled", jobs=1)
     assert stored(done) == films(archive)
     np.testing.assert_array_equal(done.column("double"), 2 * film.column("action")[: film.num_rows])

@@ -59,6 +59,7 @@ def intact(ds: Dataset, expected: list[Episode]) -> None:
     assert not verify(ds.path).problems
 
 
+@pytest.mark.slow
 def test_a_selection_shares_the_files_and_stays_while_the_source_goes_on() -> None:
     given = episodes()
     ds = record("local/rec", given)
@@ -100,6 +101,7 @@ def test_the_source_may_be_compacted_and_removed() -> None:
     intact(rlds_cli.open_dataset("local/rec@some"), [given[k] for k in (2, 5, 7)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [Fifo(episodes=3), Top(3, by="length")])
 def test_episodes_that_left_are_not_part_of_it(keep: object) -> None:
     lengths = [3900, 2, 4000, 5, 4090, 1, 4100, 7, 3]
@@ -129,6 +131,7 @@ def test_trims_and_labels_and_drops() -> None:
     intact(dropped, [e for k, e in enumerate(given) if k not in (0, 6)])
 
 
+@pytest.mark.slow
 def test_a_merge_shares_the_files_of_members_that_grow() -> None:
     first, second, third = episodes(seed=1), episodes([3, 600, 2], seed=2), episodes([4, 4], seed=3)
     a, b = record("local/a", first), record("local/b", second, keep=Fifo(episodes=2))
@@ -191,6 +194,7 @@ def holds(result: Dataset, source: Dataset, given: list[Episode]) -> None:
             assert files and all(f.stat().st_ino in inodes for f in files), name
 
 
+@pytest.mark.slow
 def test_results_share_the_fields_that_a_function_leaves_alone() -> None:
     lengths = [3900, 2, 4000, 5, 4090, 1, 4100, 7, 3]
     given = episodes(lengths)

@@ -14,7 +14,7 @@ from rlds_cli.archives import Archive, Replan, reader
 from rlds_cli.errors import CorruptArchive, RldsError, UnsafeArchive
 from rlds_cli.files import child
 from rlds_cli.formats import hdf5, hdf5_rows
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 MIB = 1 << 20
 SHARED = 2 * MIB  # of one text
@@ -47,7 +47,7 @@ def share(path: Path, key: str) -> None:
 
 def refused(path: Path, match: str, **options: object) -> None:
     with pytest.raises(UnsafeArchive, match=match):
-        import_archive(path, "local/hostile", **options)  # type: ignore[arg-type]
+        import_files(path, "local/hostile", **options)  # type: ignore[arg-type]
     assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
 
 
@@ -77,7 +77,7 @@ def test_honest_texts_are_read(tmp_path: Path) -> None:
         f.create_dataset("info/packed", data=texts, dtype=h5py.string_dtype(), chunks=(7,), compression="gzip")
         f.create_dataset("info/lzf", data=texts, dtype=h5py.string_dtype(), chunks=(7,), compression="lzf")
         f.attrs["names"] = ["a", "b"]
-    ds = import_archive(tmp_path / "a.h5", "local/fine")
+    ds = import_files(tmp_path / "a.h5", "local/fine")
     for name in ("plain", "packed", "lzf"):
         assert list(ds.episode(0)[f"info/{name}"])[:10] == texts[:10]
 
@@ -215,7 +215,7 @@ def test_a_virtual_dataset_without_end_opens_no_other_file(tmp_path: Path, capfd
 def test_a_name_of_an_attribute_that_is_no_unicode(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5", 20) as f:
         h5py.h5a.create(f.id, b"\xff\xfe/../..", h5py.h5t.STD_I32LE, h5py.h5s.create(h5py.h5s.SCALAR))
-    ds = import_archive(tmp_path / "a.h5", "local/fine")
+    ds = import_files(tmp_path / "a.h5", "local/fine")
     assert ds.num_episodes == 2
 
 
@@ -251,7 +251,7 @@ def test_values_of_other_types(tmp_path: Path, value: np.ndarray, key: str) -> N
 def test_long_doubles_are_read(tmp_path: Path) -> None:
     with flat(tmp_path / "a.h5", 50) as f:
         f["info/long"] = np.arange(50, dtype=np.longdouble)
-    ds = import_archive(tmp_path / "a.h5", "local/fine")
+    ds = import_files(tmp_path / "a.h5", "local/fine")
     assert ds.episode(0)["info/long"][:3, 0].tolist() == [0, 1, 2]
 
 
@@ -271,4 +271,4 @@ def test_free_room_of_no_size_in_a_heap(tmp_path: Path, where: str) -> None:
     content[at + 8 : at + 16] = bytes(8)
     path.write_bytes(content)
     with pytest.raises(CorruptArchive, match="a heap of texts or lists is damaged"):
-        import_archive(path, "local/hostile")
+        import_files(path, "local/hostile")

@@ -16,7 +16,7 @@ from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.files import child
 from rlds_cli.formats import arrow_tables, parquet
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 MIB = 1 << 20
 
@@ -40,7 +40,7 @@ def flat(path: Path, rows: int, **columns: Any) -> Path:
 
 def refused(path: Path, match: str) -> None:
     with pytest.raises(UnsafeArchive, match=match):
-        import_archive(path, "local/hostile")
+        import_files(path, "local/hostile")
     assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.files import child
 from rlds_cli.formats import compressed, text_tables, tfrecord
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(path: Path, error: type[ArchiveError], match: str) -> None:
     with pytest.raises(error, match=match):
-        import_archive(path, "local/hostile")
+        import_files(path, "local/hostile")
     assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
 
 
@@ -47,9 +47,10 @@ def test_values_that_are_nested_deeply_end_the_process_that_reads(tmp_path: Path
 def test_brackets_in_texts_are_no_nesting(tmp_path: Path) -> None:
     lines = [f'{ROW}, "note": "{"[" * 500} \\" {"{" * 500}"}}' for _ in range(3)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    assert import_archive(tmp_path / "a.jsonl", "local/fine").num_episodes == 3
+    assert import_files(tmp_path / "a.jsonl", "local/fine").num_episodes == 3
 
 
+@pytest.mark.slow
 def test_json_lines_each_with_a_column_of_its_own(tmp_path: Path) -> None:
     lines = [f'{ROW}, "x{k}": 1}}' for k in range(20_000)]  # 20,000 columns of 20,000 rows
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")

@@ -60,6 +60,7 @@ def log(address: object) -> list[int]:
     return [v["number"] for v in json.loads(run_rlds("log", address, "--json").stdout)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) -> None:
     wanted = MAKERS[kind](tmp_path)
@@ -77,6 +78,7 @@ def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) 
     assert verify(str(place)).ok
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_no_rows_are_copied(kind: str, tmp_path: Path) -> None:
     ds = MAKERS[kind](tmp_path)

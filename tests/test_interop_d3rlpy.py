@@ -21,7 +21,7 @@ from conftest import write_d4rl
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, RldsError, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.interop import d3rlpy
 
 
@@ -188,7 +188,7 @@ def test_what_d3rlpy_cannot_express_is_refused(peer: Any, tmp_path: Any) -> None
     with h5py.File(tmp_path / "own.hdf5", "a") as f:
         f["next_observations"][...] = columns["next_observations"] + 1
     with pytest.raises(UnknownField, match="local/own stores next/observation"):
-        d3rlpy.MDPDataset(import_archive(tmp_path / "own.hdf5", "local/own", episodes_by="flags"))
+        d3rlpy.MDPDataset(import_files(tmp_path / "own.hdf5", "local/own", episodes_by="flags"))
     with pytest.raises(RldsError, match="local/made is read-only") as e:
         d3rlpy.MDPDataset(made(one)).buffer.append(None, 0)
     assert e.value.hint is not None and "MixedReplayBuffer" in e.value.hint
@@ -216,7 +216,7 @@ def theirs_of(real: Any, columns: Any, **options: Any) -> Any:
 @pytest.mark.filterwarnings("ignore")
 def test_batches_are_those_of_its_own_dataset(real: Any, tmp_path: Any) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", [30, 7, 1, 20, 1, 9], next_observations=False)
-    ds = import_archive(tmp_path / "a.hdf5", "local/a")
+    ds = import_files(tmp_path / "a.hdf5", "local/a")
     picker = real.dataset.MultiStepTransitionPicker(n_steps=3, gamma=0.9)
     for options in ({}, {"transition_picker": picker}):
         ours, theirs = d3rlpy.MDPDataset(ds, **options), theirs_of(real, columns, **options)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import rlds_cli
 from rlds_cli import registry
 from rlds_cli.errors import InvalidEpisode, NoReward, Offline, RldsError, UnknownDataset, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.interop import d4rl
 
 ROOT = Path(__file__).parents[1]
@@ -140,23 +140,24 @@ def archive_in_all_variety(path: Path, seed: int, *, timeouts: bool, after: bool
     return write(path, **columns)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("timeouts", "after"), [(True, True), (True, False), (False, True), (False, False)])
 def test_archives_of_every_kind(tmp_path: Path, seed: int, timeouts: bool, after: bool) -> None:
     path = archive_in_all_variety(tmp_path / "a.hdf5", seed, timeouts=timeouts, after=after)
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     check_against_slow(ds, path, limit=7)
     check_against_slow(columns_of(path), path, limit=7)
 
 
 @pytest.mark.parametrize(("path", "limit"), [(PENDULUM, None), (HOPPER, None), (KITCHEN, 280)])
 def test_samples(path: Path, limit: int | None) -> None:
-    check_against_slow(import_archive(path, "local/a"), path, limit)
+    check_against_slow(import_files(path, "local/a"), path, limit)
 
 
 def test_compressed_datasets(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [4, 7, 1, 9])
-    check_against_slow(import_archive(tmp_path / "a.hdf5", "local/a", store="zarr"), tmp_path / "a.hdf5")
+    check_against_slow(import_files(tmp_path / "a.hdf5", "local/a", store="zarr"), tmp_path / "a.hdf5")
 
 
 def test_timeouts_that_end_nothing(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_timeouts_that_end_nothing(tmp_path: Path) -> None:
     after[[3, 8]] += 7  # episodes end here, as the next observations show, and the timeouts lie beside it
     columns |= {"next_observations": after, "terminals": flags(n, 6), "timeouts": flags(n, 4, 10)}
     path = write(tmp_path / "a.hdf5", **columns)
-    ds = import_archive(path, "local/a", episodes_by="jumps")
+    ds = import_files(path, "local/a", episodes_by="jumps")
     assert ds.episodes["length"].tolist() == [4, 5, 3]
     check_against_slow(ds, path)
     fixed = d4rl.qlearning_dataset(ds, fixed=True)
@@ -185,7 +186,7 @@ def test_ends_that_the_archive_forgot_stay_forgotten(tmp_path: Path) -> None:
     after[6] += 5
     columns = {"observations": ramp(n), "actions": ramp(n), "rewards": np.ones(n), "next_observations": after}
     path = write(tmp_path / "a.hdf5", **columns, terminals=flags(n, 12), timeouts=flags(n))
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert ds.episodes["length"].tolist() == [7, 6, 7] and ds.episodes["end"].tolist() == ["cut", "terminated", "cut"]
     check_against_slow(ds, path)
     assert [len(e["rewards"]) for e in d4rl.sequence_dataset(ds, fixed=True)] == [7, 6, 7]
@@ -195,7 +196,7 @@ def test_next_observations_that_are_no_rows_after(tmp_path: Path) -> None:
     n = 40
     columns = {"observations": ramp(n), "actions": ramp(n), "rewards": np.ones(n), "next_observations": ramp(n) + 0.25}
     path = write(tmp_path / "a.hdf5", **columns, terminals=flags(n, 12), timeouts=flags(n, 30))
-    ds = import_archive(path, "local/a")
+    ds = import_files(path, "local/a")
     assert "next/observation" in ds.schema
     check_against_slow(ds, path)
     np.testing.assert_array_equal(d4rl.qlearning_dataset(ds, fixed=True)["next_observations"], ramp(n) + 0.25)
@@ -255,7 +256,7 @@ def test_by_hand() -> None:
 def test_fixed_gives_every_transition_with_its_own_next_observation(tmp_path: Path, after: bool) -> None:
     lengths = [40, 7, 1, 12, 33, 5]  # terminal, timeout, terminal, ...
     columns = write_d4rl(tmp_path / "a.hdf5", lengths, next_observations=after)
-    ds = import_archive(tmp_path / "a.hdf5", "local/a")
+    ds = import_files(tmp_path / "a.hdf5", "local/a")
     last = np.cumsum(lengths) - 1
     known = np.ones(98, bool)
     following = columns["next_observations"] if after else np.roll(columns["observations"], -1, axis=0)
@@ -305,7 +306,7 @@ def test_columns_end_by_the_rule_of_their_environment() -> None:
 
 def test_terminals_inside_an_episode(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", **antmaze_columns())
-    ds = import_archive(path, "local/a", episodes_by="timeouts")
+    ds = import_files(path, "local/a", episodes_by="timeouts")
     check_against_slow(ds, path)
     assert [len(e["rewards"]) for e in d4rl.sequence_dataset(ds, fixed=True)] == [6, 6]
     assert d4rl.qlearning_dataset(ds, fixed=True)["terminals"].sum() == 3
@@ -375,7 +376,7 @@ def test_a_selection_is_a_file_of_its_episodes(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "whole.hdf5", lengths)
     with h5py.File(tmp_path / "whole.hdf5", "a") as f:
         f["terminals"][-1] = False
-    ds = import_archive(tmp_path / "whole.hdf5", "local/whole")
+    ds = import_files(tmp_path / "whole.hdf5", "local/whole")
     start = np.cumsum([0, *lengths])
 
     def some(*episodes: int) -> Path:

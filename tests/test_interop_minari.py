@@ -21,7 +21,7 @@ from minari_archives import buffer, by_hand, plain_episode, sampled, write
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, MissingPackage, NoEnvironment, NoReward, RldsError, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.interop import minari
 
 SAMPLE = Path(__file__).parents[1] / "rlds_cli/samples/cartpole-minari"
@@ -54,7 +54,7 @@ def check_episode(ours: Any, theirs: Any) -> None:
 
 def check_against_minari(data: Path) -> tuple[minari.MinariDataset, real.MinariDataset]:
     """Every value of every episode, as the real library reads it from the archive."""
-    import_archive(data, "local/same", force=True)
+    import_files(data, "local/same", force=True)
     ours, theirs = minari.load_dataset("local/same"), real.MinariDataset(data)
     assert (len(ours), ours.total_episodes, ours.total_steps) == (
         len(theirs), theirs.total_episodes, theirs.total_steps,
@@ -82,6 +82,7 @@ def press(**changes: Any) -> rlds_cli.Dataset:
 # -- as Minari
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", GENUINE)
 def test_real_datasets_are_what_minari_gives(name: str) -> None:
     ours, theirs = check_against_minari(DATA / "minari" / name / "data")
@@ -147,7 +148,7 @@ def test_collection_and_evaluation_have_environments_of_their_own(tmp_path: Path
     space = {"type": "Box", "dtype": "float32", "shape": [4], "low": [-9.0] * 4, "high": [9.0] * 4}
     episode = plain_episode(observations=np.zeros((5, 4), np.float32), actions=np.zeros(4, np.int64))
     data = by_hand(tmp_path, [episode], specs | {"observation_space": space, "dataset_id": "x/y-v3"})
-    import_archive(data, "local/two")
+    import_files(data, "local/two")
     ours = minari.load_dataset("local/two")
     made = [ours.recover_environment(eval_env).spec for eval_env in (False, True)]
     assert [spec.id for spec in made if spec is not None] == ["CartPole-v1", "CartPole-v0"]
@@ -261,7 +262,7 @@ def test_what_minari_cannot_say_is_refused(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "own.hdf5", [5, 4])
     with h5py.File(tmp_path / "own.hdf5", "a") as f:
         f["next_observations"][...] = columns["next_observations"] + 1  # another clock than that of the observations
-    ds = import_archive(tmp_path / "own.hdf5", "local/own", episodes_by="flags")
+    ds = import_files(tmp_path / "own.hdf5", "local/own", episodes_by="flags")
     with pytest.raises(UnknownField, match="local/own stores next/observation"):
         minari.MinariDataset(ds)
 

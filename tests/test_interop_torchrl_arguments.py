@@ -17,7 +17,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.errors import DatasetNotFound, InvalidArgument, RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import remove
 
 torch = pytest.importorskip("torch")
@@ -272,7 +272,7 @@ def test_the_number_of_a_robosets_file(tmp_path: Path) -> None:
                 trial["observations"], trial["actions"] = np.full((3, 2), trials), np.ones((3, 1))
                 trial["rewards"], trial["done"] = np.zeros(3), np.arange(3) == 2
                 trial["env_infos/time"] = np.arange(3.0)
-    made = import_archive(sorted(tmp_path.glob("*.h5")), "local/trials", reader="roboset")
+    made = import_files(sorted(tmp_path.glob("*.h5")), "local/trials", reader="roboset")
     td = RldsExperienceReplay(made)[:].to_tensordict()
     # TorchRL numbers the files in the order of sorted(): seed1.h5, seed10.h5, seed2.h5.
     by_trials = {3: 0, 2: 1, 1: 2}

@@ -203,6 +203,7 @@ def test_a_changed_local_dataset_is_synced_where_its_base_is(tmp_path: Path, els
         pinning.sync(file, cache_dir=tmp_path / "third")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

@@ -14,7 +14,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import DatasetNotFound, RldsError, WrongFingerprint, WrongHash
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
@@ -105,14 +105,14 @@ def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatc
 def test_an_import_must_be_brought(tmp_path, elsewhere):
     source = tmp_path / "mine.hdf5"
     source.write_bytes((SAMPLES / "pendulum-d4rl.hdf5").read_bytes())
-    import_archive(source, "local/mine")
+    import_files(source, "local/mine")
     file = locked(tmp_path, "local/mine")
     with pytest.raises(DatasetNotFound, match=r"was made of mine\.hdf5") as e:
         pinning.sync(file, cache_dir=elsewhere)
     assert e.value.hint.startswith("rlds import PATH --as local/mine")
     with h5py.File(source, "r+") as f:
         f["actions"][0] += 1
-    import_archive(source, "local/mine", cache_dir=elsewhere)
+    import_files(source, "local/mine", cache_dir=elsewhere)
     with pytest.raises(WrongFingerprint, match=r"mine\.hdf5 of its archive has sha256 .*; other values in action\."):
         pinning.sync(file, cache_dir=elsewhere)
 

@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli import ids, preprocess, registry
 from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
 from rlds_cli.home import Home
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.repair import repair, repair_all
 from rlds_cli.maintenance.verification import verify
 
@@ -149,7 +149,7 @@ def test_a_sample_comes_from_the_package(home: Path) -> None:
 
 def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [5, 6])
-    imported = import_archive(tmp_path / "a.hdf5", "local/a")
+    imported = import_files(tmp_path / "a.hdf5", "local/a")
     spoil(imported.path / "next" / "reward" / "c" / "0", 1)
     done = repair("local/a")
     assert done.now.ok and done.converted

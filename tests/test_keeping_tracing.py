@@ -15,7 +15,7 @@ from d4rl_files import flags, ramp, write
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import trace
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
@@ -79,7 +79,7 @@ def test_every_sample_is_as_in_its_archive_and_one_wrong_element_is_seen(name):
 def test_one_wrong_element_is_seen_by_the_steps_that_share_it(home):
     rng = np.random.default_rng(0)
     write(home.parent / "x.hdf5", observations=rng.normal(size=(30, 2)), actions=ramp(30, 1), terminals=flags(30, 9))
-    ds = import_archive(home.parent / "x.hdf5", "local/x")
+    ds = import_files(home.parent / "x.hdf5", "local/x")
     assert trace(ds, 10**6).steps == 30
     damage(ds, "observation", (int(ds.episodes["start"][1]) + 5, 0), 77.0)
     wrong = trace("local/x", 10**6).differences
@@ -96,7 +96,7 @@ def test_an_archive_that_has_moved_is_named_and_can_be_shown(tmp_path):
     file.parent.mkdir()
     rewards, ends = np.arange(50, dtype=np.float32), flags(50, 9, 49)
     write(file, observations=ramp(50), actions=ramp(50, 1), rewards=rewards, terminals=ends)
-    import_archive(file, "local/mine")
+    import_files(file, "local/mine")
     assert trace("local/mine").ok
     moved = shutil.move(file, tmp_path / "elsewhere.hdf5")
     with pytest.raises(RldsError, match=r"mine\.hdf5 of the archive of local/mine is not here") as e:
@@ -130,7 +130,7 @@ def test_texts_and_flags_that_are_nan_are_as_in_the_archive(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as f:
         f["observations"], f["actions"] = np.arange(4.0), np.zeros(4)
         f["terminals"], f["infos/said"] = [0, np.nan, 0, 1], ["é", "b", "", "d"]
-    found = trace(import_archive(tmp_path / "a.hdf5", "local/said", cache_dir=tmp_path))
+    found = trace(import_files(tmp_path / "a.hdf5", "local/said", cache_dir=tmp_path))
     assert found.ok and {"info/said", "next/terminated"} <= {*found.fields}
 
 
@@ -139,7 +139,7 @@ def test_the_flag_of_an_end_without_one_does_not_stand_in_the_archive(tmp_path):
         f["episode_0/observations"], f["episode_0/actions"] = np.arange(4.0), np.zeros(3)
         f["episode_0/rewards"] = np.zeros(3)
         f["episode_0/terminations"], f["episode_0/truncations"] = np.zeros(3, bool), np.zeros(3, bool)
-    ds = import_archive(tmp_path / "main_data.hdf5", "local/open", cache_dir=tmp_path)
+    ds = import_files(tmp_path / "main_data.hdf5", "local/open", cache_dir=tmp_path)
     assert ds.episodes["end"].tolist() == ["cut"]
     assert trace(ds).ok
 
@@ -152,10 +152,11 @@ def test_values_given_in_python_have_no_archive():
             call()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("format", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", ["hopper/random", "pointmaze/umaze", "taxi/random", "breakout/random"])
 def test_minari_in_every_format(name, format):
-    import_archive(DATA / "minari" / f"{name}_{format}-v0", "local/x", force=True)
+    import_files(DATA / "minari" / f"{name}_{format}-v0", "local/x", force=True)
     assert trace("local/x", 20).ok
 
 

@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
 from rlds_cli.home.usage import size_on_disk, usage
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.remove import plan, remove
 from rlds_cli.store import publishing
 
@@ -152,7 +152,7 @@ def test_what_nothing_can_make_again(tmp_path: Path) -> None:
     rlds_cli.download("sample/pendulum-d4rl")
     assert lost("sample/pendulum-d4rl") == [""]
     write_d4rl(tmp_path / "own.hdf5", [5, 7])
-    import_archive(tmp_path / "own.hdf5", "local/own")
+    import_files(tmp_path / "own.hdf5", "local/own")
     assert lost("local/own") == [""]
     (tmp_path / "own.hdf5").unlink()
     assert lost("local/own") == [f"{tmp_path / 'own.hdf5'}, which it was imported from, is gone"]

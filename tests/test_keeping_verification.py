@@ -19,7 +19,7 @@ from test_store_build import Job
 import rlds_cli
 from rlds_cli import Dataset, create, preprocess
 from rlds_cli.errors import DatasetNotFound, RldsError, UnknownDataset
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.verification import verify, verify_all
 from rlds_cli.progress import silent
 from rlds_cli.store.build import write_rows
@@ -103,6 +103,7 @@ def test_every_bit_of_a_small_dataset_counts() -> None:
     assert verify("local/s").ok
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -238,7 +239,7 @@ def test_the_archive_is_compared_with_what_it_was(home: Path) -> None:
 
 def test_an_imported_archive(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [5, 6])
-    import_archive(tmp_path / "a.hdf5", "local/a")
+    import_files(tmp_path / "a.hdf5", "local/a")
     assert verify("local/a").remarks == ("archive not kept",)
 
 

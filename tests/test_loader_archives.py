@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import DATA, write_d4rl
 
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Shuffled, Slice, Transition
 
 WHERE = ("episode", "step")
@@ -34,14 +34,14 @@ def check_d4rl(ds, columns):
 
 def test_d4rl_with_next_observations(tmp_path):
     columns = write_d4rl(tmp_path / "a-v2.hdf5", [40, 7, 1, 120, 33])
-    ds = import_archive(tmp_path / "a-v2.hdf5", "local/a")
+    ds = import_files(tmp_path / "a-v2.hdf5", "local/a")
     assert check_d4rl(ds, columns) == list(range(201))
 
 
 def test_d4rl_without_next_observations_leaves_out_what_is_not_known(tmp_path):
     lengths = [40, 7, 1, 120, 33]
     columns = write_d4rl(tmp_path / "a-v0.hdf5", lengths, next_observations=False)
-    ds = import_archive(tmp_path / "a-v0.hdf5", "local/a")
+    ds = import_files(tmp_path / "a-v0.hdf5", "local/a")
     timed_out = np.cumsum(lengths)[1::2] - 1
     assert check_d4rl(ds, columns) == sorted(set(range(201)) - set(timed_out.tolist()))
 
@@ -51,7 +51,7 @@ def test_d4rl_samples(name):
     path = DATA / "d4rl" / f"{name}.hdf5"
     with h5py.File(path) as f:
         columns = {k: f[k][:] for k in f if isinstance(f[k], h5py.Dataset)}
-    ds = import_archive(path, f"local/{name}")
+    ds = import_files(path, f"local/{name}")
     assert len(check_d4rl(ds, columns)) == ds.num_transitions == len(ds)
 
 
@@ -61,11 +61,12 @@ def leaves(values, name):
     return [(name, np.asarray(values))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("window", [Transition(), Slice(4, before=1, after=2)])
 @pytest.mark.parametrize("name", ["taxi/random", "hopper/random", "breakout/random", "pointmaze/umaze"])
 def test_minari_samples(name, window):
     path = DATA / "minari" / f"{name}_hdf5-v0"
-    ds = import_archive(path, "local/m")
+    ds = import_files(path, "local/m")
     episodes = list(minari.MinariDataset(path / "data").iterate_episodes())
     for _, b in zip(range(20), Loader(ds, 8, window=window, **OPTIONS), strict=False):
         episode, step = b["episode"].reshape(8, -1), b["step"].reshape(8, -1)
@@ -88,7 +89,7 @@ def test_roboset_sample(window):
     keys = ("observations", "actions", "rewards", "done")
     with h5py.File(path) as f:
         trials = [{key: f[name][key][()] for key in keys} for name in sorted(f, key=lambda name: int(name[5:]))]
-    ds = import_archive(path, "local/door")
+    ds = import_files(path, "local/door")
     assert ds.episodes["length"].tolist() == [len(trial["actions"]) for trial in trials]
     seen = set()
     for b in Loader(ds, 16, window=window, **OPTIONS):

@@ -23,7 +23,7 @@ from rlds_cli.errors import (
     UnknownField,
     WrongState,
 )
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Clip,
     Episode,
@@ -406,6 +406,7 @@ def fresh(home):
     return create(KNOWN)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("gone", [remove, replace])
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 @pytest.mark.parametrize("packed", [False, True])
@@ -424,7 +425,7 @@ def test_a_loader_keeps_what_it_has_mapped(fresh, gone, window, packed, monkeypa
 
 def test_frames_stay_as_well(tmp_path):
     decoded = pixels(tmp_path, 2)
-    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     loader = load(ds, extra=("episode", "step"), sampler=Sequential())
     remove(ds)
     for b in loader:

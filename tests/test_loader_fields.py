@@ -11,7 +11,7 @@ from PIL import Image
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import InvalidArgument, LoaderError, NoReward, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Mixture, Prioritized, Sequential, Shuffled, Slice, Transition
 
 USUAL = [
@@ -272,7 +272,7 @@ def pixels(folder, episodes, size=(8, 10)):
 
 def test_encoded_frames_are_decoded(tmp_path):
     decoded = pixels(tmp_path, 3)
-    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     assert ds.schema["observation"].kind == "frames"
     extra = ("episode", "step")
     for b in Loader(ds, 4, sampler=Shuffled(), extra=extra):
@@ -287,7 +287,7 @@ def test_encoded_frames_are_decoded(tmp_path):
 
 def test_frames_of_several_batches_are_independent(tmp_path):
     pixels(tmp_path, 2)
-    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     b = next(iter(Loader(ds, 8, backend="numpy", seed=1, extra="index")))
     twice = [np.flatnonzero(b["index"] == i) for i in range(6)]
     i, j = next(t for t in twice if len(t) > 1)[:2]

@@ -14,7 +14,7 @@ from test_loader_fields import pixels
 
 import rlds_cli
 from rlds_cli.errors import InvalidArgument, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import (
     Clip,
     Episode,
@@ -313,7 +313,7 @@ def test_transforms_of_the_observation_are_for_its_goals_too():
 
 def test_frames_are_goals(tmp_path):
     frames = pixels(tmp_path, 3)
-    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     assert ds.schema["observation"].kind == "frames"
     for window in (Transition(), Slice(2)):
         b = next(iter(Loader(ds, 20, window=window, extra=(*WHERE, Goals("goal", horizon="final")), **EXACT)))

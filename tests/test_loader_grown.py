@@ -104,6 +104,7 @@ def test_a_live_loader(home: Path) -> None:
     assert len(files(home)) >= 2
 
 
+@pytest.mark.slow
 def test_processes_share_files(home: Path) -> None:
     with rlds_cli.writer("local/run") as w:
         add(w, range(100))

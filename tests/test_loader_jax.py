@@ -58,6 +58,7 @@ def check_equal(got: Any, expected: Any) -> None:
 # -- the same batches
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -211,6 +211,7 @@ def test_returns_to_go_and_goals_of_new_episodes(w: Writer) -> None:
 # -- the log: resuming and replaying
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     "options",
@@ -360,6 +361,7 @@ def test_a_state_goes_on_where_its_version_was_freed(sampler: Any) -> None:
 # -- retention
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("keep", [Fifo(episodes=4), Fifo(steps=35), Reservoir(episodes=4), Top(episodes=4)], ids=str)
 @pytest.mark.parametrize("sampler", [Uniform(), Weighted("length"), Prioritized(), Prioritized(lag=2)], ids=str)

@@ -70,6 +70,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "s3://lab/online"
 
 
+@pytest.mark.slow
 def test_a_push_is_taken_up(address: str, writer: Writer, other: Path) -> None:
     """And the log of versions gives the same batches again, there and here."""
     versions = [push(address)]
@@ -134,6 +135,7 @@ def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
                 time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_few_requests(writer: Writer, bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.remote.following.EVERY", 0.5)
     push("s3://lab/online")

@@ -293,6 +293,7 @@ def test_shares_by_size_follow_the_windows(online: Any) -> None:
     assert abs(counts(batch)[1] - expected) < 2
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("weights", [HALF, {"offline": 5, "online": 3}])
 @pytest.mark.parametrize("live", [True, False])
@@ -426,6 +427,7 @@ def run(loader: Loader, n: int, update: bool = True) -> list[dict[str, np.ndarra
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampler", [None, Prioritized(0.9, 0.7)])
 @pytest.mark.parametrize("weights", [HALF, "size", Anneal({"offline": 1, "online": 0.1}, HALF, steps=30)])
 @pytest.mark.parametrize(("window", "by_torch"), [(Transition(3), True), (Slice(3, after=2), False)])

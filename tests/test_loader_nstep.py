@@ -77,6 +77,7 @@ def rewarded(reward, ref="local/rewarded"):
     return rlds_cli.create(ref, made)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("dtype", [None, "float32", "float64"])
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int8"])

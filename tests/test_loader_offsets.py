@@ -10,7 +10,7 @@ from test_loader_fields import pixels
 
 import rlds_cli
 from rlds_cli.errors import EmptyWindow, InvalidArgument, NoReward, UnknownField
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Normalize, Offsets, Reward, Sequential, Shuffled
 
 VARIED = varied()
@@ -197,7 +197,7 @@ def test_a_next_observation_of_its_own_is_read_at_its_own_rows():
 @pytest.mark.parametrize("fill", ["edge", "zero"])
 def test_encoded_frames_are_decoded_at_offsets(tmp_path, fill):
     decoded = pixels(tmp_path, 2)
-    ds = import_archive(tmp_path / "pixels-v0", "local/pixels")
+    ds = import_files(tmp_path / "pixels-v0", "local/pixels")
     assert ds.schema["observation"].kind == "frames"
     for b, i in samples(ds, Offsets({"observation": (-1, 0, 2)}, fill=fill), extra=("episode", "step")):
         frames, t = decoded[b["episode"][i]], b["step"][i]

@@ -118,6 +118,7 @@ def test_content_of_another_dataset_is_another_file(dataset: Dataset, home: Path
     assert len(files(home)) == 2
 
 
+@pytest.mark.slow
 def test_many_processes_at_once_build_once(dataset: Dataset, home: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     running = [start(log, 0.3) for _ in range(4)]

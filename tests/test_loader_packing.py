@@ -29,6 +29,7 @@ def everything(ds, **options):
     return loader, list(loader)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dtype", [None, "float32", "float16"])
 @pytest.mark.parametrize("anchors", ["transitions", "steps"])
 def test_packed_rows_hold_what_the_episodes_do(ds, packed, dtype, anchors):

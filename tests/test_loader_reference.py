@@ -199,6 +199,7 @@ def order(name: str, counts: list[int], seed: int, samples: int) -> list[tuple[i
     return made[name]() if name in made else None
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
@@ -288,6 +289,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rlds_cli.Dataset]
         yield create(FIVE)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("horizon", ["geometric", "uniform", "final", "episode", 1, 3])
 @pytest.mark.parametrize("shares", GOALS)
 def test_goals_come_as_often_as_the_reference_says(five: rlds_cli.Dataset, shares: str, horizon: Any) -> None:

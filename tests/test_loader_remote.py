@@ -86,6 +86,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("block", "stays"), [(16, False), (1024, True)])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
@@ -96,6 +97,7 @@ def test_batches_are_those_of_the_local_dataset(here, name, stays, block):
     assert stays or not any(state.any() for state in far.store.blocks._state)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pieces", [3, 4096])
 @pytest.mark.parametrize("name", ["transitions", "n-step", "slices", "goals", "all fields"])
 def test_columns_in_several_files(here, name, pieces):
@@ -105,6 +107,7 @@ def test_columns_in_several_files(here, name, pieces):
     assert far.store.blocks.holds == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize(
     "arguments",
@@ -215,6 +218,7 @@ def test_what_is_announced(here, monkeypatch):
     assert sum(len(b) for b in announced[0][:1]) >= 1
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_lets_go(here):
     far = late(here)
     for prefetch in (0, 2):

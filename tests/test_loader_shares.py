@@ -332,6 +332,7 @@ def test_weights_are_divided_by_their_sum():
 # -- ranks
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("world", [2, 3, 8])
 @pytest.mark.parametrize(
     "weights",

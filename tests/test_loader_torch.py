@@ -77,6 +77,7 @@ def check_equal(got: Any, expected: Any) -> None:
 # -- the same batches
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(
     ("sampler", "window"),
@@ -106,6 +107,7 @@ def test_any_dtype(ds: rlds_cli.Dataset, options: Any, workers: int) -> None:
         check_equal(a, b.map(lambda x: x.contiguous()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_epochs_follow_each_other(ds: rlds_cli.Dataset, workers: int, persistent: bool) -> None:
@@ -137,6 +139,7 @@ def test_ranks_share_each_batch_and_workers_take_turns(ds: rlds_cli.Dataset, wor
     assert n == len(whole) - 1
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("weights", ["size", {"a": 0.7, "b": 0.3}, lambda step: {"a": 1 + step, "b": 20}])
@@ -150,6 +153,7 @@ def test_mixtures(ds: rlds_cli.Dataset, workers: int, weights: Any, exact: bool)
 # -- going on
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_resuming_as_the_docstring_says(ds: rlds_cli.Dataset, workers: int) -> None:
     whole = [ids(b) for b in load(ds, sampler=Shuffled(), steps=40)]

@@ -99,6 +99,7 @@ def timed(kind, **more):
     return ds, k, {"std": (k - k[:-1].mean()) / k[:-1].std(), "range": 2 * k / k[:-1].max() - 1}
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", TIMES)
 @pytest.mark.parametrize("mode", ["std", "range"])
 def test_elements_that_vary_little_around_a_large_number(home, kind, mode):

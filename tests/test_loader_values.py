@@ -210,12 +210,14 @@ def check_values(b, archive, window):
         np.testing.assert_array_equal(b["next/done"], done)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: repr(s).split(", eps")[0])
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 def test_batches_hold_the_archives_own_values(sample, window, sampler):
     check(*sample, window, sampler)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("window", WINDOWS, ids=repr)
 def test_packed_and_compressed_ones_do_too(kept, window):
     check(*kept, window, Shuffled())

@@ -19,7 +19,7 @@ from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.files import disk
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Sequential
 from rlds_cli.maintenance.compacting import compact
 from rlds_cli.maintenance.reencode import convert
@@ -118,6 +118,7 @@ def test_compact_writes_files_of_its_own(two: tuple[list[Episode], list[Episode]
     assert verify("local/both").ok
 
 
+@pytest.mark.slow
 def test_the_other_encoding_and_back(two: tuple[list[Episode], list[Episode]]) -> None:
     a, b = two
     rlds_cli.merge(["local/a", "local/b"], "local/both", column="of")
@@ -153,7 +154,7 @@ def test_videos_are_shared(tmp_path: Path) -> None:
     for k in range(2):
         content = lerobot_archives.Content(lengths=((4, 6, 3), (5, 2, 7))[k], video=("top",))
         lerobot_archives.write_v3(tmp_path / f"robot{k}", content)
-        members.append(import_archive(tmp_path / f"robot{k}", f"local/day{k}"))
+        members.append(import_files(tmp_path / f"robot{k}", f"local/day{k}"))
     ds = rlds_cli.merge([members[0].select(episodes=[2, 0]), members[1]], "local/all", column="of")
     episodes = [members[0].episode(2), members[0].episode(0), *(members[1].episode(k) for k in range(3))]
     for k, e in enumerate(episodes):
@@ -207,6 +208,7 @@ def test_a_segment_that_is_missing_or_short_or_another(merged: Dataset) -> None:
         rlds_cli.open_dataset("local/both")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

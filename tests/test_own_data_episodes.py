@@ -17,7 +17,7 @@ import rlds_cli
 from rlds_cli import archives
 from rlds_cli.cli import main
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.report.files import describe_file
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
@@ -66,6 +66,7 @@ def test_a_file_per_episode_with_its_final_observation(tmp_path: Path, suffix: s
         assert rows.episodes.extra == {"success": [k % 2 == 1 for k in range(12)], "operator": ["ann"] * 12}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".npz", ".h5"])
 @pytest.mark.parametrize("final", [0, 1])
 def test_a_file_of_rows_per_episode(tmp_path: Path, suffix: str, final: int) -> None:
@@ -105,7 +106,7 @@ def test_trajectories_of_amago(tmp_path: Path) -> None:
         }
         np.savez(tmp_path / f"env_{k}_123.npz", **e)
         made.append(e)
-    ds = import_archive(tmp_path, "local/amago")
+    ds = import_files(tmp_path, "local/amago")
     assert ds.episodes["length"].tolist() == LENGTHS
     assert ds.episodes["end"].tolist() == ["terminated", "cut"] * 6
     assert {n: f.placement for n, f in ds.schema.items() if not n.startswith("next/")} == {
@@ -287,7 +288,7 @@ def test_damaged_episodes_of_ones_own_are_left_out_on_request(tmp_path: Path) ->
     bad = tmp_path / "ep3.npz"
     bad.write_bytes(bad.read_bytes()[:300])
     with pytest.raises(ArchiveError, match=r"ep3\.npz"):
-        import_archive(tmp_path, "local/bad")
+        import_files(tmp_path, "local/bad")
     files = sorted(tmp_path.glob("*.npz"), key=lambda p: int(p.stem[2:]))
     rows = Rows("plain", *files, skip_bad=True)
     assert rows.episodes.length.tolist() == [t for k, t in enumerate(LENGTHS) if k != 3]
@@ -299,7 +300,7 @@ def test_traces_lead_back_to_the_episodes(tmp_path: Path, kind: str) -> None:
     made = episodes()
     for k, e in enumerate(made):
         write(tmp_path / f"d/ep{k}.npz", e)
-    ds = import_archive(tmp_path / "d" if kind == "files" else grouped(tmp_path / "a.h5", made), "local/x")
+    ds = import_files(tmp_path / "d" if kind == "files" else grouped(tmp_path / "a.h5", made), "local/x")
     found = trace(ds, 40)
     assert found.ok and found.values > 150
 
@@ -328,7 +329,7 @@ def test_attributes_of_files_and_groups_are_columns_of_the_episode_table(tmp_pat
             f.attrs["limits"] = np.zeros(3)
             if k:
                 f.attrs["shift"] = 2
-    ds = import_archive(tmp_path, "local/x")
+    ds = import_files(tmp_path, "local/x")
     episodes = ds.num_episodes
     assert episodes == (2 if layout == "a file per episode" else 4)
     half = [0] * (episodes // 2) + [1] * (episodes // 2)
@@ -345,7 +346,7 @@ def test_scalars_of_npz_files_are_columns_of_the_episode_table(tmp_path: Path) -
     for k in range(2):
         rows = {"obs": np.arange(4.0), "action": np.ones(4), "done": [False, True, False, True], "take@lab": k}
         np.savez(tmp_path / f"run{k}.npz", task=["push", "pull"][k], operator=np.array("ann"), seed_no=k, **rows)
-    ds = import_archive(tmp_path, "local/x")
+    ds = import_files(tmp_path, "local/x")
     assert ds.episodes["task"].tolist() == ["push", "push", "pull", "pull"]
     assert ds.episodes["operator"].tolist() == ["ann"] * 4 and ds.episodes["seed_no"].tolist() == [0, 0, 1, 1]
     assert ds.episodes["take_lab"].tolist() == [0, 0, 1, 1]  # names with @ are reserved

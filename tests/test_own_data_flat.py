@@ -18,7 +18,7 @@ from rlds_cli import archives
 from rlds_cli.archives import plain
 from rlds_cli.archives.plain import boundaries
 from rlds_cli.errors import ArchiveError, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
@@ -470,7 +470,7 @@ def test_one_name_given_leaves_the_others_recognised(tmp_path: Path) -> None:
 def test_columns_of_the_episode_table(tmp_path: Path) -> None:
     cols = columns(ROWS) | {"task": ["push" if r["episode_id"] < 3 else "pull" for r in ROWS]}
     path = write(tmp_path / "a.parquet", cols)
-    ds = import_archive(path, "local/tasks", fields={"episode/task": "task"})
+    ds = import_files(path, "local/tasks", fields={"episode/task": "task"})
     assert ds.episodes["task"].tolist() == ["push"] * 3 + ["pull"] * 3
     assert ds.select(where="task == 'pull'").num_episodes == 3
     assert "task" not in ds.schema
@@ -524,9 +524,9 @@ def test_a_dataset_names_the_files_that_were_left_out(tmp_path: Path, each: int)
     paths = [write(tmp_path / f"run{i}.npz", columns(ROWS[:each])) for i in range(3)]
     paths[1].write_bytes(b"garbage" * 30)
     with pytest.raises(ArchiveError, match=r"run1\.npz cannot be read like the other files") as error:
-        import_archive(paths, "local/x")
+        import_files(paths, "local/x")
     assert "--skip-bad" in str(error.value.hint)
-    ds = import_archive(paths, "local/x", skip_bad=True)
+    ds = import_files(paths, "local/x", skip_bad=True)
     assert ds.num_steps == 2 * each
     named = [n["where"] for n in ds.manifest.notes if n["code"] == "skipped-file"]
     assert [where.partition(":")[0] for where in named] == ["run1.npz"]
@@ -535,7 +535,7 @@ def test_a_dataset_names_the_files_that_were_left_out(tmp_path: Path, each: int)
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
 def test_traces_lead_back_to_the_rows(tmp_path: Path, suffix: str) -> None:
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
-    ds = import_archive(write(tmp_path / f"a{suffix}", columns(rows)), "local/shuffled")
+    ds = import_files(write(tmp_path / f"a{suffix}", columns(rows)), "local/shuffled")
     found = trace(ds, 30)
     assert found.ok and found.values > 100
 
@@ -567,6 +567,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=40)
 @given(layout=layouts())
@@ -634,14 +635,14 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_ids_that_are_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str]) -> None:
     monkeypatch.setattr(boundaries, "SCAN_ROWS", 3)  # blocks of short ids, of long ones, and of both
     rows = [{"episode_id": e, "obs": [1.0], "action": [0.5], "reward": 1.0} for e in ids for _ in range(2)]
-    ds = import_archive(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
     assert ds.episodes["length"].tolist() == [2, 2, 2]
 
 
 def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
     order = [("e10", 0), ("e2", 1), ("e10", 1), ("e2", 0)]
     rows = [{"episode_id": e, "step": t, "obs": [1.0], "action": [0.5], "reward": int(e[1:]) + t} for e, t in order]
-    ds = import_archive(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
     assert ds.episodes["total_reward"].tolist() == [2 + 3, 10 + 11]
 
 
@@ -660,9 +661,9 @@ def test_a_column_of_the_episode_table_is_read_in_blocks(
     }
     np.savez(tmp_path / "a.npz", **made)
     what: dict[str, Any] = {"fields": {"episode/score": "score"}, "progress": False, "cache_dir": tmp_path / "home"}
-    ds = import_archive(tmp_path / "a.npz", "local/a", **what)
+    ds = import_files(tmp_path / "a.npz", "local/a", **what)
     assert ds.episodes["score"].tolist() == scores
     made["score"][3] = 9.0
     np.savez(tmp_path / "b.npz", **made)
     with pytest.raises(UnknownLayout, match="score changes within an episode, at row 3;"):
-        import_archive(tmp_path / "b.npz", "local/b", **what)
+        import_files(tmp_path / "b.npz", "local/b", **what)

@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, UnknownLayout
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.maintenance.verification import trace
 
 NAN = float("nan")
@@ -62,20 +62,21 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_reward_without_an_action_is_refused_until_its_step_is_named(tmp_path: Path, layout: str) -> None:
     path = LAYOUTS[layout](tmp_path, LOG)
     with pytest.raises(UnknownLayout, match=r"row 2 of .* has no action, but the reward 9") as e:
-        import_archive(path, "local/x")
+        import_files(path, "local/x")
     assert "--rewards arrive" in str(e.value.hint)
-    ds = import_archive(path, "local/x", rewards="arrive")
+    ds = import_files(path, "local/x", rewards="arrive")
     assert of(ds) == STEPS
     assert ds.episodes["end"].tolist() == ["terminated"] * ds.num_episodes
     assert ds.episodes["num_observed"].tolist() == [3] * ds.num_episodes
     assert ds.episodes["total_reward"].tolist() == [15.0] * ds.num_episodes
     assert ds.manifest.options["rewards"] == "arrive"
     assert trace(ds, 10).ok and "next/reward" in trace(ds, 10).fields
-    own = import_archive(path, "local/own", rewards="action")
+    own = import_files(path, "local/own", rewards="action")
     assert of(own)[2] == [0.0, 6.0] and any("left out of reward" in n["text"] for n in own.manifest.notes)
     assert trace(own, 10).ok
 
@@ -94,7 +95,7 @@ def test_episodes_of_one_table_in_the_order_of_dm_env(tmp_path: Path, suffix: st
     planned = plan_import(write(tmp_path / f"a{suffix}", table), "local/x", rewards="arrive")
     assert planned.episodes is not None
     assert planned.episodes["ends"] == {"terminated": 1, "truncated": 1, "cut": 0} and planned.episodes["steps"] == 3
-    ds = import_archive(tmp_path / f"a{suffix}", "local/x", rewards="arrive")
+    ds = import_files(tmp_path / f"a{suffix}", "local/x", rewards="arrive")
     assert [of(ds, k)[:3] for k in (0, 1)] == [STEPS[:3], ([10.0], [0.1], [2.0])]
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]  # the last discount is 0, and 1
     assert ds.episode(0)["next", "discount"].reshape(-1).tolist() == [1.0, 0.0]
@@ -105,7 +106,7 @@ def test_episodes_of_one_table_in_the_order_of_dm_env(tmp_path: Path, suffix: st
 @pytest.mark.parametrize("step_type", [[0, 1, 2, 0, 2], ["FIRST", "MID", "LAST", "FIRST", "StepType.LAST"]])
 def test_step_types_divide_episodes(tmp_path: Path, step_type: list[Any]) -> None:
     table = {"obs": np.arange(5.0), "action": [1, 2, 0, 3, 0], "reward": [0, 6, 9, 0, 2], "step_type": step_type}
-    ds = import_archive(write(tmp_path / "a.csv", table), "local/x", rewards="arrive")
+    ds = import_files(write(tmp_path / "a.csv", table), "local/x", rewards="arrive")
     assert [of(ds, k)[1:3] for k in (0, 1)] == [([1, 2], [6, 9]), ([3], [2])]
     assert ds.episodes["end"].tolist() == ["cut", "cut"]  # no discount says how they end
 
@@ -113,40 +114,40 @@ def test_step_types_divide_episodes(tmp_path: Path, step_type: list[Any]) -> Non
 def test_observations_and_rewards_with_a_row_more_than_actions(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **{**LOG, "action": [[0.5], [0.7]]})
     with pytest.raises(UnknownLayout, match="reward has 3 rows") as e:
-        import_archive(tmp_path / "a.npz", "local/x")
+        import_files(tmp_path / "a.npz", "local/x")
     assert "--rewards arrive" in str(e.value.hint)
-    assert of(import_archive(tmp_path / "a.npz", "local/x", rewards="arrive")) == STEPS
+    assert of(import_files(tmp_path / "a.npz", "local/x", rewards="arrive")) == STEPS
     np.savez(tmp_path / "b.npz", obs=[[0.0], [1.0], [2.0]], action=[[0.5], [0.7]], reward=[6.0, 9.0])
     with pytest.raises(UnknownLayout, match="reward has 2 rows"):
-        import_archive(tmp_path / "b.npz", "local/y", rewards="arrive")
+        import_files(tmp_path / "b.npz", "local/y", rewards="arrive")
 
 
 def test_d4rl_names_with_an_action_of_nan_are_a_table(tmp_path: Path) -> None:
     names = {"observation": "observations", "action": "actions", "reward": "rewards", "terminated": "terminals"}
     path = write(tmp_path / "a.h5", {names[k]: v for k, v in LOG.items()})
     with pytest.raises(UnknownLayout, match=r"row 2 of a\.h5 has no action, but the rewards 9"):
-        import_archive(path, "local/x")
-    assert of(import_archive(path, "local/x", rewards="arrive")) == STEPS
+        import_files(path, "local/x")
+    assert of(import_files(path, "local/x", rewards="arrive")) == STEPS
     full = write(tmp_path / "b.h5", {names[k]: v for k, v in {**LOG, "action": [[0.5], [0.7], [0.0]]}.items()})
-    assert of(import_archive(full, "local/y", rewards="arrive")) == STEPS
+    assert of(import_files(full, "local/y", rewards="arrive")) == STEPS
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_padding_of_final_rows_is_no_reward(tmp_path: Path, suffix: str) -> None:
     """Flags in the row of the last action, or rewards in first rows, show that rewards belong to their own actions."""
     padded = {**LOG, "reward": [6.0, 9.0, 0.0], "terminated": [False, True, False]}
-    ds = import_archive(write(tmp_path / f"a{suffix}", padded), "local/x")
+    ds = import_files(write(tmp_path / f"a{suffix}", padded), "local/x")
     assert of(ds) == STEPS and ds.episodes["num_observed"].tolist() == [3]
     missing = {**LOG, "reward": [6.0, 9.0, NAN]}
-    assert of(import_archive(write(tmp_path / f"b{suffix}", missing), "local/y"))[2] == [6.0, 9.0]
+    assert of(import_files(write(tmp_path / f"b{suffix}", missing), "local/y"))[2] == [6.0, 9.0]
 
 
 @pytest.mark.parametrize("rewards", [[NAN, 6.0, 0.0], [0.0, 6.0, 0.0]])
 def test_a_last_reward_of_0_that_may_have_arrived_is_refused(tmp_path: Path, rewards: list[float]) -> None:
     path = write(tmp_path / "a.jsonl", {**LOG, "reward": rewards})
     with pytest.raises(UnknownLayout, match=r"row 2 of a\.jsonl has no action, but the reward 0"):
-        import_archive(path, "local/x")
-    assert of(import_archive(path, "local/x", rewards="arrive"))[2] == [6.0, 0.0]
+        import_files(path, "local/x")
+    assert of(import_files(path, "local/x", rewards="arrive"))[2] == [6.0, 0.0]
 
 
 @pytest.mark.parametrize("rewards", [None, "arrive"])
@@ -160,34 +161,34 @@ def test_other_values_of_final_rows_are_named(tmp_path: Path, rewards: str | Non
 
 def test_a_reward_of_a_first_row_that_belongs_to_no_action_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", {**LOG, "reward": [5.0, 6.0, 9.0]})
-    ds = import_archive(path, "local/x", rewards="arrive")
+    ds = import_files(path, "local/x", rewards="arrive")
     assert of(ds)[2] == [6.0, 9.0] and any("not 0 in the first row" in n["text"] for n in ds.manifest.notes)
 
 
 def test_flags_that_arrive_may_be_missing_in_first_rows_only(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("episode,obs,action,reward,done\n0,1,3,,\n0,2,4,6,false\n0,3,,9,true\n")
-    ds = import_archive(tmp_path / "a.csv", "local/x", rewards="arrive")
+    ds = import_files(tmp_path / "a.csv", "local/x", rewards="arrive")
     assert of(ds)[1:] == ([3, 4], [6, 9], [False, True])
     (tmp_path / "b.csv").write_text("episode,obs,action,reward,done\n0,1,3,,\n0,2,4,6,\n0,3,,9,true\n")
     with pytest.raises(UnknownLayout, match=r"row 1 of b\.csv has no done"):
-        import_archive(tmp_path / "b.csv", "local/y", rewards="arrive")
+        import_files(tmp_path / "b.csv", "local/y", rewards="arrive")
     (tmp_path / "c.csv").write_text("episode,obs,action,reward\n0,1,3,0\n0,2,4,\n0,3,,9\n")
     with pytest.raises(UnknownLayout, match="has no reward at step 0"):
-        import_archive(tmp_path / "c.csv", "local/z", rewards="arrive")
+        import_files(tmp_path / "c.csv", "local/z", rewards="arrive")
 
 
 def test_an_episode_whose_rewards_arrive_continues_in_the_next_file(tmp_path: Path) -> None:
     whole = {"episode": [0] * 4, "step": range(4), "obs": range(4), "action": [1, 2, 3, 0], "reward": [0, 6, 9, 4]}
     for k, rows in enumerate((slice(0, 2), slice(2, 4))):
         write(tmp_path / "log" / f"part{k}.csv", {n: [*v][rows] for n, v in whole.items()})
-    ds = import_archive(tmp_path / "log", "local/x", rewards="arrive")
+    ds = import_files(tmp_path / "log", "local/x", rewards="arrive")
     assert ds.num_episodes == 1 and of(ds)[1:3] == ([1, 2, 3], [6, 9, 4])
 
 
 def test_rows_out_of_order_whose_rewards_arrive(tmp_path: Path) -> None:
     table = {"episode": [0] * 3, "step": range(3), **LOG}
     shuffled = {k: [[*v][i] for i in (2, 0, 1)] for k, v in table.items()}
-    ds = import_archive(write(tmp_path / "a.parquet", shuffled), "local/x", rewards="arrive")
+    ds = import_files(write(tmp_path / "a.parquet", shuffled), "local/x", rewards="arrive")
     assert of(ds) == STEPS and trace(ds, 10).ok
 
 

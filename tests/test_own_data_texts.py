@@ -14,7 +14,7 @@ from own_files import FORMATS, write
 
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import text_tables
-from rlds_cli.importing import import_archive, plan_import
+from rlds_cli.importing import import_files, plan_import
 
 TEXTS = [".csv", ".jsonl"]
 STEPS = {"obs": [1, 2, 3, 4], "action": [1, 2, 3, 4]}
@@ -69,7 +69,7 @@ def test_one_float_among_long_ids_merges_no_episodes(tmp_path: Path, suffix: str
 def test_unsigned_integers_keep_their_values(tmp_path: Path, suffix: str) -> None:
     values = [2**64 - 1, 2**63, 0, 2**53 + 1]
     columns = {**STEPS, "obs": values, "episode": [2**63, 2**63, 2**63 + 1, 2**63 + 1], "big": [1e20, 2.5, 3.0, 4.0]}
-    ds = import_archive(table(tmp_path / f"a{suffix}", columns), "local/x")
+    ds = import_files(table(tmp_path / f"a{suffix}", columns), "local/x")
     assert ds.schema["observation"].dtype == "uint64"
     assert [int(x) for k in (0, 1) for x in np.ravel(ds.episode(k)["observation"])] == values
     assert np.ravel(ds.episode(0)["big"]).tolist() == [1e20, 2.5]
@@ -111,6 +111,7 @@ def without_rows(path: Path, kind: str) -> Path:
     return path
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("kind", ["no bytes", "no rows"])
 def test_a_file_without_rows_is_named_in_every_format(tmp_path: Path, suffix: str, kind: str) -> None:
@@ -123,7 +124,7 @@ def test_a_file_without_rows_is_named_in_every_format(tmp_path: Path, suffix: st
         shutil.copy(path, tmp_path / "runs" / f"{place}{suffix}")
         with pytest.raises(UnknownLayout, match=rf"^{place}\{suffix} has no rows"):
             plan_import(tmp_path / "runs", "local/x")
-        ds = import_archive(tmp_path / "runs", f"local/x{place}", skip_bad=True)
+        ds = import_files(tmp_path / "runs", f"local/x{place}", skip_bad=True)
         assert ds.num_episodes == 2 and any(f"{place}{suffix}" in str(n["where"]) for n in ds.manifest.notes)
         (tmp_path / "runs" / f"{place}{suffix}").unlink()
 

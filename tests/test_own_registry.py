@@ -75,6 +75,7 @@ def ids_of(query: str = "", **how: Any) -> list[str]:
     return [e.id for e in rlds_cli.find(query, **how)]
 
 
+@pytest.mark.slow
 def test_three_datasets_of_a_lab_go_all_the_way(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_rlds("registry", "add", lab.url).returncode == 0
     listed = run_rlds("list", "--family", "lab").stdout.decode()
@@ -168,6 +169,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("case", WRONG)
 def test_a_line_that_is_not_valid(tmp_path: Path, case: str) -> None:
     """`check` and `add` name file and line; the other lines of a registry that is named all the same are used."""

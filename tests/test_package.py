@@ -17,7 +17,9 @@ HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "
 def test_what_is_exported() -> None:
     growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
     sharing = ["export", "mirror", "push"]
-    assert rlds_cli.__all__ == sorted(["Dataset", "create", "download", "find", "open_dataset", *growing, *sharing])
+    making = ["Dataset", "Loader", "create", "download", "find", "import_files", "load", "open_dataset"]
+    looking = ["check", "inspect", "lock", "sync", "verify"]
+    assert rlds_cli.__all__ == sorted([*making, *looking, *growing, *sharing])
     for name in rlds_cli.__all__:
         assert callable(getattr(rlds_cli, name))
     assert set(rlds_cli.__all__) <= set(dir(rlds_cli))
@@ -29,7 +31,7 @@ AT_HAND = [
     "preprocess.run",
     "preprocess.reward_from_goal",
     "loader.Loader",
-    "importing.import_archive",
+    "importing.import_files",
     "checks.check",
     "report.write_page",
     "errors.RldsError",
@@ -44,6 +46,7 @@ AT_HAND = [
 ]
 
 
+@pytest.mark.slow
 def test_modules_are_at_hand() -> None:
     """Each without an import of its own, in a process of its own: an import of another must not be what helps."""
     code = f"""

@@ -87,6 +87,7 @@ def rows(truth, name):
     return np.concatenate(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fn", "how"),
     [
@@ -157,6 +158,7 @@ def test_a_filter_keeps_the_good_episodes_whole(big, truth, place):
     assert ds.manifest.shared == {}
 
 
+@pytest.mark.slow
 def test_a_list_splits_episodes_and_the_pieces_end_as_their_flags_say(big, truth, place):
     ds = both_ways(big, functions.halves, place)
     assert ds.num_episodes == 300 and ds.num_steps == big.num_steps
@@ -366,11 +368,13 @@ def test_a_new_field_and_its_next_are_one_where_they_agree_and_two_where_not(big
     assert np.array_equal(got["next", "place"], want[1:, None])
 
 
+@pytest.mark.slow
 def test_a_function_may_fill_one_buffer_again_and_again(big, truth, place):
     ds = both_ways(big, functions.fills_a_buffer, place)
     assert np.array_equal(ds.column("observation"), 2 * rows(truth, "observation"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(big, place):
     with pytest.raises(rlds_cli.errors.RldsError) as e:
         preprocess.run(big, functions.dies, jobs=2, cache_dir=place, args={"at": 120})
@@ -395,6 +399,7 @@ def test_a_worker_that_dies_once_is_replaced_and_its_chunk_done_again(big, truth
     )
 
 
+@pytest.mark.slow
 def test_an_episode_that_is_dropped_late_is_dropped(big, truth, place):
     ds = both_ways(big, functions.late_drop, place, args={"at": 85})
     assert np.array_equal(ds.column("observation"), rows(truth[:85] + truth[86:], "observation"))

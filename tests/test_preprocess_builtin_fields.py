@@ -264,6 +264,7 @@ def test_a_group_is_concatenated_in_the_order_of_its_names(bodies):
     assert np.array_equal(whole.column("observation"), made.column("flat")) and "observation/base" not in whole.schema
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fields",
     [

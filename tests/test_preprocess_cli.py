@@ -66,6 +66,7 @@ def test_arguments_are_read_as_values(pendulum, rlds):
     assert rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_directory_fields_and_unit(pendulum, rlds, tmp_path):
     (tmp_path / "my_prep.py").write_text(
         "print('imported')\n"

@@ -62,6 +62,23 @@ def test_an_episode_knows_its_columns_and_they_are_among_no_items(ds):
     assert all(type(v) in (int, str, bool, float, type(None)) for row in seen for v in row)
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "selection", "growing"])
+def test_a_function_knows_the_id_of_its_episode(ds, kind):
+    if kind == "growing":
+        with rlds_cli.writer("local/growing") as w:
+            w.add_episodes([ds.episode(k) for k in range(ds.num_episodes)])
+        ds = rlds_cli.open_dataset("local/growing")
+    source = ds.select(episodes=[2, 0]) if kind == "selection" else ds
+
+    def named(episode):
+        assert dict(episode["episode"])["id"] == episode["episode"]["id"]
+        episode["episode/was"] = episode["episode/id"]
+        return episode
+
+    result = preprocess.run(source, named, jobs=0)
+    assert result.episodes["was"].tolist() == [bytes(id).hex() for id in source.episodes["id"]]
+
+
 def test_a_column_that_does_not_exist_is_named_with_those_that_do(ds):
     with pytest.raises(PreprocessError, match=r'no episode column "tsk" in local/x. Did you mean "task"\?') as failed:
         preprocess.run(ds, lambda e: e["episode/tsk"] and e, "made", jobs=0)
@@ -86,6 +103,7 @@ def as_create_takes_them(episode):
     return {**episode, "episode": {"good": np.bool_(about["length"] > 3), "task": about["task"] + "!"}}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", [by_name, by_group, as_create_takes_them])
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_columns_that_a_function_sets_are_columns_of_the_result(ds, form, jobs):

@@ -120,6 +120,7 @@ def test_a_killed_job_remembers_what_it_learned(ds, tmp_path, monkeypatch):
     assert made.fingerprint == undisturbed.fingerprint and made.num_episodes == 149
 
 
+@pytest.mark.slow
 def test_two_at_once_make_it_once(ds, script):
     processes = [start(script, "both", 0) for _ in range(2)]
     for p in processes:

@@ -40,6 +40,7 @@ def nothing_made(ds, home):
 pytestmark = pytest.mark.usefixtures("nothing_made")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_an_exception_names_episode_shapes_and_line_and_is_chained(ds, jobs, monkeypatch):
     monkeypatch.setattr("rlds_cli.preprocess.job.PART_ROWS", 8)

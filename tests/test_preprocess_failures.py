@@ -46,6 +46,7 @@ def lines(ds):
     return [json.loads(line) for line in (ds.path / "errors.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", ["episode", "batch", "step", "window"])
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_failing_episodes_are_left_out_and_named(ds, truth, unit, jobs):

@@ -174,6 +174,7 @@ def test_built_in_functions_know_what_they_work_on(ds, truth):
 # -- failures
 
 
+@pytest.mark.slow
 def test_a_failure_names_function_and_episode_of_the_source_and_its_command(ds):
     fns = ["preprocess_functions:halves", "preprocess_functions:fails"]
     with pytest.raises(PreprocessError) as e:

@@ -80,6 +80,7 @@ def test_which_parts_a_shard_has():
             assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fn", "how"),
     [

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 SAMPLES = Path(rlds_cli.__file__).parent / "samples"
 LENGTHS = [7, 4, 9]
@@ -44,7 +44,7 @@ def maze(tmp_path, monkeypatch):
     box = {name: spaces.Box(-np.inf, np.inf, (size,), np.float64) for name, size in SIZES.items()}
     action = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     data = minari_archives.write(tmp_path, buffers, spaces.Dict(box), action, monkeypatch=monkeypatch)
-    return import_archive(data.parent, "local/maze"), data / "main_data.hdf5"
+    return import_files(data.parent, "local/maze"), data / "main_data.hdf5"
 
 
 def concatenated(file, episode):
@@ -145,6 +145,7 @@ def test_infos_next_to_observations(maze):
     np.testing.assert_array_equal(made.gather("data", np.arange(start, start + LENGTHS[2] + 1)), truth)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unit", ["episode", "batch", "step"])
 def test_the_norm_of_roboset_observations(unit):
     def func(data):
@@ -191,7 +192,7 @@ def test_numbers_are_of_the_source_and_a_field_only_where_they_are_changed(maze)
 def test_a_field_of_the_source_of_that_name_stays_what_it_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("named.npz", observation=np.zeros((3, 1)), action=np.zeros((3, 1)), episode=np.array([7, 7, 7]))
-    ds = rlds_cli.importing.import_archive("named.npz", "local/named")
+    ds = rlds_cli.importing.import_files("named.npz", "local/named")
     made = preprocess.run(ds, lambda td: td.set("twice", td["episode"] * 2), "twice", arrays="tensordict")
     assert made.episode(0)["twice"].reshape(-1).tolist() == [14, 14, 14]
     assert made.episode(0)["episode"].reshape(-1).tolist() == [7, 7, 7]

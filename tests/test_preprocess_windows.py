@@ -112,6 +112,7 @@ def test_shapes_fields_and_masks(ds):
 # -- what comes of it
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_a_mean_over_neighbours_is_that_of_a_loop(ds, truth, jobs):

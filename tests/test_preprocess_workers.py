@@ -14,7 +14,7 @@ from conftest import write_d4rl
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 _FUNCTION = """
 import os, sys
@@ -102,9 +102,9 @@ def process():
 
 def convert():
     from rlds_cli.archives import flat
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
     flat.PART_ROWS = 1000
-    import_archive(sys.argv[2], "local/imported", jobs=2, cache_dir=sys.argv[1])
+    import_files(sys.argv[2], "local/imported", jobs=2, cache_dir=sys.argv[1])
 
 """
 _GUARDED = 'if __name__ == "__main__":\n    print("begins")\n\n'
@@ -166,7 +166,7 @@ def test_all_work_is_refused_in_a_worker_that_starts(tmp_path, monkeypatch):
     for work in (
         lambda: preprocess.run(ds, lambda episode: episode, "same", jobs=2, cache_dir=tmp_path / "home"),
         lambda: rlds_cli.export(ds, "minari", tmp_path / "out", lossy=True),
-        lambda: import_archive(tmp_path / "a.hdf5", "local/a", cache_dir=tmp_path / "home"),
+        lambda: import_files(tmp_path / "a.hdf5", "local/a", cache_dir=tmp_path / "home"),
         lambda: _episodes(tmp_path / "home2"),
     ):
         with pytest.raises(RldsError, match=r"(?s)runs the program again.*__main__"):

@@ -19,7 +19,7 @@ import rlds_cli
 from rlds_cli import importing
 from rlds_cli.archives import plugins
 from rlds_cli.errors import CorruptArchive, InvalidArgument, NameTaken, ReaderError, RldsError
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning, repair
 from rlds_cli.maintenance.verification import trace
 from rlds_cli.registry import own
@@ -86,27 +86,27 @@ def run(*words: str) -> str:
 
 @pytest.mark.parametrize("name", ["rig.py", "rig.py:READER", "rig.py:Rig", "./rig.py:READER"])
 def test_a_file_and_the_object_in_it(lab: Path, name: str) -> None:
-    ds = import_archive("run.h5", "local/rig", reader=name)
+    ds = import_files("run.h5", "local/rig", reader=name)
     assert ds.episodes["end"].tolist() == ["terminated", "truncated"]
     assert ds.manifest.reader == name.removeprefix("./")
     assert ds.manifest.reader_source == plugins.source(str(lab / "rig.py"))
-    assert import_archive("run.h5", "local/rig", reader=name).fingerprint == ds.fingerprint  # at once
+    assert import_files("run.h5", "local/rig", reader=name).fingerprint == ds.fingerprint  # at once
     assert str(lab) not in json.dumps(ds.manifest.to_json(), default=str).replace((lab / "run.h5").as_uri(), "")
 
 
 def test_a_file_that_changed_makes_another_dataset(lab: Path) -> None:
-    import_archive("run.h5", "local/rig", reader="rig.py")
+    import_files("run.h5", "local/rig", reader="rig.py")
     Path("rig.py").write_text(RIG + "\n# better\n")
     with pytest.raises(NameTaken, match="another reader"):
-        import_archive("run.h5", "local/rig", reader="rig.py")
-    again = import_archive("run.h5", "local/rig", reader="rig.py", force=True)
+        import_files("run.h5", "local/rig", reader="rig.py")
+    again = import_files("run.h5", "local/rig", reader="rig.py", force=True)
     assert again.manifest.reader_source == plugins.source(str(lab / "rig.py"))
 
 
 def test_processes_that_read_parts_load_the_file(lab: Path) -> None:
     for k in range(4):
         write_run(Path(f"run{k}.h5"))
-    ds = import_archive("run?.h5", "local/rig", reader="rig.py", jobs=2)
+    ds = import_files("run?.h5", "local/rig", reader="rig.py", jobs=2)
     assert len(ds.episodes) == 8
 
 
@@ -120,7 +120,7 @@ def test_commands_take_a_file(lab: Path) -> None:
 
 
 def test_a_trace_runs_no_file_that_only_a_manifest_names(lab: Path) -> None:
-    ds = import_archive("run.h5", "local/rig", reader="rig.py")
+    ds = import_files("run.h5", "local/rig", reader="rig.py")
     with pytest.raises(ReaderError, match=r"rig\.py \(sha256:") as e:
         trace(ds, 4)
     assert "--trace 100 --reader rig.py" in (e.value.hint or "")
@@ -129,9 +129,9 @@ def test_a_trace_runs_no_file_that_only_a_manifest_names(lab: Path) -> None:
 
 
 def test_a_merge_knows_the_reader_of_each_file(lab: Path) -> None:
-    import_archive("run.h5", "local/a", reader="rig.py")
+    import_files("run.h5", "local/a", reader="rig.py")
     write_run(Path("other.h5"), first=7.0)
-    import_archive("other.h5", "local/b", reader="rig.py:READER")
+    import_files("other.h5", "local/b", reader="rig.py:READER")
     ds = rlds_cli.merge(["local/a", "local/b"], "local/both")
     with pytest.raises(ReaderError, match=r"read by rig\.py.*\(sha256:"):
         trace(ds, 4)
@@ -148,7 +148,7 @@ def test_an_append_names_its_file_each_time(lab: Path) -> None:
 
 
 def test_a_lock_names_the_file_and_its_hash(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = import_archive("run.h5", "local/rig", reader="rig.py")
+    ds = import_files("run.h5", "local/rig", reader="rig.py")
     Path("rlds.lock").write_text(pinning.lock(["local/rig"]))
     (locked,) = json.loads(Path("rlds.lock").read_text())["datasets"]
     assert locked["options"]["read_by"] == ["rig.py", ds.manifest.reader_source]
@@ -159,7 +159,7 @@ def test_a_lock_names_the_file_and_its_hash(lab: Path, monkeypatch: pytest.Monke
 
 
 def test_a_damaged_dataset_says_how_to_import_it_again(lab: Path) -> None:
-    ds = import_archive("run.h5", "local/rig", reader="rig.py")
+    ds = import_files("run.h5", "local/rig", reader="rig.py")
     file = ds.path / "action" / "c" / "0" / "0"
     file.chmod(0o644)
     file.write_bytes(b"\1" + file.read_bytes()[1:])
@@ -171,10 +171,10 @@ def test_a_damaged_dataset_says_how_to_import_it_again(lab: Path) -> None:
 
 
 def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None:
-    ds = import_archive("run.h5", "local/rig")
+    ds = import_files("run.h5", "local/rig")
     assert (ds.manifest.reader, ds.manifest.reader_source) == ("rig", "lab-rig 1.2")
     assert trace(ds, 4).ok
-    assert import_archive("run.h5", "local/named", reader="rig").fingerprint == ds.fingerprint
+    assert import_files("run.h5", "local/named", reader="rig").fingerprint == ds.fingerprint
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
 
 
@@ -182,7 +182,7 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
     write_table(Path(f"run{suffix}"), columns)
-    ds = import_archive(f"run{suffix}", "local/rig")
+    ds = import_files(f"run{suffix}", "local/rig")
     assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.column("action")[:3].tolist() == [10, 11, 12]
     assert ds.column("observation")[:6].tolist() == [0, 1, 2, 3, 4, 5]
@@ -190,7 +190,7 @@ def test_an_installed_package_recognises_tables_of_any_container(package: Path, 
 
 
 def test_a_package_that_is_missing_is_named(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = import_archive("run.h5", "local/rig")
+    ds = import_files("run.h5", "local/rig")
     Path("rlds.lock").write_text(pinning.lock(["local/rig"]))
     assert json.loads(Path("rlds.lock").read_text())["datasets"][0]["options"]["read_by"] == ["rig", "lab-rig 1.2"]
     monkeypatch.undo()
@@ -222,7 +222,7 @@ def test_registries_and_urls_name_no_files_of_code(lab: Path) -> None:
 def test_a_package_that_cannot_be_imported_is_named(package: Path) -> None:
     (package / "site" / "lab" / "rigs.py").write_text("import nowhere_at_all\n")
     with pytest.raises(ReaderError, match=r"reader rig cannot be imported.*nowhere_at_all.*rigs\.py, line 1"):
-        import_archive("run.h5", "local/rig")
+        import_files("run.h5", "local/rig")
 
 
 # -- faults
@@ -250,7 +250,7 @@ def test_a_fault_of_a_declaration_is_named_with_its_line(lab: Path, code: str, m
             rlds_cli.archives.reader(str(lab / "rig.py")).recognise([lab / "run.h5"])
         return
     with pytest.raises(ReaderError, match=message):
-        import_archive("run.h5", "local/rig", reader="rig.py")
+        import_files("run.h5", "local/rig", reader="rig.py")
 
 
 @pytest.mark.parametrize(
@@ -268,13 +268,13 @@ def test_a_fault_of_a_declaration_is_named_with_its_line(lab: Path, code: str, m
 def test_episodes_that_are_not_those_of_the_rows_are_refused(lab: Path, code: str, message: str) -> None:
     Path("rig.py").write_text(RIG.replace("stops, np.ones(len(stops), bool), end", code))
     with pytest.raises(ReaderError, match=rf"run\.h5: the reader's episodes are invalid: {message}"):
-        import_archive("run.h5", "local/rig", reader="rig.py")
+        import_files("run.h5", "local/rig", reader="rig.py")
 
 
 def test_a_damaged_file_is_the_file_s_fault(lab: Path) -> None:
     Path("run.h5").write_bytes(Path("run.h5").read_bytes()[:3000])
     with pytest.raises(CorruptArchive, match=r"run\.h5"):
-        import_archive("run.h5", "local/rig", reader="rig.py")
+        import_files("run.h5", "local/rig", reader="rig.py")
 
 
 def test_files_that_a_reader_fails_on_can_be_left_out(lab: Path) -> None:
@@ -282,8 +282,8 @@ def test_files_that_a_reader_fails_on_can_be_left_out(lab: Path) -> None:
     with h5py.File("run2.h5", "w") as f:
         f["q"] = np.zeros((6, 3))
     with pytest.raises(ReaderError, match=r"run1\.h5.*KeyError"):
-        import_archive("run[12].h5", "local/rig", reader="rig.py")
-    ds = import_archive("run[12].h5", "local/rig", reader="rig.py", skip_bad=True)
+        import_files("run[12].h5", "local/rig", reader="rig.py")
+    ds = import_files("run[12].h5", "local/rig", reader="rig.py", skip_bad=True)
     assert len(ds.episodes) == 2
     assert "run2.h5" in ds.manifest.notes[0]["text"]
 
@@ -334,7 +334,7 @@ def test_groups_are_declared_by_their_keys(lab: Path) -> None:
                 for key, v in {"q": q, "u": u, "r": r, "done": done, "gain": 0.5}.items():
                     f[f"runs/run_{n}/{key}"] = v
                 f.create_dataset(f"runs/run_{n}/note", data=note, dtype=h5py.string_dtype())
-    ds = import_archive("t?.h5", "local/t", reader="trials.py")
+    ds = import_files("t?.h5", "local/t", reader="trials.py")
     assert ds.episodes["length"].tolist() == [2, 10, 1]  # in the order of their numbers
     assert ds.episodes["end"].tolist() == ["terminated", "cut", "terminated"]
     for start, n in zip(ds.episodes["start"].tolist(), (2, 10, 1), strict=True):
@@ -354,4 +354,4 @@ def test_a_group_that_does_not_fit_is_named(lab: Path) -> None:
             f[f"runs/run_0/{key}"] = v
         f["runs/run_0/note"] = np.array([b"a"] * 3)
     with pytest.raises(CorruptArchive, match=r"t\.h5: run_0 has columns of q 4, note 3, u 2"):
-        import_archive("t.h5", "local/t", reader="trials.py")
+        import_files("t.h5", "local/t", reader="trials.py")

@@ -189,6 +189,7 @@ def test_get(ref, id):
     assert registry.get(ref).id == id
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("ref", "near"),
     [
@@ -224,6 +225,7 @@ def test_a_misspelt_word_finds_names_with_the_word():
     assert all("hopper" in id for id in registry.suggest("hoper"))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("ref", ["", "/", "../etc/passwd", "zzzzzz", "/etc/passwd", "@norm", "d4rl/", "a b c", "💥"])
 def test_what_is_no_id_is_unknown_and_says_what_to_type(ref):
     with pytest.raises(UnknownDataset, match="is not in the registry") as e:
@@ -425,6 +427,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", BROKEN)
 def test_the_validator_finds(case, tmp_path):
     changes, message = BROKEN[case]

@@ -187,6 +187,18 @@ def test_a_hold_that_is_dropped_pins_nothing(tmp_path: Path) -> None:
     assert here(files, 0) == [2]
 
 
+def test_an_idle_process_gives_back_what_it_dropped(tmp_path: Path) -> None:
+    files = opened(tmp_path / "remote", Store(), limit=GROUP)
+    held = [files.hold([(0, blocks(0, 1, 2))])]
+    assert files.here * BLOCK == 3 * GROUP
+    held.clear()  # nothing is read afterwards
+    for _ in range(600):
+        if files.here * BLOCK <= GROUP:
+            return
+        time.sleep(0.1)
+    pytest.fail("blocks over the limit stay")
+
+
 def test_blocks_of_other_datasets_leave_and_held_ones_stay(tmp_path: Path) -> None:
     one, two = (opened(tmp_path / "remote", Store(), limit=3 * GROUP, name=name) for name in ("one", "two"))
     with one.hold([(0, blocks(0))]):
@@ -412,6 +424,7 @@ def test_the_pins_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
     assert read(files, 0, 6) and not files.state(0)[:2].any()
 
 
+@pytest.mark.slow
 def test_processes_that_evict_each_other_read_right_bytes(tmp_path: Path) -> None:
     """Four processes in the room of three blocks; each checks all that it reads."""
     script = """

@@ -293,6 +293,7 @@ def test_members_of_a_mixture(pushed: tuple[Dataset, str], tmp_path: Path) -> No
     assert wait_for(lambda: "  remote    all " in loader.describe()), loader.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_it_ends_with_the_loaders(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path)

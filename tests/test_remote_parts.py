@@ -53,6 +53,7 @@ def test_a_group_of_which_half_is_wanted_comes_whole(bucket: ObjectStore, other:
     assert len(rows) <= 5000 * ROW // GROUP + 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sampler", [Shuffled(), Sequential(), Shuffled(block=200, live=2)])
 @pytest.mark.parametrize("cache", [None, "6MiB"])
 def test_batches_of_windows(sampler: object, cache: str | None, store: Path, other: Path) -> None:  # noqa: F811
@@ -88,6 +89,7 @@ def test_a_loader_reads_scattered_windows_by_blocks_and_others_by_groups(
 # -- what is wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["other", "short", "503", "reset"])
 @pytest.mark.parametrize("path", ["/objects/", "/blocks/"])
 def test_a_fault_of_a_block_or_a_list_that_passes_is_not_seen(

@@ -77,6 +77,7 @@ def damage(file: Path, how: str) -> None:
 # -- the whole dataset
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(MAKERS))
 def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> None:
     wanted = MAKERS[kind](tmp_path)
@@ -147,6 +148,7 @@ NAMES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", list(SMALL))
 def test_damage_of_any_kind_is_refused(kind: str, tmp_path: Path, other: Path) -> None:
     """The error names the file, or the field or the episode of which its rows are."""

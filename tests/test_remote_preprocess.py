@@ -80,6 +80,7 @@ WAYS: dict[str, dict[str, Any]] = {
 FAST = ("created", "frames")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in MAKERS])
 def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)
@@ -244,6 +245,7 @@ def test_a_result_beside_its_source_sends_what_differs(
     assert there.fingerprint == made.fingerprint
 
 
+@pytest.mark.slow
 def test_shards_send_their_parts(bucket: ObjectStore, far: Path, small_chunks: None, small_objects: None) -> None:
     ds = large(10_000, width=WIDTH)
     for k in (2, 1):

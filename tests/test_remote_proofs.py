@@ -47,6 +47,7 @@ UNCOVERED = ("id", "source", "row", "of", "first", "num_done", "num_terminated",
 KINDS: dict[str, Callable[[Path], Dataset]] = {**MAKERS, "wide": wide, "merged": merged}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_right_is_read(kind: str, tmp_path: Path) -> None:
     wanted = KINDS[kind](tmp_path)
@@ -61,6 +62,7 @@ def test_what_is_right_is_read(kind: str, tmp_path: Path) -> None:
             assert x.dtype == object or x.tobytes() == y.tobytes(), name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("derived", "imported")])
 def test_what_a_stranger_changed_is_refused(kind: str, tmp_path: Path) -> None:
     """Each file with other bytes, under the genuine id, fingerprint and manifest."""

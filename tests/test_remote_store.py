@@ -33,7 +33,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.remote.columns import RemoteColumn
 from rlds_cli.remote.presence import GROUP
 from rlds_cli.remote.store import parse_size
@@ -162,7 +162,7 @@ def derived() -> Dataset:
 
 
 def videos(tmp_path: Path) -> Dataset:
-    return import_archive(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
+    return import_files(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
 
 
 MAKERS: dict[str, Callable[[Path], Dataset]] = {
@@ -178,6 +178,7 @@ MAKERS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "cache"),
     [
@@ -390,6 +391,7 @@ def reading(bucket: ObjectStore, other: Path, *faults: Fault, **more: Any) -> Da
     return got
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["503", "500", "429", "reset", "short", "etag", "other"])
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectStore, other: Path) -> None:
@@ -402,6 +404,7 @@ def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectS
     assert bucket.faults[0].times == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "error"), [("503", DownloadFailed), ("reset", DownloadFailed), ("other", WrongHash)])
 def test_a_fault_that_stays_names_the_block_and_ends(
     kind: str, error: type[Exception], bucket: ObjectStore, other: Path

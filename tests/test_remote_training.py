@@ -70,6 +70,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind not in ("derived", "imported")])
 def test_batches_are_those_of_the_dataset_that_was_pushed(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)
@@ -146,6 +147,7 @@ def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path,
 # -- how much is read
 
 
+@pytest.mark.slow
 def test_a_block_shuffle_reads_each_block_about_once(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large(120_000, width=250)  # 29 blocks of observations
     push(here.id, "s3://lab/a")

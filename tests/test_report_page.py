@@ -109,6 +109,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return page_of(special.get(request.param, lambda: rlds_cli.download(request.param))())
 
 
+@pytest.mark.sampled(2)
 def test_elements_are_closed_and_ids_are_unique(page: str) -> None:
     document = Document(page)
     assert document.wrong == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlds_cli import create
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = Path(__file__).parents[1] / "rlds_cli" / "samples"
@@ -43,13 +43,14 @@ MORE = [
 
 
 def check(path: Path) -> None:
-    ds = import_archive([path], "local/source")
+    ds = import_files([path], "local/source")
     assert len(ds.manifest.fields)
     again = create("local/again", (ds.episode(k) for k in range(ds.num_episodes)))
     assert again.fingerprint == ds.fingerprint
     assert again.num_transitions == ds.num_transitions
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUICK)
 def test_the_fingerprint_comes_back(name: str) -> None:
     check(DATA / name)
@@ -68,7 +69,7 @@ def test_the_fingerprint_of_a_sample_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lerobot/video_v3", "lerobot/image_v3"])
 def test_frames_stay_as_published_unless_they_are_changed_or_asked_for(name: str) -> None:
-    ds = import_archive([DATA / name], "local/source")
+    ds = import_files([DATA / name], "local/source")
     field = next(f for f in ds.schema.values() if f.kind == "frames")
     some = create("local/some", (ds.episode(k) for k in (2, 0)))
     assert some.schema[field.name] == field

@@ -123,6 +123,7 @@ def content(file: Path) -> Any:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", sorted(FORMATS))
 def test_exports(both: Pair, numbers: Pair, tmp_path: Path, to: str) -> None:
     for pair in (both, numbers):
@@ -163,6 +164,7 @@ def long(episode: Any) -> Any:
     return episode if len(episode["action"]) > 2 else None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fn", [scaled, flipped, noisy, smooth, long])
 def test_preprocessing(both: Pair, tmp_path: Path, fn: Any) -> None:
     for one, other in selections(both):
@@ -185,6 +187,7 @@ WINDOWS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", WINDOWS)
 def test_batches(tmp_path: Path, options: dict[str, Any]) -> None:
     """The loader reads the row after the last step for its next observation, also where it is not recorded."""

@@ -1,7 +1,7 @@
 """What a hostile archive or server may try, family by family: refused with the reason, and nothing is published.
 
 What single parsers refuse is tested in detail beside each (npz, tar, HDF5, TFRecord, names, TLS, tokens); here whole
-archives go through ``import_archive``, as a user would give them.
+archives go through ``import_files``, as a user would give them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rlds_cli.errors import ArchiveError, CorruptArchive, DownloadFailed, RldsEr
 from rlds_cli.files import json as documents
 from rlds_cli.formats import compressed
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.importing import read as read_mapping
 
 HASTY = RetryPolicy(attempts=2, first=0.001, longest=0.01, asked=1.0, connect=60.0, read=60.0)
@@ -61,7 +61,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 def refused(path: Path, error: type[RldsError] = UnsafeArchive, match: str | None = None, **options: Any) -> None:
     """An import ends with the error, and leaves no dataset."""
     with pytest.raises(error, match=match):
-        import_archive(path, "local/hostile", **options)
+        import_files(path, "local/hostile", **options)
     assert not list(Path(os.environ["RLDS_HOME"]).glob("datasets/local/*"))
 
 
@@ -73,7 +73,7 @@ def test_the_archives_themselves_are_fine(tmp_path: Path, family: Callable[[Path
     path, key = family(tmp_path)
     with h5py.File(file_of(path)) as f:
         assert isinstance(f[key], h5py.Dataset)
-    ds = import_archive(path, "local/fine", reader=family.__name__)
+    ds = import_files(path, "local/fine", reader=family.__name__)
     assert ds.num_episodes == 2 or family in (robomimic, d3rlpy)
     assert ds.manifest.reader == family.__name__
 
@@ -102,6 +102,7 @@ def test_members_of_a_tar(tmp_path: Path, odd: str, mode: str) -> None:
     assert not Path("/tmp/1.npz").exists()
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("family", ["vd4rl", "ogbench", "plain", "gen_dgrl"])
 @pytest.mark.parametrize("trick", NPZ)
 def test_members_of_an_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, trick: str) -> None:
@@ -114,7 +115,7 @@ def test_members_of_an_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fami
         image_archives.write_tar(path, [("0_0_4_40_1.00.npz", content)])
     else:
         path, place = npz_of(family, tmp_path)
-        import_archive(path, "local/fine")
+        import_files(path, "local/fine")
         place.write_bytes(repacked(place, NPZ[trick]))
         shutil.rmtree(os.environ["RLDS_HOME"])
     refused(path, ArchiveError, reader=family)
@@ -169,7 +170,7 @@ def test_a_gzip_of_records_that_unpacks_to_a_thousandfold(tmp_path: Path, monkey
 
 def test_a_deflated_tensor_that_inflates_to_more(tmp_path: Path) -> None:
     images = [tfds_files.image(np.zeros((4, 5, 3), np.uint8))] * 3
-    fine = import_archive(openx(tmp_path / "fine", images, zlib.compress(bytes(1 << 20))), "local/fine")
+    fine = import_files(openx(tmp_path / "fine", images, zlib.compress(bytes(1 << 20))), "local/fine")
     shutil.rmtree(fine.path)
     refused(openx(tmp_path / "a", images, zlib.compress(bytes(64 << 20))), CorruptArchive, match="1,048,577 bytes")
 
@@ -276,7 +277,7 @@ def test_descriptions_within_hdf5_are_bounded(tmp_path: Path, text: str) -> None
     with h5py.File(path, "a", track_order=True) as f:
         del f["data"].attrs["env_args"]
         f["data"].attrs["env_args"] = TEXTS[text][:60_000].decode()
-    assert "args" not in import_archive(path, "local/a").manifest.env
+    assert "args" not in import_files(path, "local/a").manifest.env
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -328,6 +329,7 @@ def _calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     return [(ast.unparse(n.func), n) for n in ast.walk(tree) if isinstance(n, ast.Call)]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_is_unpickled() -> None:
     loads = [(p, c) for p, tree in SOURCES.items() for name, c in _calls(tree) if name in ("np.load", "numpy.load")]
     assert loads

@@ -46,7 +46,7 @@ from rlds_cli.errors import (
     WrongHash,
 )
 from rlds_cli.http.client import RetryPolicy
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
 from rlds_cli.maintenance.verification import verify
@@ -127,9 +127,10 @@ def derived() -> Dataset:
 
 
 def videos(tmp_path: Path) -> Dataset:
-    return import_archive(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
+    return import_files(write_v3(tmp_path / "a", Content(lengths=(6, 5), video=("top",))), "local/film")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["created", "compressed", "derived", "frames", "videos", "imported"])
 def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, other: Path) -> None:
     makers: dict[str, Callable[[], Dataset]] = {
@@ -443,6 +444,7 @@ def test_a_dataset_that_is_replaced_while_it_is_pushed(
 FAULTS = ["500", "503", "429", "reset", "lost", "short", "etag", "other"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: Path) -> None:
     ds = large()
@@ -576,6 +578,7 @@ MUTATIONS: dict[str, Callable[[dict], object]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_the_index_of_a_stranger(what: str, store: Path, other: Path) -> None:
     push(large(200).id, store)
@@ -609,6 +612,7 @@ VERSIONS: dict[str, Callable[[dict], object]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("what", VERSIONS)
 def test_the_versions_of_a_stranger(what: str, store: Path, other: Path) -> None:
     push(large(200).id, store)
@@ -727,6 +731,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
     assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", ["directory", "bucket", "google", "unconditional"])
 def test_the_index_is_of_one_push(place: str, bucket: ObjectStore, store: Path, other: Path) -> None:
     bucket.conditional = place != "unconditional"
@@ -1131,6 +1136,7 @@ def beside(kind: str, store: Path, bucket: ObjectStore) -> tuple[str, str]:
     return (f"{store}/a", f"{store}/b") if kind == "directory" else ("s3://lab/a", "s3://lab/b")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["directory", "bucket"])
 @pytest.mark.parametrize("damage", ["object", "hashes", "index"])
 def test_a_wrong_object_beside_an_address_is_not_taken_over(

@@ -175,6 +175,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("fault", "part"),
     [

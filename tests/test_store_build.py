@@ -130,6 +130,7 @@ def test_arrays_alone_are_written_in_place(tmp_path: Path) -> None:
     assert check(two) == one
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("first", "then"), [(0, 0), (0, 2), (2, 0), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_resumed_after_a_failure(tmp_path: Path, undisturbed: str, first: int, then: int) -> None:
     for fail_at in (1, 4) if first == 0 else (3,):

@@ -16,7 +16,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.maintenance.reencode import convert
 from rlds_cli.progress import silent
 from rlds_cli.store import arrays, manifest, sealing
@@ -54,7 +54,7 @@ def made(kind: str, directory: Path) -> Path:
         return everything(directory, kind)
     if kind == "videos":
         archive = write_v3(directory / "a", Content(lengths=(3, 2), video=("top",)))
-        return import_archive(archive, "local/film").path
+        return import_files(archive, "local/film").path
     return derived().path
 
 

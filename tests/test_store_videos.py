@@ -25,7 +25,7 @@ import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, Frames, MissingPackage
 from rlds_cli.formats import mp4
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.reencode import convert
 from rlds_cli.maintenance.verification import verify
@@ -45,7 +45,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ds(archive: Path) -> Dataset:
-    return import_archive(archive, "local/film")
+    return import_files(archive, "local/film")
 
 
 def seen(archive: Path) -> np.ndarray:
@@ -146,7 +146,7 @@ def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(videos, "_here", type(videos._here)())
     monkeypatch.setitem(sys.modules, "av", None)
-    ds = import_archive(archive, "local/film")
+    ds = import_files(archive, "local/film")
     assert ds.column("observation/state").shape == (26, 4)
     batch = next(iter(Loader(ds, batch_size=4, fields=["observation/state", "action"], anchors="steps")))
     assert batch["action"].shape == (4, 2)
@@ -238,7 +238,7 @@ def test_videos_are_stored_once_and_as_published(archive: Path, ds: Dataset) -> 
 
 
 def test_workers_do_not_change_a_byte(archive: Path, ds: Dataset) -> None:
-    other = import_archive(archive, "local/parallel", jobs=2)
+    other = import_files(archive, "local/parallel", jobs=2)
     assert other.fingerprint == ds.fingerprint
     np.testing.assert_array_equal(other.store.rows(TOP), ds.store.rows(TOP))
 
@@ -293,7 +293,7 @@ def test_a_missing_file_of_videos(damaged: Path) -> None:
 
 
 def test_frames_raw(archive: Path, ds: Dataset) -> None:
-    raw = import_archive(archive, "local/raw", frames="raw")
+    raw = import_files(archive, "local/raw", frames="raw")
     np.testing.assert_array_equal(raw.column(TOP)[rows(raw)], seen(archive))
     np.testing.assert_array_equal(raw.column(TOP)[6], seen(archive)[5])
     assert raw.fingerprint != ds.fingerprint
@@ -301,7 +301,7 @@ def test_frames_raw(archive: Path, ds: Dataset) -> None:
 
 
 def test_frames_resized(archive: Path) -> None:
-    small = import_archive(archive, "local/small", frames="12x16")
+    small = import_files(archive, "local/small", frames="12x16")
     expected = [np.asarray(Image.fromarray(x).resize((16, 12), Image.Resampling.BOX)) for x in seen(archive)]
     np.testing.assert_array_equal(small.column(TOP)[rows(small)], expected)
 

@@ -39,6 +39,7 @@ def dies(shared, n, at, how, mark):
     return n
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [0, 1, 2, 9])
 def test_every_item_once_with_its_result(workers):
     assert dict(run(power, {n: (n,) for n in range(7)}, workers, shared=3)) == {n: n**3 for n in range(7)}
@@ -51,6 +52,7 @@ def test_what_an_item_raises_is_raised(workers):
         list(run(fails, {n: (n,) for n in range(9)}, workers))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("code", "how"),
     [

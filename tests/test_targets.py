@@ -12,7 +12,7 @@ import rlds_cli
 from rlds_cli import checks, cli, create, preprocess, report
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.home import locate
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Mixture
 from rlds_cli.maintenance import pinning
 from rlds_cli.maintenance.remove import remove
@@ -74,6 +74,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
         rlds_cli.open_dataset(ref)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("ref", "kind", "hint"),
     [
@@ -158,8 +159,8 @@ def test_addresses_are_answered_with_what_to_do(address: str, monkeypatch: pytes
         lambda: locate.dataset(address),
         lambda: locate.version_or_file(address),
         lambda: locate.datasets([address]),
-        lambda: import_archive(address, "local/x"),
-        lambda: import_archive([address], "local/x"),
+        lambda: import_files(address, "local/x"),
+        lambda: import_files([address], "local/x"),
     ]
     for call in calls:
         with pytest.raises(RldsError) as e:
@@ -175,7 +176,7 @@ def test_a_copied_dataset_is_not_imported(tmp_path: Path, home: Path) -> None:
     remove(["local/press"])
     for path in (copy, str(copy), [copy / "observation"]):
         with pytest.raises(ArchiveError, match="is the dataset local/press already") as e:
-            import_archive(path, "local/again")
+            import_files(path, "local/again")
     assert e.value.hint is not None
     assert rlds_cli.open_dataset(copy).fingerprint == fingerprint
     command = e.value.hint.partition("; ")[2].partition(" makes it local/press")[0]

@@ -668,6 +668,7 @@ fetching.fetch(planning.plan(files, Path(sys.argv[2]), where), where, policy=pol
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_several_stalled_files_at_once(server: Server, place: Place) -> None:
     pages = [server.add(f"/d/{k}.h5", CONTENT, stall=100_000) for k in range(3)]
     parts = [place.directory / f"{k}.h5.part" for k in range(3)]

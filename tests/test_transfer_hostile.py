@@ -79,6 +79,7 @@ def test_the_next_source_is_asked(name: str, promised: str, sound: Server, place
     assert place.names() == {"x.h5", "x.h5.json", ".listing.json"}
 
 
+@pytest.mark.slow
 def test_the_next_source_is_asked_whatever_the_first_one_does(sound: Server, place: Place) -> None:
     """All behaviours at a time, which is as fast as the slowest ones."""
     files, servers = [], {}
@@ -315,6 +316,7 @@ def test_one_ctrl_c_is_enough(files: int, place: Place, sound: Server) -> None:
     assert "KeyboardInterrupt" in said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["silent", "dripped-headers", "dripped-body", "endless-trailers", "always-busy"])
 def test_a_document_takes_no_longer_than_that_in_silence(name: str, place: Place) -> None:
     begun = time.monotonic()

@@ -118,6 +118,10 @@ def test_a_change_sends_no_rows(tmp_path: Path) -> None:
     assert push("local/arm", tmp_path / "arm").sent < 0.02 * first.sent
     ds.select(episodes=range(7)).save("some")
     assert push("local/arm@some", tmp_path / "some").sent < 0.02 * first.sent
+    rlds_cli.open_dataset("local/arm").select(episodes=range(1, 8)).drop()
+    assert push("local/arm", tmp_path / "arm").sent < 0.02 * first.sent
+    rlds_cli.open_dataset("local/arm#v2").restore()  # of whose rows version 3 at the address has an eighth
+    assert push("local/arm", tmp_path / "arm").sent < 0.02 * first.sent
 
 
 def test_tags_go_along(address: str, other: Path) -> None:

@@ -176,6 +176,7 @@ def test_a_merge_with_a_dataset_elsewhere(source: Dataset, five: list[Episode]) 
     assert not copied.store.refers_to and verify(copied.path).ok
 
 
+@pytest.mark.slow
 def test_the_version_that_is_referred_to_is_found_after_the_next_one(
     there: Elsewhere, source: Dataset, five: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def _again(ds: Dataset) -> Dataset:
     return ds
 
 
+@pytest.mark.slow
 def test_loaders_with_workers_and_packed_rows(
     source: Dataset, five: list[Episode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +342,7 @@ def test_damage_of_the_source_is_found(there: Elsewhere, source: Dataset) -> Non
     assert [p.where for p in verify(few.path).problems] == ["observation/state"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "wrong",
     [{"array": "../x"}, {"array": ""}, {"array": "/etc"}, {"version": True}, {"version": 0}, {"dataset": "five"},

@@ -436,6 +436,7 @@ def test_two_layouts_of_one_content_are_packed_apart(five: list[Episode], monkey
         check_batches(ds, episodes, 0)
 
 
+@pytest.mark.slow
 def test_a_label_does_not_change_what_a_loader_and_its_workers_read(five: list[Episode]) -> None:
     ds = build("local/a", five).label(score=[0.0, 1.0, 2.0, 3.0, 4.0])
     loader = Loader(ds, 2, sampler=Sequential(), fields="all", extra=("episode/score", "episode/number"), seed=3)
@@ -447,6 +448,7 @@ def test_a_label_does_not_change_what_a_loader_and_its_workers_read(five: list[E
     assert all(batch["episode/score"].ravel().tolist() == batch["episode/number"].ravel().tolist() for batch in found)
 
 
+@pytest.mark.slow
 def test_pickles_and_other_processes_open_their_version(five: list[Episode]) -> None:
     first = build("local/a", five).label(quality="good")
     pickled = pickle.dumps(first)

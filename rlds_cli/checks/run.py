@@ -125,7 +125,7 @@ def check_archive(
     Parameters
     ----------
     convert : callable
-        ``importing.import_archive``, or another function with its signature.
+        ``importing.import_files``, or another function with its signature.
 
     Raises
     ------

@@ -75,7 +75,7 @@ def check(
     from rlds_cli.checks.run import check_archive
     from rlds_cli.cli.pages.checks import CheckPage
     from rlds_cli.home import locate
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
 
     there = remote.opened(ref, cache_dir)
     target, is_dataset = (Ref(there.path), True) if there else locate.version_or_file(ref, cache_dir=cache_dir)
@@ -88,7 +88,7 @@ def check(
             report = checks.check(there or str(target), quick=quick, progress=progress)
         else:
             report = check_archive(
-                Path(target.place), partial(import_archive, reader=reader), cache_dir=cache_dir, progress=progress
+                Path(target.place), partial(import_files, reader=reader), cache_dir=cache_dir, progress=progress
             )
     if episodes is not None:
         found = checks.episodes_of(report, episodes)

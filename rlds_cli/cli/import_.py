@@ -89,7 +89,7 @@ def import_(
             return
         del planned  # with millions of episodes it is large
         with out.progress() as progress:
-            ds = importing.import_archive(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
+            ds = importing.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
         out.new_dataset(ds)
 
 

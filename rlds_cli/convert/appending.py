@@ -208,7 +208,7 @@ def append(
     paths : path or paths
         Files, directories or glob patterns.
     reader, fields, episodes_by, skip_bad, last_step, rewards, jobs
-        As in ``importing.import_archive``.
+        As in ``importing.import_files``.
     fps, license, description : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
     keep : Fifo, Reservoir or Top, optional
@@ -339,7 +339,7 @@ def _converted(
     work = place.partial(id, f"append-{secrets.token_hex(4)}")
     safe_files.work_directory(work, place.root)
     try:
-        yield importing.import_archive(
+        yield importing.import_files(
             files, str(id), **how, frames=frames, jobs=jobs, force=True, cache_dir=work, progress=tell
         )
     finally:

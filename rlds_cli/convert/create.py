@@ -199,7 +199,7 @@ def _check_several(ref: str, episodes: Any) -> None:
     if isinstance(episodes, str | bytes) or not hasattr(episodes, "__iter__"):
         raise InvalidArgument(
             f"episodes={episodes!r:.60}; a list of episodes is needed, a dict of arrays each.",
-            hint="rlds_cli.importing.import_archive(PATH, ID) reads files" if isinstance(episodes, str) else None,
+            hint="rlds_cli.importing.import_files(PATH, ID) reads files" if isinstance(episodes, str) else None,
         )
 
 

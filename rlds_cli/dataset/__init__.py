@@ -18,6 +18,7 @@ from rlds_cli.dataset import (
     editing,
     environments,
     history,
+    html,
     layouts,
     partition,
     provenance,
@@ -32,6 +33,7 @@ from rlds_cli.dataset.opening import open_at
 from rlds_cli.dataset.provenance import EpisodeOrigin, Source
 from rlds_cli.dataset.rewards import other_rewards
 from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
+from rlds_cli.dataset.shortcuts import Shortcuts
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.growing.opening import open_store
 from rlds_cli.settings import StrPath
@@ -96,7 +98,7 @@ def open_dataset(
     return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout))
 
 
-class Dataset:
+class Dataset(Shortcuts):
     """Episodes of transitions in TED form, on disk; ``len()`` counts transitions.
 
     Selections (``select``, ``split``) are datasets too: the same files, fewer episodes.
@@ -250,6 +252,11 @@ class Dataset:
         return (
             f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the fields as a table, for notebooks."""
+        rows = [(f.name, f.dtype, list(f.shape), f.placement, f.codec or f.kind) for f in self.schema.values()]
+        return html.table(repr(self)[1:-1], ["field", "dtype", "shape of a row", "placement", "kind"], rows)
 
     @cached_property
     def stats(self) -> Mapping[str, Stats]:

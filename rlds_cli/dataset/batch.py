@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 
+import rlds_cli
 from rlds_cli import text
-from rlds_cli.dataset import counterparts
+from rlds_cli.dataset import counterparts, html
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
-from rlds_cli.ted import split_name
+from rlds_cli.ted import REWARD, split_name
 from rlds_cli.text import is_below
 
 if TYPE_CHECKING:
@@ -319,6 +320,35 @@ class Batch(dict[Any, Any]):
     def __repr__(self) -> str:
         left_out = f"; {text.plural(self.left_out, 'step')} left out" if self.left_out else ""
         return f"Batch({', '.join(f'{k}: {_describe(v)}' for k, v in self.items())}{left_out})"
+
+    def _repr_html_(self) -> str:
+        """Return the fields as a table, for notebooks."""
+        return html.table("Batch", ["field", "values"], [(name, _describe(x)) for name, x in self.leaves()])
+
+    def plot(self, field: str | None = None) -> Chart:
+        """Draw a field of an episode from ``ds.episode(k)`` over its steps; by default the reward.
+
+        Raises
+        ------
+        InvalidArgument
+            The batch is not an episode.
+        UnknownField, RldsError
+            There is no such field, or it has no numbers.
+        """
+        if self.origin is None:
+            raise InvalidArgument("plot() draws an episode, and this batch is not one.", hint="ds.episode(k).plot()")
+        name = field or (REWARD if REWARD in self.names() else self.names()[0])
+        whole = rlds_cli.Dataset(self.origin.store)
+        return Chart(rlds_cli.report.plot(whole, name, episode=self.origin.number))
+
+
+class Chart(str):
+    """An SVG document that notebooks draw: ``Path("reward.svg").write_text(chart)`` keeps it."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
 
 
 def _is_name(key: object) -> TypeGuard[Key]:

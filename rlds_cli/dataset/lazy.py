@@ -226,7 +226,6 @@ class StoredColumns:
     """The columns of the episode table of a source, each read once.
 
     ``names`` are those of all columns: ``stored`` in the table, and ``number``, that of the episode in the source.
-    The stable id of an episode belongs here, once the table has one.
     """
 
     def __init__(self, store: Store) -> None:
@@ -236,7 +235,7 @@ class StoredColumns:
         self._known: dict[str, Array] = {}
 
     def of_episode(self, number: int) -> Mapping[str, Any]:
-        """Return the columns of an episode: a number, flag or text each, None for none."""
+        """Return the columns of an episode: a number, flag or text each, None for none; the id has 32 hex digits."""
         return _Columns(self, lambda name: self._scalar(name, number))
 
     def of_steps(self, numbers: IntArray) -> Mapping[str, Any]:
@@ -249,10 +248,10 @@ class StoredColumns:
         if name in self._store.own_columns:
             return self._store.own_column(name).scalar(number)
         value = self._column(name)[number]
-        if isinstance(value, np.generic):
-            value = value.item()
-        found: Scalar = None if value == "" else value  # of `group` and `options`
-        return found
+        if name == "id":
+            return bytes(value).hex()
+        found: Scalar = value.item() if isinstance(value, np.generic) else value
+        return None if found == "" else found  # of `group` and `options`
 
     def _rows(self, name: str, numbers: IntArray) -> Array:
         values = numbers.copy() if name == "number" else self._column(name)[numbers]

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli import visible
+from rlds_cli.dataset import html
 from rlds_cli.dataset.expressions import episodes_where
-from rlds_cli.errors import RldsError, UnknownField
+from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.store.manifest import Stats
 from rlds_cli.ted import END_NAMES, Array, BoolArray, IntArray
 from rlds_cli.text import did_you_mean, plural
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _TEXT = ("group", "options")
 _SPLIT = "split/"
+_SHOWN = 10  # episodes in a notebook
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
 
@@ -69,6 +71,30 @@ class EpisodeColumns(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<{len(self):,} episodes: {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first episodes as a table, for notebooks."""
+        first = self.take(np.arange(min(len(self), _SHOWN)))
+        more = f", of which these are the first {_SHOWN}" if len(first) < len(self) else ""
+        values = [first[name] for name in first]
+        rows = [(k, *(x[k] for x in values)) for k in range(len(first))]
+        return html.table(f"{len(self):,} episodes of {self.id}{more}", ["", *first], rows)
+
+    def to_pandas(self) -> Any:
+        """Return the columns as a DataFrame, with a row for each episode; its index numbers the selected episodes.
+
+        Raises
+        ------
+        MissingPackage
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise MissingPackage("A DataFrame needs pandas.", hint="pip install pandas") from None
+        values = {name: self[name] for name in self}
+        frame = {name: x if x.ndim == 1 else list(x) for name, x in values.items()}
+        return pd.DataFrame(frame, index=pd.RangeIndex(len(self), name="episode"))
 
     def __contains__(self, name: object) -> bool:
         return name in set(self) or name in _TEXT

@@ -9,7 +9,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -20,10 +23,36 @@ _log = logging.getLogger(__name__)
 LockHeld = Timeout  # an OSError: catch it first
 
 
+class _AnnouncedLock(FileLock):
+    """A lock that logs a warning after five seconds of waiting."""
+
+    def acquire(self, timeout: float | None = None, *args: Any, **how: Any) -> Any:
+        """Acquire the lock, as filelock's own method does."""
+        try:
+            return super().acquire(0, *args, **how)
+        except Timeout:
+            if timeout == 0:
+                raise
+        with _announced(self.lock_file):
+            return super().acquire(timeout, *args, **how)
+
+
+@contextmanager
+def _announced(path: str | Path) -> Iterator[None]:
+    note = threading.Timer(_PATIENCE, _log.warning, ["waiting for %s: another process has locked it", path])
+    note.daemon = True
+    note.start()
+    try:
+        yield
+    finally:
+        note.cancel()
+
+
 def file_lock(path: Path, *, soft: bool = True) -> FileLock:
     """Return the lock of a file, not yet acquired. Users who may write to its directory share it.
 
-    It may be released by another thread than the one that acquired it.
+    Whoever waits for it logs a warning after five seconds. It may be released by another thread than the one that
+    acquired it.
 
     Parameters
     ----------
@@ -39,7 +68,7 @@ def file_lock(path: Path, *, soft: bool = True) -> FileLock:
         raise safe_files.refused(path, "is a symbolic link")
     if path.exists() and not path.is_file():
         raise safe_files.refused(path, "is not a regular file")
-    return FileLock(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
+    return _AnnouncedLock(path, mode=0o666, thread_local=False, fallback_to_soft=soft)
 
 
 def flock(descriptor: int, path: Path, *, shared: bool = False) -> None:
@@ -48,10 +77,5 @@ def flock(descriptor: int, path: Path, *, shared: bool = False) -> None:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        note = threading.Timer(_PATIENCE, _log.warning, ["waiting for %s: another process has locked it", path])
-        note.daemon = True
-        note.start()
-        try:
+        with _announced(path):
             fcntl.flock(descriptor, kind)
-        finally:
-            note.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -108,11 +108,6 @@ class GrowingStore(ChangedByLog):
     def version_id(self) -> str:  # type: ignore[override]
         """The sha256 of the version's record, see `Store.version_id`."""
         return self.commit.version_id
-
-    @property
-    def state_id(self) -> str:
-        """The version id, which stands for a version that was freed, too."""
-        return self.version_id
 
     @property
     def pinned_version(self) -> int:  # type: ignore[override]
@@ -486,20 +481,22 @@ class GrowingStore(ChangedByLog):
         g = self.commit
         return logs.read_digests(self.path, g.first_episode, g.episodes, len(self.fields))
 
-    def fingerprint(self, index: IntArray | None = None) -> str:
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
         """Return the fingerprint of the kept episodes, or of the episodes ``index`` of `episodes`, in this order.
 
         It is computed from the digests of episodes, without reading a row, and kept in memory.
         """
-        if index is None and self._fingerprint is None:
+        if index is not None or ignored:
+            return self._fingerprint_of(self.counted if index is None else index, ignored)
+        if self._fingerprint is None:
             self._fingerprint = self._fingerprint_of(self.counted)
-        return self._fingerprint_of(index) if index is not None else str(self._fingerprint)
+        return self._fingerprint
 
-    def _fingerprint_of(self, index: IntArray) -> str:
+    def _fingerprint_of(self, index: IntArray, ignored: Collection[str] = ()) -> str:
         known = self._digests()
         stored = sorted(self._stored.values(), key=lambda f: f.name)
         of_fields = {f.name: digests.of_field(f, known[index, i]) for i, f in enumerate(stored)}
-        return digests.fingerprint(of_fields, self.column_digests(index))
+        return digests.fingerprint(of_fields, self.column_digests(index, ignored))
 
     def field_digest(self, name: str) -> str:
         """Return the digest of a field over the kept episodes, which is computed from theirs."""

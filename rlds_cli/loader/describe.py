@@ -75,7 +75,7 @@ def _mixture(loader: Described, source: MixtureSource) -> list[str]:
     for i, member in enumerate(source.members):
         share = "share changes" if shares is None else f"{shares[i]:.4%} of the samples"
         lines += [
-            f"{member.name}: {source.mixture.about[member.name]}: {_extent(member.pool)}",
+            f"{member.name}: {source.mixture.about(loader.sampler)[member.name]}: {_extent(member.pool)}",
             f"  share     {share}, {consumed[member.name]:,} so far",
             f"  samples   {_drawn(member.pool)}",
             *([f"  order     {own}"] if (own := source.mixture.parts[member.name].sampler) else []),

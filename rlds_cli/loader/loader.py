@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 from weakref import WeakSet
 
@@ -18,10 +18,11 @@ from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
 from rlds_cli.loader.describe import describe
 from rlds_cli.loader.fields.fields import Extra, Name, Names
+from rlds_cli.loader.live import KEY as VERSIONS
 from rlds_cli.loader.live import Agreement, Live, LiveDataset, VersionLog, Versions
 from rlds_cli.loader.mixture.live import LiveMixture
 from rlds_cli.loader.mixture.live import growing as grown
-from rlds_cli.loader.mixture.mixture import Mixture
+from rlds_cli.loader.mixture.mixture import Mixture, content_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import Order, integer
 from rlds_cli.loader.peers import Peers
@@ -68,8 +69,9 @@ class Loader:
     sampler : Uniform, Shuffled, Sequential, Weighted or Prioritized
         The choice of samples.
     fields : sequence of str or "all", optional
-        Instead of observation, action and ``next/{observation, reward, done, terminated, truncated}``. A name stands
-        for everything nested below it, ``"all"`` for every field of the dataset.
+        Instead of observation, action, ``next/{observation, reward, done, terminated, truncated}`` and the fields that
+        preprocess functions added or changed. A name stands for everything nested below it, ``"all"`` for every field
+        of the dataset. Members of a mixture have none of the fields that functions added, unless they are named.
     extra : sequence of str, `ReturnToGo` or `Goals`
         Fields in addition to these: any other of the dataset, ``step``, ``episode`` and ``index`` (numbers of
         ``ds.episode(k)`` and ``ds[i]``), ``next/action``, ``previous/action``, ``previous/reward``, ``source``; or
@@ -475,10 +477,23 @@ class Loader:
             window=self.window,
             anchors=self.anchors,
             seed=self.seed,
-            content=None if self._live is None else self._live.version_id(held),
+            content=self._content_in(held),
         )
-        live = self._live is not None and "weights" in mine
-        return mine | {"weights": f"{mine['weights']}, live"} if live else mine
+        follows = self._live is not None and "weights" in mine
+        return mine | {"weights": f"{mine['weights']}, live"} if follows else mine
+
+    @cached_property
+    def _content(self) -> str:
+        ds = self.dataset
+        return ds.content(self.sampler) if isinstance(ds, Mixture) else content_of(ds, self.sampler)
+
+    def _content_in(self, held: Mapping[str, Any]) -> str:
+        """Return the content as a state names it that holds ``held``: one of a live loader by the version."""
+        if self._live is not None:
+            return self._live.version_id(held)
+        if VERSIONS in held and not isinstance(self.dataset, Mixture):
+            return self.dataset.store.version_id
+        return self._content
 
     def _held(self, position: Position) -> dict[str, Any]:
         """Return all that the samples after ``position`` depend on, besides the order."""

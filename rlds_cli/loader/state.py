@@ -9,7 +9,7 @@ from rlds_cli.dataset import Dataset
 from rlds_cli.errors import WrongState
 from rlds_cli.files.hashing import short
 from rlds_cli.loader import order
-from rlds_cli.loader.mixture.mixture import Mixture, content_of
+from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.order import integer
 from rlds_cli.loader.samplers import Sampler
 from rlds_cli.loader.schedule import Position
@@ -25,17 +25,17 @@ def identity(
     window: Window,
     anchors: Anchors,
     seed: int,
-    content: str | None = None,
+    content: str,
 ) -> dict[str, Any]:
     """Return what decides the order of samples: a position of another order means nothing.
 
-    ``content`` is that of a live loader, whose dataset has several versions.
+    ``content`` is that of the dataset, see `content_of`; of a live loader that of a version.
     """
-    mixed = {"members": dataset.about, "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
+    mixed = {"members": dataset.about(sampler), "weights": dataset.rule} if isinstance(dataset, Mixture) else {}
     return {
         "order": order.VERSION,
         "dataset": dataset.id,
-        "fingerprint": content or (dataset.fingerprint if isinstance(dataset, Mixture) else content_of(dataset)),
+        "fingerprint": content,
         "sampler": repr(sampler),
         "window": repr(window),
         "anchors": anchors,

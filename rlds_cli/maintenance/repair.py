@@ -187,7 +187,7 @@ def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | No
     m = manifest.read(path)
     known = ("fields", "episodes_by", "skip_bad", "last_step", "rewards", "frames")
     asked = {k: v for k, v in m.options.items() if k in known}
-    importing.import_archive(
+    importing.import_files(
         [file for file, _ in origins.own_files(path)],
         str(id),
         reader=m.reader,

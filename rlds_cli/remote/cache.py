@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -49,6 +50,7 @@ TIMEOUT = 120.0  # seconds without a block that was waited for
 LARGE = 4096  # bytes of a stretch of rows, from which on single blocks are fetched
 _LONGEST_RUN = 8 * MANY  # blocks of one request
 _POLL, _LONGEST_POLL = 0.001, 0.05  # seconds between two looks at what another process fetches
+_SWEEP = 0.5  # seconds between two looks at holds that were dropped
 _AGAIN = 64 * MANY  # blocks that leave when the disk is full
 
 Take = Callable[[bytes | memoryview], object]
@@ -312,12 +314,17 @@ class BlockFiles:
         with self._lock, self.room.locked(shared=True):
             assert self._slot is not None
             self._slot.counts[blocks] += 1
-            dropped = bool(self._dropped)
-            while self._dropped:
-                self._slot.counts[self._dropped.pop()] -= 1
         self.map.used[blocks // MANY] = now()
-        if dropped:
-            self._shrink()
+        self._unpin_dropped()
+
+    def _unpin_dropped(self) -> None:
+        """Unpin the blocks of holds that nobody released, and let those leave that are too many."""
+        if not self._dropped:
+            return
+        with self._lock:
+            while self._slot is not None and self._dropped:
+                self._slot.counts[self._dropped.pop()] -= 1
+        self._shrink()
 
     def _shrink(self) -> None:
         """Let blocks leave that were in use, if there are too many."""
@@ -333,6 +340,7 @@ class BlockFiles:
         with self.room.locked():
             if self._slot is None:
                 self._slot = self.map.take_slot()
+                threading.Thread(target=_sweep, args=(weakref.ref(self),), name="rlds-cache", daemon=True).start()
 
     # -- filling
 
@@ -670,6 +678,15 @@ class Hold:
         self._released = True
         self._of._unpin(self.blocks)
         self._of._shrink()
+
+
+def _sweep(of: weakref.ref[BlockFiles]) -> None:
+    """Unpin what a process that reads nothing at the moment has dropped: other processes need the room."""
+    while (files := of()) is not None:
+        with suppress(OSError):  # the home is gone, or its disk is full
+            files._unpin_dropped()
+        del files
+        time.sleep(_SWEEP)
 
 
 class _Late(DownloadFailed):

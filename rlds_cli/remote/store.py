@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -653,9 +653,10 @@ class RemoteGrowingStore(_Remote, GrowingStore):
         self.access.content.need(logs.DIGESTS)
         return super().digest_of(k)
 
-    def fingerprint(self, index: IntArray | None = None) -> str:
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
         """Return the fingerprint; that of the whole dataset is the index's, and a download compares it."""
-        return self.access.pinned.index.fingerprint if index is None else super().fingerprint(index)
+        whole = index is None and not ignored
+        return self.access.pinned.index.fingerprint if whole else super().fingerprint(index, ignored=ignored)
 
     def proved_fingerprint(self) -> str:
         """Return the fingerprint that the digests of episodes and the episode table have."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rlds_cli.report.files import describe_file as describe_file
     from rlds_cli.report.html import PageReport as PageReport
     from rlds_cli.report.html import write_page as write_page
+    from rlds_cli.report.inspecting import inspect as inspect
+    from rlds_cli.report.plots import plot as plot
     from rlds_cli.report.summary import EpisodeReport as EpisodeReport
     from rlds_cli.report.summary import Summary as Summary
     from rlds_cli.report.summary import describe_episode as describe_episode
@@ -28,6 +30,8 @@ __all__ = [
     "compare",
     "describe_episode",
     "describe_file",
+    "inspect",
+    "plot",
     "summarise",
     "write_page",
 ]
@@ -41,6 +45,8 @@ _HOMES = {
     "compare": "diff",
     "describe_episode": "summary",
     "describe_file": "files",
+    "inspect": "inspecting",
+    "plot": "plots",
     "summarise": "summary",
     "write_page": "html",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,6 +38,7 @@ from rlds_cli.sources.opening import open_objects
 from rlds_cli.sources.source import Body, Document, Overtaken
 
 _MOST_SIBLINGS = 100
+_MOST_VERSIONS = 20  # at the address, whose objects are not sent again
 _AT_ONCE = 16  # indexes that are read
 _NOTICED = "of two pushes at the same moment, the later one stays"
 
@@ -331,14 +332,22 @@ def _plan(
     return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), cuts=cuts, in_place=in_place)
 
 
-def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> Iterator[Index]:
-    """Yield the index of the snapshot's version at the address, if it is there, and that of the newest version."""
+def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> list[Index]:
+    """Return indexes of versions at the address: the snapshot's own, the newest, those with tags, and earlier ones."""
     if found is None:
-        return
-    same = (v for v in found[0].versions if (v.number, v.fingerprint) == (taken.version, taken.fingerprint))
-    for sha256 in dict.fromkeys(v.index for v in (*same, found[0].newest)):
+        return []
+
+    def read(sha256: str) -> Index | None:
         with suppress(DamagedDataset):  # its objects are sent again
-            yield read_index(objects, sha256)
+            return read_index(objects, sha256)
+        return None
+
+    earlier = found[0].versions[::-1]
+    same = (v for v in earlier if (v.number, v.fingerprint) == (taken.version, taken.fingerprint))
+    tagged = (v for v in earlier if found[0].tags_of(v))
+    wanted = dict.fromkeys(v.index for v in (*same, found[0].newest, *tagged, *earlier))
+    with ThreadPoolExecutor(_AT_ONCE, "versions") as pool:
+        return [index for index in pool.map(read, islice(wanted, _MOST_VERSIONS)) if index is not None]
 
 
 def _beside(objects: Objects, refused: Set[str]) -> list[Known]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -164,11 +164,6 @@ class Store(Followed):
     def newest_version(self) -> int:
         """Number of the newest version that can be taken up: this one, unless the dataset grows."""
         return self.version
-
-    @property
-    def state_id(self) -> str:
-        """What the state of a loader knows the content of all episodes by: something that takes no time."""
-        return self.manifest.fingerprint
 
     def at(self, version: int) -> Store:
         """Return another version that can be taken up: of a dataset that grows.
@@ -556,20 +551,28 @@ class Store(Followed):
             raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
         return found
 
-    def fingerprint(self, index: IntArray | None = None) -> str:
-        """Return the fingerprint of the dataset, or of the episodes ``index`` of it, in this order. No row is read."""
-        if index is None:
-            return self.manifest.fingerprint
-        of_fields = {f.name: digests.of_field(f, self.digests(f.name)[index]) for f in self.manifest.fields}
-        return digests.fingerprint(of_fields, self.column_digests(index))
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
+        """Return the fingerprint of the dataset, or of the episodes ``index`` of it, in this order. No row is read.
 
-    def column_digests(self, index: IntArray) -> dict[str, str]:
+        ``ignored`` are columns of the user's own that do not count.
+        """
+        if index is None and not ignored:
+            return self.manifest.fingerprint
+        of_fields = {f.name: self._digest_of(f, index) for f in self.manifest.fields}
+        return digests.fingerprint(of_fields, self.column_digests(self.counted if index is None else index, ignored))
+
+    def _digest_of(self, f: StoredField, index: IntArray | None) -> str:
+        return self.field_digest(f.name) if index is None else digests.of_field(f, self.digests(f.name)[index])
+
+    def column_digests(self, index: IntArray, ignored: Collection[str] = ()) -> dict[str, str]:
         """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
         options = self.episode_strings("options")
         counted = {n: v for n, v in self.episodes.items() if n in digests.CONTENT or n.startswith("split/")}
         columns: dict[str, Array | Sequence[str | None]] = {n: values[index] for n, values in counted.items()}
         columns["options"] = [options[k] for k in index.tolist()] if any(options) else []
-        return digests.of_columns(columns, {n: self.own_column(n).take(index) for n in self.own_columns})
+        return digests.of_columns(
+            columns, {n: self.own_column(n).take(index) for n in self.own_columns if n not in ignored}
+        )
 
     def field_digest(self, name: str) -> str:
         """Return the digest of a field over the episodes that count."""

@@ -21,7 +21,7 @@ from PIL import Image
 
 import rlds_cli
 from golden import DATA, digest
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 GENUINE = (
     "d3rlpy/pendulum_random_v1.1.0.h5",
@@ -73,7 +73,7 @@ def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
         if quick and not _QUICK.match(name):
             continue
         encoded = name != "LeRobot v2 with videos"  # what the encoder writes is its own affair
-        found[name] = _of(import_archive(path, "local/x", force=True, jobs=0, **how), encoded)
+        found[name] = _of(import_files(path, "local/x", force=True, jobs=0, **how), encoded)
     return found
 
 

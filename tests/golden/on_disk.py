@@ -16,7 +16,7 @@ from loader_data import create, varied
 import rlds_cli
 from golden import DATA, digest
 from rlds_cli import archives, preprocess
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 FUNCTIONS = """\
 def half(episode):
@@ -44,7 +44,7 @@ def collect(directory: Path) -> dict[str, Any]:
     known = varied()[:6]
     plain = create(known)
     packed = create(known, store="zarr", ref="local/packed")
-    images = import_archive(DATA / "lerobot/image_v3", "local/images", jobs=0)
+    images = import_files(DATA / "lerobot/image_v3", "local/images", jobs=0)
     sample = rlds_cli.download("sample/cartpole-minari", jobs=0)
     derived = preprocess.run(sample, "prep.py:half", jobs=0)
     return {
@@ -154,7 +154,7 @@ def _interrupted_import(directory: Path) -> Any:
             raise Stopped
 
     try:
-        import_archive(root, "local/toy", jobs=0, progress=stop)
+        import_files(root, "local/toy", jobs=0, progress=stop)
     except Stopped:
         return _unfinished(directory / "home/partial", "local+toy")
     raise AssertionError("the import was not stopped")

@@ -12,7 +12,7 @@ from loader_data import create, varied
 import rlds_cli
 from golden import DATA
 from rlds_cli import preprocess
-from rlds_cli.importing import import_archive
+from rlds_cli.importing import import_files
 
 # A user's module. Its text is part of every key: it stays as it is.
 OWN = """\
@@ -110,7 +110,7 @@ def collect(directory: Path, *, quick: bool = False) -> dict[str, Any]:
     sources = {
         "known": known,
         "cartpole": rlds_cli.download("sample/cartpole-minari", jobs=0),
-        "images": import_archive(DATA / "lerobot/image_v3", "local/images", jobs=0),
+        "images": import_files(DATA / "lerobot/image_v3", "local/images", jobs=0),
         "goals": rlds_cli.create("local/goals", _goals()),
     }
     for (name, source), (args, label) in BUILTIN.items():

@@ -118,10 +118,14 @@ class Fields:
 
     # -- names
 
-    def choose(self, fields: Names | None, extra: Sequence[Name | Extra], *, lenient: bool = False) -> list[str]:
+    def choose(
+        self, fields: Names | None, extra: Sequence[Name | Extra], *, member: bool = False, lenient: bool = False
+    ) -> list[str]:
         """Return the names of a batch's columns, in order; objects in ``extra`` make their columns here.
 
-        ``lenient`` leaves out what the dataset does not have.
+        By default these are the usual fields, and those that preprocess functions added or changed; of a ``member`` of
+        a mixture the usual ones alone, because the others do not have what its functions added. ``lenient`` leaves out
+        what the dataset does not have.
 
         Raises
         ------
@@ -133,7 +137,7 @@ class Fields:
         expand = self.below if lenient else self.expand
         if fields is None or self.everything(fields):
             chosen = [name for usual in USUAL for name in self.below(usual)]
-            chosen += [] if fields is None else self.behind
+            chosen += self.behind if fields is not None else [] if member else self._preprocessed()
         else:
             chosen = [name for key in listed("fields", fields) for name in expand(key)]
         chosen += [name for key in self._made(extra) for name in expand(key)]
@@ -144,6 +148,11 @@ class Fields:
             raise InvalidArgument("A batch of no fields.", hint="fields=None gives the usual ones")
         episode_columns.check(chosen)
         return list(dict.fromkeys([*chosen, *self._added(chosen)]))
+
+    def _preprocessed(self) -> list[str]:
+        """Return the fields that preprocess functions added or changed."""
+        steps = self.dataset.manifest.provenance
+        return [name for step in steps for name in step.get("changed", ()) if name in self.behind]
 
     def everything(self, fields: Names) -> bool:
         """Return whether ``fields`` is "all", and no field has that name."""

@@ -112,7 +112,7 @@ class LiveMixture:
         """Return the fingerprint of the mixture, with the versions of its live members; see `LiveData`."""
         numbers = dict(zip(self._names, wanted, strict=True))
         contents = {name: commits.at(self._store(name).path, n).version_id for name, n in numbers.items()}
-        return fingerprint_of(self.source.mixture, contents)
+        return fingerprint_of(self.source.mixture, contents, self.source.sampler)
 
 
 def _dataset(member: Member) -> Dataset:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -64,20 +64,19 @@ class Member:
         """Return the member with its dataset opened."""
         return self if isinstance(self.dataset, Dataset) else replace(self, dataset=open_dataset(self.dataset))
 
-    @property
-    def about(self) -> str:
-        """Id, renamed fields and sampler, and the fingerprint if the dataset does not grow; of an opened member."""
+    def about(self, sampler: Sampler) -> str:
+        """Return id, renamed fields and sampler of an opened member, and its content if the dataset does not grow."""
         assert isinstance(self.dataset, Dataset)
         renamed = f", renamed {dict(sorted(self.rename.items()))}" if self.rename else ""
-        sampler = f", {self.sampler}" if self.sampler else ""
-        content = f" ({short(self.dataset.fingerprint)})" if self.dataset.store.why_fixed else ""
-        return f"{self.dataset.id}{content}{renamed}{sampler}"
+        own = f", {self.sampler}" if self.sampler else ""
+        is_fixed = self.dataset.store.why_fixed
+        content = f" ({short(content_of(self.dataset, self.sampler or sampler))})" if is_fixed else ""
+        return f"{self.dataset.id}{content}{renamed}{own}"
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of content and names, see `content_of`; of an opened member."""
+    def content(self, sampler: Sampler) -> str:
+        """Return the content, see `content_of`, and the names of an opened member; ``sampler`` is the loader's."""
         assert isinstance(self.dataset, Dataset)
-        return _with_names(content_of(self.dataset), self)
+        return _with_names(content_of(self.dataset, self.sampler or sampler), self)
 
 
 _RENAME = 'rename={"their name": "our name"}'
@@ -225,15 +224,13 @@ class Mixture:
         """A name for messages."""
         return f"Mixture({', '.join(self.names)})"
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of names and content of the opened members."""
-        return fingerprint_of(self, {})
+    def content(self, sampler: Sampler) -> str:
+        """Return the fingerprint of names and content of the opened members, see `content_of`."""
+        return fingerprint_of(self, {}, sampler)
 
-    @property
-    def about(self) -> dict[str, str]:
-        """Description of every opened member, by name."""
-        return {name: m.about for name, m in self.parts.items()}
+    def about(self, sampler: Sampler) -> dict[str, str]:
+        """Return the description of every opened member, by name."""
+        return {name: m.about(sampler) for name, m in self.parts.items()}
 
     @property
     def rule(self) -> str:
@@ -296,18 +293,22 @@ def function_name(function: Any) -> str:
     return text if " at 0x" not in text else f"{kind.__module__}:{kind.__qualname__}"
 
 
-def content_of(dataset: Dataset) -> str:
-    """Return what a loader's state knows the content of a dataset by: its fingerprint.
+def content_of(dataset: Dataset, sampler: Sampler) -> str:
+    """Return what a loader's state knows the content of a dataset by.
 
-    Growing datasets: the version id, which takes no time, and stands for one that was freed.
+    It is the fingerprint of the fields, of TED's columns, and of the user's columns that the sampler reads. Other
+    labels do not change the order of samples.
     """
-    return dataset.fingerprint if dataset.is_selection else dataset.store.state_id
+    ignored = set(dataset.store.own_columns).difference(sampler.columns)
+    if not ignored:
+        return dataset.fingerprint
+    return dataset.store.fingerprint(dataset.episodes.index if dataset.is_selection else None, ignored=ignored)
 
 
-def fingerprint_of(mixture: Mixture, contents: Mapping[str, str]) -> str:
+def fingerprint_of(mixture: Mixture, contents: Mapping[str, str], sampler: Sampler) -> str:
     """Return the fingerprint of a mixture with other contents of some members: their fingerprints by name."""
     known = {name: _with_names(contents[name], m) for name, m in mixture.parts.items() if name in contents}
-    every = "\n".join(f"{name} {known.get(name) or m.fingerprint}" for name, m in mixture.parts.items())
+    every = "\n".join(f"{name} {known.get(name) or m.content(sampler)}" for name, m in mixture.parts.items())
     return f"mixture:{hashlib.sha256(every.encode()).hexdigest()}"
 
 
@@ -396,9 +397,10 @@ class RenamedStore(Store):
         digest = hashlib.sha256(json.dumps(dict(names), sort_keys=True).encode()).hexdigest()[:16]
         return f"{version_id}+renamed-{digest}"
 
-    def fingerprint(self, index: IntArray | None = None) -> str:
+    def fingerprint(self, index: IntArray | None = None, *, ignored: Collection[str] = ()) -> str:
         """Return the fingerprint under the new names."""
-        return super().fingerprint(np.arange(self.manifest.counts.episodes) if index is None else index)
+        every = np.arange(self.manifest.counts.episodes)
+        return super().fingerprint(every if index is None else index, ignored=ignored)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self.path, self._names, self.version_id)

@@ -91,7 +91,7 @@ class MemberPlan:
             )
             self.draw: Draw | None = None
             self.fields = Fields(self.pool, window, gives, request.anchors, request.memory, floats)
-            self.chosen = self.fields.choose(request.fields, request.extra, lenient=lenient)
+            self.chosen = self.fields.choose(request.fields, request.extra, member=True, lenient=lenient)
 
     def begin(self, before: Draw | None = None) -> None:
         """Make the draw: the one that goes on from that of another version, where it learns."""
@@ -323,6 +323,7 @@ class MixtureSource:
         seed: int,
     ) -> None:
         self.mixture, self._seed = mixture, seed
+        self.sampler = request.sampler
         samplers = [m.sampler or request.sampler for m in mixture.parts.values()]
         gives = tuple(dict.fromkeys(name for sampler in samplers for name in sampler.gives))
         lenient = mixture.missing == "zero"

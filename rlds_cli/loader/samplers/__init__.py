@@ -14,6 +14,7 @@ question                       answer
 ============================== ========================================================================================
 Does an epoch end?             ``endless`` and ``drop_last``.
 Which columns does it add?     ``gives``.
+Which episode columns decide?  ``columns``: a state is not loaded after a change of one of them.
 How many windows has a sample? ``sides``: where there are several, batches have an axis for them.
 Do samples lie anywhere?       ``scattered``: then what is missing of a remote dataset arrives in the background.
 Can it draw from this dataset? ``over`` raises if not. ``pool.in_mixture`` says that the dataset is one of a mixture.
@@ -62,6 +63,11 @@ class Sampler(Protocol):
         ...
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Episode columns that the sampler reads. A state is not loaded after a change of one of them."""
+        ...
+
+    @property
     def sides(self) -> int:
         """Windows of a sample: the draw returns so many for each sample number, and batches are [B, sides, ...]."""
         ...
@@ -95,6 +101,11 @@ class Endless:
     drop_last = False
     gives: tuple[str, ...] = ()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """No episode column decides what is drawn."""
+        return ()
+
 
 class Epochs:
     """Base of samplers that draw without replacement."""
@@ -104,6 +115,11 @@ class Epochs:
     endless = False
     sides = 1
     gives: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """No episode column decides what is drawn."""
+        return ()
 
 
 class StatefulDraw(ABC):

@@ -53,6 +53,11 @@ class Pairs(Endless):
 
     sides = 2
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The episode column of tasks, if there is one."""
+        return () if self.by is None else (self.by,)
+
     def over(self, pool: WindowIndex) -> Draw:
         """Return the draw over ``pool``, see `Sampler`."""
         if pool.bucket is not None:

@@ -68,6 +68,11 @@ class Prioritized(Endless):
 
     gives = (PROBABILITY, WEIGHT, WINDOW_COLUMN, INDEX)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The episode column of initial priorities, if it is one."""
+        return (self.priority,) if isinstance(self.priority, str) else ()
+
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "eps"):
             value = getattr(self, name)

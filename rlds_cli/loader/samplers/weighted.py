@@ -46,6 +46,11 @@ class Weighted(Endless):
 
     gives = (PROBABILITY,)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The episode column of weights, if it is one."""
+        return (self.weight,) if isinstance(self.weight, str) else ()
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", frozen(self.weight, "Weighted", "weights"))
 

@@ -1,0 +1,60 @@
+"""Methods of a dataset that call the functions of packages above, by their public names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+import rlds_cli  # its names are loaded when they are used, so a package below may call those above
+
+if TYPE_CHECKING:
+    from rlds_cli.dataset.batch import Batch
+
+
+class Shortcuts:
+    """What is done to a dataset most often, as methods of it."""
+
+    def filter(self, condition: str | Callable[[Batch], bool]) -> rlds_cli.Dataset:
+        """Return the episodes for which a condition is true, as a selection: no row is copied.
+
+        Parameters
+        ----------
+        condition : str or callable
+            A comparison of episode columns as in ``select(where=...)``, ``"total_reward > 3000"``; or a function of
+            an episode, ``lambda e: e["action"].max() < 1``, which reads every episode once.
+
+        Raises
+        ------
+        InvalidExpression
+            The comparison is invalid, or names an unknown column.
+        """
+        ds = cast("rlds_cli.Dataset", self)
+        if isinstance(condition, str):
+            return ds.select(where=condition)
+        return ds.select(episodes=np.array([bool(condition(ds.episode(k))) for k in range(ds.num_episodes)], bool))
+
+    def map(self, fn: Callable[..., Any] | str, name: str | None = None, **options: Any) -> rlds_cli.Dataset:
+        """Apply a function to every episode and return the result, the dataset ``ID@NAME``.
+
+        Parameters
+        ----------
+        fn : callable or str
+            A function of an episode: a dict of arrays that starts with ``observation`` [T+1, ...] and ``action``
+            [T, ...]. It returns such a dict, None to drop the episode, or a list to split it.
+        name : str, optional
+            Name of the result; by default that of the function.
+        **options
+            Other arguments of `preprocess.run`, such as ``unit="batch"`` and ``jobs=4``.
+
+        Raises
+        ------
+        PreprocessError
+            The function fails, or returns what cannot be stored.
+        """
+        return rlds_cli.preprocess.run(cast("rlds_cli.Dataset", self), fn, name, **options)
+
+    def loader(self, batch_size: int = 256, **options: Any) -> rlds_cli.Loader:
+        """Return a `Loader` of this dataset; ``options`` are its arguments, such as ``window`` and ``sampler``."""
+        return rlds_cli.Loader(cast("rlds_cli.Dataset", self), batch_size, **options)
