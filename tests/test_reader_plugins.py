@@ -253,6 +253,24 @@ def test_a_fault_of_a_declaration_is_named_with_its_line(lab: Path, code: str, m
         import_files("run.h5", "local/rig", reader="rig.py")
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("stops[:-1], np.ones(1, bool), end[:1]", "the last stop is 4, and the file has 6 rows"),
+        ("stops + [0, 1], np.ones(2, bool), end", "the last stop is 7, and the file has 6 rows"),
+        ("stops[::-1], np.ones(2, bool), end", r"stops\[1\] is 4, which is not after 6"),
+        ("stops * 1.0, np.ones(2, bool), end", r"stops is float64 \[2\]"),
+        ("stops, np.ones(1, bool), end", r"stops has 2 episodes, finals \[1\] and end \[2\]"),
+        ("stops, np.ones(2), end", "finals is float64"),
+        ("stops, np.ones(2, bool), end + 7", r"end\[0\] is \d+; TERMINATED"),
+    ],
+)
+def test_episodes_that_are_not_those_of_the_rows_are_refused(lab: Path, code: str, message: str) -> None:
+    Path("rig.py").write_text(RIG.replace("stops, np.ones(len(stops), bool), end", code))
+    with pytest.raises(ReaderError, match=rf"run\.h5: the reader's episodes are invalid: {message}"):
+        import_files("run.h5", "local/rig", reader="rig.py")
+
+
 def test_a_damaged_file_is_the_file_s_fault(lab: Path) -> None:
     Path("run.h5").write_bytes(Path("run.h5").read_bytes()[:3000])
     with pytest.raises(CorruptArchive, match=r"run\.h5"):

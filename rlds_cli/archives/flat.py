@@ -200,6 +200,8 @@ class Flat:
             not hold the same fields.
         CorruptArchive
             Columns of different lengths, flags that are none.
+        ReaderError
+            ``episodes`` returned what are not the episodes of all rows.
         """
         self.check(archive)
         seen: list[FlatLayout] = []
@@ -209,6 +211,7 @@ class Flat:
             with self.open(path, archive) as table:
                 seen.append(self.layout(table, archive))
                 found.append(self.episodes(table, seen[-1], archive))
+            found[-1].check(seen[-1].rows, path.name)
             notes += self.notes(archive, index, seen[-1], found[-1])
         recorded = all(s.comparable or not s.next_columns for s in seen)
         mode = None if not any(s.next_columns for s in seen) else FINAL if recorded else OWN

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
-from rlds_cli.errors import CorruptArchive
+from rlds_cli.errors import CorruptArchive, ReaderError
 from rlds_cli.formats.hdf5_rows import components, nan_count
 from rlds_cli.formats.tables import Readable
 from rlds_cli.ted import (
@@ -110,6 +110,26 @@ class FlatEpisodes:
     def length(self) -> IntArray:
         """The steps of each. int64 [E]."""
         return np.asarray(np.diff(self.stops, prepend=0) - self.finals)
+
+    def check(self, rows: int, name: str) -> None:
+        """Refuse episodes that are not those of all ``rows`` rows of the file ``name``; raises ReaderError."""
+        stops, finals = np.asarray(self.stops), np.asarray(self.finals)
+        end = np.zeros(stops.shape, np.uint8) if self.end is None else np.asarray(self.end)
+        if stops.ndim != 1 or (stops.dtype.kind not in "iu" and len(stops)):
+            wrong = f"stops is {stops.dtype} {list(stops.shape)}; row numbers are expected, as int64 [episodes]"
+        elif not finals.shape == end.shape == stops.shape:
+            wrong = f"stops has {len(stops)} episodes, finals {list(finals.shape)} and end {list(end.shape)}"
+        elif finals.dtype != bool:
+            wrong = f"finals is {finals.dtype}; bool is expected"
+        elif len(back := np.flatnonzero(np.diff(stops, prepend=0) <= 0)):
+            wrong = f"stops[{back[0]}] is {stops[back[0]]}, which is not after {stops[back[0] - 1] if back[0] else 0}"
+        elif (last := int(stops[-1]) if len(stops) else 0) != rows:
+            wrong = f"the last stop is {last}, and the file has {rows} rows: each row belongs to an episode"
+        elif len(unknown := np.flatnonzero(~np.isin(end, (CUT, TERMINATED, TRUNCATED)))):
+            wrong = f"end[{unknown[0]}] is {end[unknown[0]]}; TERMINATED, TRUNCATED and CUT of rlds_cli.ted are known"
+        else:
+            return
+        raise ReaderError(f"{name}: the reader's episodes are invalid: {wrong}.")
 
 
 def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
