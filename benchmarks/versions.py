@@ -104,10 +104,12 @@ def _twice(episode: Any) -> Any:
 def table(home: Path, scale: float) -> None:
     """Print the figures of many short episodes."""
     import rlds_cli
+    from rlds_cli.importing import import_archive
     from rlds_cli.loader import Loader
 
     count, rng = round(1_000_000 * scale), np.random.default_rng(0)
-    ds = rlds_cli.create("local/short", short(count))
+    file = archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2)
+    ds = import_archive(file, "local/short", progress=False)
     whole = used(home)
     print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
     labelled("local/short", home, whole)
@@ -116,7 +118,7 @@ def table(home: Path, scale: float) -> None:
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
     starts = dict.fromkeys(range(0, count, 2), (1, 2))
     measure("trim every second episode", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
-    rlds_cli.create("local/other", short(1000))
+    import_archive(archives.d4rl_v2(home / "archive/other.hdf5", 2000, episode=2), "local/other", progress=False)
     two = ["local/short", "local/other"]
     measure("merge with another", home, whole, lambda: rlds_cli.merge(two, "local/merged", force=True))
     kinds = {
@@ -133,7 +135,7 @@ def table(home: Path, scale: float) -> None:
         seconds(f"open {what}", lambda r=ref: rlds_cli.open_dataset(r))
         seconds(f"open {what}, first batch", lambda r=ref: next(iter(Loader(r, 256, seed=0))))
 
-    rlds_cli.append("local/grown", archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2), progress=False)
+    rlds_cli.append("local/grown", file, progress=False)
     print(f"table: {count:,} episodes in a dataset that grows")
     labelled("local/grown", home, whole)
     opened = rlds_cli.open_dataset("local/grown")
