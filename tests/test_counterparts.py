@@ -40,7 +40,7 @@ def things(ds: rlds_cli.Dataset) -> Names:
     [
         ("ds", "sample", "batches = iter(Loader(ds, 256)) once"),
         ("ds", "extend", 'rlds_cli.create("local/NAME", episodes)'),
-        ("ds", "preprocess", "rlds_cli.preprocess.run(ds, function"),
+        ("ds", "preprocess", 'ds.map(function, "name")'),
         ("ds", "iterate_episodes", "for k in range(ds.num_episodes): episode = ds.episode(k)"),
         ("loader", "sample", "batches = iter(loader) once"),
         ("loader", "update_priority", "loader.update_priorities(batch, priority)"),
@@ -58,7 +58,7 @@ def test_the_message_says_what_to_write(things: Names, what: str, name: str, cod
 
 def test_lines_of_code_that_are_suggested_run(things: Names) -> None:
     scope = {**things, "Loader": Loader, "Shuffled": Shuffled, "Episode": Episode}
-    names = ("iterate_episodes", "total_steps", "total_episodes", "keys", "shuffle", "filter")
+    names = ("iterate_episodes", "total_steps", "total_episodes", "keys", "shuffle")
     lines = [counterparts.DATASET[name] for name in names]
     lines += [table["sample"].split(" once")[0] for table in (counterparts.DATASET, counterparts.LOADER)]
     lines += [counterparts.DATASET["sample_episodes"].split(" once")[0], *counterparts.BATCH.values()]

@@ -91,7 +91,8 @@ def cameras(ds):
         ep["next", "discount"] = np.full(n, 0.5)
         return ep
 
-    return preprocess.run(ds, change, "cameras", jobs=0)
+    made = preprocess.run(ds, change, "cameras", jobs=0)
+    return rlds_cli.create("local/cameras", [made.episode(k) for k in range(made.num_episodes)])
 
 
 def test_a_dataset_without_observations_says_what_is_left_out(ds):

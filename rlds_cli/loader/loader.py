@@ -519,6 +519,7 @@ class Loader:
         WrongState
             The state is of other data, of another sampler, window or seed, or of another version of the order.
         """
+        state.check_type(state_dict)
         position = state.load(self._identity(state_dict), state_dict)
         self._hold(state_dict, position)
         self._move(position)
