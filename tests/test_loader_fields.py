@@ -106,7 +106,7 @@ def test_a_dataset_without_observations_says_what_is_left_out(ds):
     assert again.fields == loader.fields
     for options in ({"fields": "all"}, {"fields": ("action",)}, {"extra": "camera"}):
         assert "has no" not in Loader(seen, 4, **options).describe()
-    with pytest.warns(UserWarning, match="Mixture, [ab]: local/known@cameras") as told:
+    with pytest.warns(UserWarning, match="Mixture, [ab]: local/cameras") as told:
         Loader(Mixture({"a": seen, "b": seen}), 4)
     assert len(told) == 2
 
