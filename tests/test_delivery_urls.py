@@ -329,6 +329,25 @@ def test_a_pattern_names_the_files_of_a_page_of_links(web: Server, runs: dict[st
     assert list(sources(one)) == ["run_1.hdf5", "run_2.hdf5"]
 
 
+@pytest.mark.parametrize(
+    "pattern", ["run_[12].hdf5", "run_{1,2}.hdf5", "{run_1,run_2}.hdf5", "run_[1-2].h{df5}", "*_[12].hdf5"]
+)
+def test_braces_and_brackets_stand_for_several_urls(web: Server, runs: dict[str, bytes], pattern: str) -> None:
+    ds = rlds_cli.download(f"{web.url}/runs/{pattern}", as_="local/two")
+    assert list(sources(ds)) == ["run_1.hdf5", "run_2.hdf5"]
+    asked = len(web.asked)
+    assert rlds_cli.download(f"{web.url}/runs/{pattern}", as_="local/two").path == ds.path
+    assert len(web.asked) == asked
+
+
+@pytest.mark.parametrize(
+    "pattern", ["run_[1.hdf5", "run_{1,2.hdf5", "run_[9-1].hdf5", "run_[0-9][0-9][0-9][0-9][0-9].hdf5"]
+)
+def test_patterns_that_stand_for_nothing(web: Server, runs: dict[str, bytes], pattern: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"brace|range|10,000"):
+        rlds_cli.download(f"{web.url}/runs/{pattern}", as_="local/two")
+
+
 @pytest.mark.parametrize("scheme", ["hf", "s3", "gs"])
 def test_patterns_of_buckets_and_the_hub(web: Server, runs: dict[str, bytes], scheme: str, tmp_path: Path) -> None:
     files = {f"day1/{name}": content for name, content in runs.items()} | {"day1/notes.txt": b"x", "day2/a.hdf5": b"x"}

@@ -36,6 +36,7 @@ _PAGE = re.compile(
     r"(?:/(?P<revision>[^/]+)(?:/(?P<path>.+))?)?"
 )
 _GITHUB = re.compile(r"/(?P<repo>[^/]+/[^/]+)/blob/(?P<path>.+)")
+_MOST_URLS = 10_000  # of one pattern
 _TEXT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -167,7 +168,46 @@ def _check_has_id(request: DownloadRequest) -> None:
 
 
 def _is_pattern(url: str) -> bool:
-    return "://" in url and "*" in url.partition("#")[0].partition("?")[0]
+    return "://" in url and any(c in _path(url) for c in "*{[")
+
+
+def _path(url: str) -> str:
+    return url.partition("#")[0].partition("?")[0].partition("://")[2].partition("/")[2]
+
+
+def _alternatives(url: str) -> list[str]:
+    """Return the URLs that ``{a,b}`` and ``[0-9]`` in a path stand for; ``*`` stays, and is looked up in a listing.
+
+    Raises
+    ------
+    InvalidArgument
+        A brace or bracket has no end, or a range is not one of letters or digits.
+    """
+    done, todo = [], [url]
+    while todo:
+        one = todo.pop()
+        found = re.search(r"\{([^{}]*)\}|\[([^\[\]]*)\]", _path(one))
+        if found is None:
+            if any(c in _path(one) for c in "{}[]"):
+                raise InvalidArgument(f"{names.shown(url)} has a brace or bracket without an end.", hint="{a,b}, [0-9]")
+            done.append(one)
+            continue
+        at = one.index(_path(one)) + found.start()
+        choices = _characters(found[2], url) if found[1] is None else found[1].split(",")
+        todo += [one[:at] + choice + one[at + len(found[0]) :] for choice in reversed(choices)]
+        if len(todo) + len(done) > _MOST_URLS:
+            raise InvalidArgument(f"{names.shown(url)} stands for more than {_MOST_URLS:,} URLs.")
+    return done
+
+
+def _characters(inside: str, url: str) -> list[str]:
+    """Return the characters of ``01`` or ``0-9``."""
+    found: list[str] = []
+    for first, last in re.findall(r"(.)(?:-(.))?", inside):
+        if last and not (first <= last and (first + last).isalnum()):
+            raise InvalidArgument(f"[{inside}] in {names.shown(url)} is not a range of letters or digits.")
+        found += [chr(c) for c in range(ord(first), ord(last or first) + 1)]
+    return found
 
 
 def _of_several(request: DownloadRequest, where: Settings, made: Mapping[str, Any] | None) -> DownloadRequest:
@@ -199,16 +239,16 @@ def _listed(request: DownloadRequest, where: Settings) -> dict[str, RemoteFile]:
 
     found: dict[str, RemoteFile] = {}
     for given in (request.ref, *request.also):
-        url = given.partition("#")[0]
-        files = listing.list_files([url], where, source=request.source)
-        if _is_pattern(url):
-            found |= {scheme_of(url).matching(url, f.path): f for f in files}
-        elif len(files) == 1:
-            found[url] = files[0]
-        else:
-            raise InvalidArgument(
-                f"{names.shown(url)} names {len(files):,} files.", hint=f"'{names.shown(url)}/*' names them all"
-            )
+        for url in _alternatives(given.partition("#")[0]):
+            files = listing.list_files([url], where, source=request.source)
+            if _is_pattern(url):
+                found |= {scheme_of(url).matching(url, f.path): f for f in files}
+            elif len(files) == 1:
+                found[url] = files[0]
+            else:
+                raise InvalidArgument(
+                    f"{names.shown(url)} names {len(files):,} files.", hint=f"'{names.shown(url)}/*' names them all"
+                )
     paths = _distinct({url: (scheme_of(url).key(url), f.path) for url, f in found.items()})
     names.all_safe(paths.values())
     return {url: replace(found[url], path=paths[url]) for url in sorted(paths, key=lambda u: natural(paths[u]))}
@@ -235,7 +275,8 @@ def _urls(line: Mapping[str, Any]) -> list[str]:
 def _is_made_of(line: Mapping[str, Any], given: Sequence[str]) -> bool:
     """Return whether the files of a line are those that URLs and patterns name: none is missing, and none is left."""
     urls = _urls(line)
-    found = [{u for u in urls if u == g or (_is_pattern(g) and _matches(u, g))} for g in given]
+    each = [one for g in given for one in _alternatives(g)]
+    found = [{u for u in urls if u == g or (_is_pattern(g) and _matches(u, g))} for g in each]
     return all(found) and set().union(*found) == set(urls)
 
 
