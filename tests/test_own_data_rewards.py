@@ -111,6 +111,17 @@ def test_step_types_divide_episodes(tmp_path: Path, step_type: list[Any]) -> Non
     assert ds.episodes["end"].tolist() == ["cut", "cut"]  # no discount says how they end
 
 
+@pytest.mark.parametrize("last", [0.0, 1.0])
+def test_a_discount_of_zero_terminates_without_step_types(tmp_path: Path, last: float) -> None:
+    """Rows 0 to 2 and 3 to 4 are episodes; what arrives with the first row of each belongs to no action."""
+    table = {"obs": np.arange(5.0), "action": [1, 2, 0, 3, 0], "reward": [0, 6, 9, 0, 2]}
+    table |= {"episode": [0, 0, 0, 1, 1], "discount": [1.0, 1.0, last, np.nan, 1.0]}
+    ds = import_files(write(tmp_path / "a.csv", table), "local/x", rewards="arrive")
+    assert [of(ds, k)[1:3] for k in (0, 1)] == [([1, 2], [6, 9]), ([3], [2])]
+    assert ds.episodes["end"].tolist() == ["cut" if last else "terminated", "cut"]
+    assert ds.episode(0)["next", "discount"].reshape(-1).tolist() == [1.0, last]
+
+
 def test_observations_and_rewards_with_a_row_more_than_actions(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **{**LOG, "action": [[0.5], [0.7]]})
     with pytest.raises(UnknownLayout, match="reward has 3 rows") as e:

@@ -7,6 +7,7 @@
     action         a0     a1     -        none, or padding
     reward         -      r0     r1       that of row t+1 belongs to the action of row t
     step_type      FIRST  MID    LAST     with discount 0 the last step is terminated, else truncated
+    discount       -      d0     d1       without step types: 0 is terminated, and nothing says truncated
 
 A user says so by ``--rewards arrive``. Without it the reward of a row belongs to its own action, and a reward in a row
 without an action is refused, since it would be lost and the others would belong to the wrong actions.
@@ -24,7 +25,7 @@ from rlds_cli.archives.flat_rows import differs, is_set
 from rlds_cli.archives.names import NEXT_OBSERVATION, Meaning
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.errors import UnknownLayout
-from rlds_cli.formats.tables import FIRST, LAST, MISSING, WITHOUT, Readable, Table
+from rlds_cli.formats.tables import FIRST, LAST, MISSING, NOT, WITHOUT, Readable, Table
 from rlds_cli.ted import FLAGS, REWARD, Array, BoolArray, IntArray, Note
 from rlds_cli.text import is_below
 
@@ -51,6 +52,8 @@ def with_time_steps(found: Meaning, table: Table) -> Meaning:
     discount = fields.get("next/discount")
     step_type = free.get(STEP_TYPE)
     if step_type is None:
+        if discount is not None and not found.flags:
+            fields[FLAGS[0]] = NOT + discount
         return replace(found, fields=fields)
     last = LAST + step_type
     if discount is not None and not found.flags:
