@@ -17,7 +17,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.convert import merging
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import DamagedDataset
+from rlds_cli.errors import DamagedDataset, InvalidEpisode
 from rlds_cli.files import disk
 from rlds_cli.importing import import_files
 from rlds_cli.loader import Loader, Sequential
@@ -64,6 +64,48 @@ def test_two_datasets_share_their_files(two: tuple[list[Episode], list[Episode]]
             rlds_cli.open_dataset("local/b"), name
         )
     assert ds.episodes["start"][len(a)] == arrays.SEGMENT_ROWS
+
+
+def numbers(seed: int, state: str, action: str) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 6, 4).tolist()
+    wide, small = np.iinfo("int16"), rng.integers(-100, 100, (6, 2))
+    return [
+        {
+            "observation/state": rng.normal(size=(n + 1, 3)).astype(state),
+            "observation/wide": rng.normal(size=(n + 1, 700)).astype(state),  # each row has a digest
+            "action": np.concatenate([[[wide.min, wide.max]], small])[:n].astype(action),
+            "next/reward": rng.normal(size=n).astype(np.float32),
+            "next/terminated": np.arange(n) == n - 1,
+        }
+        for n in lengths
+    ]
+
+
+def test_a_field_of_different_dtypes_is_written_anew_alone() -> None:
+    a, b, c = numbers(0, "float32", "int16"), numbers(1, "float64", "float32"), numbers(2, "float16", "int8")
+    first, second = rlds_cli.create("local/a", a), rlds_cli.create("local/b", b)
+    with rlds_cli.writer("local/c") as w:
+        w.add_episodes(c)
+    members, given = [first.select(episodes=[2, 0]), second, w.dataset()], [a[2], a[0], *b, *c]
+    planned = merging.plan_merge(members, "local/all")
+    assert planned.converted == ("action", "observation/state", "observation/wide") and not planned.copied
+    ds = rlds_cli.merge(members, "local/all")
+    assert {n: ds.schema[n].dtype for n in planned.converted} == {
+        "action": "float32", "observation/state": "float64", "observation/wide": "float64",
+    }  # fmt: skip
+    for start, episode in zip(ds.episodes["start"].tolist(), given, strict=True):
+        for name, values in episode.items():
+            np.testing.assert_array_equal(ds.store.rows(name)[start : start + len(values)], values)
+    assert files(ds, "next/reward") >= files(first, "next/reward") | files(second, "next/reward")
+    assert verify("local/all").ok
+    fresh = rlds_cli.create(
+        "local/fresh", (ds.episode(k) | {"episode": {"dataset": ds.episodes["dataset"][k]}} for k in range(len(given)))
+    )
+    assert ds.fingerprint == fresh.fingerprint == rlds_cli.merge(members, "local/zarr", store="zarr").fingerprint
+    rlds_cli.create("local/d", [e | {"action": e["action"].astype(np.int64)} for e in a])
+    with pytest.raises(InvalidEpisode, match=r"action is float32 \[2\] \(root\), not int64"):
+        rlds_cli.merge(["local/d", "local/b"], "local/lossy")
 
 
 def test_merges_of_merges_selections_trims_and_growing_datasets(two: tuple[list[Episode], list[Episode]]) -> None:
@@ -246,6 +288,7 @@ def test_zarr_and_tensorstore_read_selections_trims_labels_and_merges(
         for name in ("action", "next/reward", "next/truncated", "observation/state", "observation/large"):
             segments = arrays.layout(view.path / name).segments
             parts = [s.directory.relative_to(view.path).as_posix() for s in segments]
+            assert (parts == [name]) is (view is not merged)  # an array by itself, or one for each segment
             for start, e in zip(view.episodes["start"].tolist(), episodes, strict=True):
                 at = max(i for i, s in enumerate(segments) if s.start <= start)
                 first, wanted = start - segments[at].start, e.rows[name]

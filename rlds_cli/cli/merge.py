@@ -62,7 +62,9 @@ def _plan(p: MergePlan) -> str:
     ]
     lines += [f"fields: {', '.join(f.name for f in p.fields)}"]
     lines += [f"left out: {', '.join(p.left_out)}"] if p.left_out else []
-    copied = f"rows are copied: {', '.join(p.copied)}" if p.copied else "no row is copied"
+    none = "no other row is copied" if p.converted else "no row is copied"
+    copied = f"rows are copied: {', '.join(p.copied)}" if p.copied else none
     lines += [f"rows stay where they are: {', '.join(p.referred)}; --copy copies them"] if p.referred else []
+    lines += [f"fields of different dtypes are written anew: {', '.join(p.converted)}"] if p.converted else []
     lines += [copied, f"{out.size(p.bytes)} of rows will be written"]
     return visible.lines([*lines, f"Run without --dry-run to make {p.id}"])

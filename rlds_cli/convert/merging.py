@@ -74,6 +74,8 @@ class MergePlan:
     referred : tuple of str
         Ids of the members whose files stay where they are, on another disk or of another user: the result refers to
         them.
+    converted : tuple of str
+        Fields whose dtypes differ: their rows are written in a dtype that holds the values of all members.
     bytes : int
         Bytes of rows that will be written; encoded frames and texts do not count.
     """
@@ -84,6 +86,7 @@ class MergePlan:
     left_out: tuple[str, ...]
     copied: tuple[str, ...]
     referred: tuple[str, ...]
+    converted: tuple[str, ...]
     bytes: int
 
 
@@ -119,9 +122,9 @@ def merge(
 
     The result shares the files of rows of its members, whose rows of other episodes it keeps; `rlds compact` leaves
     these out. It refers to members on another disk or of another user, unless ``copy`` is set; those that grow there
-    are copied. Rows are also written of compressed and remote members, and of all members if the result is compressed.
-    Of a growing member, the newest version is taken, or that of an open dataset. After an interruption the same call
-    continues.
+    are copied. A field whose dtypes differ is written in one that holds the values of all. Rows are also written of
+    compressed and remote members, and of all members if the result is compressed. Of a growing member, the newest
+    version is taken, or that of an open dataset. After an interruption the same call continues.
 
     Parameters
     ----------
@@ -298,6 +301,8 @@ class MergeJob:
         if f.kind == "frames" and f.codec != VIDEO:
             return replace(rows.encoded(f.name, np.arange(start, stop)), shape=f.shape, codec=f.codec)
         values = rows.between(f.name, start, stop)
+        if f.kind == "array":
+            return values.astype(f.dtype, copy=False)
         if f.codec == VIDEO:
             return of_videos(rows.store, f, values, self.videos)
         return rows.store.texts(f.name, values).tolist() if f.kind == "text" else values
@@ -399,7 +404,8 @@ class MergeJob:
     def plan(self) -> MergePlan:
         """The plan."""
         copied = [self._members[k] for k in self.copied]
-        rows = sum(int((ds.episodes["length"] + 1).sum()) for ds in copied)
+        rows, all_rows = (sum(int((ds.episodes["length"] + 1).sum()) for ds in of) for of in (copied, self._members))
+        converted = [f for f in self.fields if any(ds.schema[f.name].dtype != f.dtype for ds in self._members)]
         return MergePlan(
             id=self.id,
             members=tuple(
@@ -410,7 +416,9 @@ class MergeJob:
             left_out=tuple(sorted({n for ds in self._members for n in ds.schema} - {f.name for f in self.fields})),
             copied=tuple(ds.id for ds in copied),
             referred=tuple(self._members[k].id for k in sorted(self.apart - set(self.copied))),
-            bytes=rows * sum(f.row_bytes for f in self.schema if f.kind == "array"),
+            converted=tuple(f.name for f in converted),
+            bytes=rows * sum(f.row_bytes for f in self.schema if f.kind == "array")
+            + (all_rows - rows) * sum(f.row_bytes for f in converted),
         )
 
     def described(self, store: str) -> Description:
@@ -469,18 +477,39 @@ def _agreed(members: Sequence[Dataset], wanted: Sequence[str] | None) -> tuple[F
         for name in sorted(names or ()):
             if name not in ds.schema:
                 raise UnknownField(f"{ds.id} has no field {name}.", hint=f"its fields: {', '.join(sorted(ds.schema))}")
-    chosen = {n: f for n, f in first.schema.items() if names is None or n in names}
+    chosen = {n: _common_field([ds.schema.get(n, f) for ds in members]) for n, f in first.schema.items()}
+    chosen = {n: f for n, f in chosen.items() if names is None or n in names}
     wrong = []
     for ds in others:
         other = {n: f for n, f in ds.schema.items() if names is None or n in names}
+        other = {n: chosen[n] if n in chosen and _holds(chosen[n], f) else f for n, f in other.items()}
         wrong += [f"in {ds.id}, {what}" for what in differences(chosen, other, first.id)]
     if wrong:
-        agreed = [n for n, f in first.schema.items() if all(ds.schema.get(n) == f for ds in others)]
+        agreed = [n for n, f in chosen.items() if all(n in ds.schema and _holds(f, ds.schema[n]) for ds in others)]
         raise InvalidEpisode(
             f"The fields do not agree with those of {first.id}: {'; '.join(wrong)}.",
             hint=f"--fields {','.join(agreed)} takes those that do" if agreed else "they have no field in common",
         )
     return tuple(chosen[n] for n in sorted(chosen))
+
+
+def _common_field(fields: Sequence[Field]) -> Field:
+    """Return the field that holds the values of several arrays of one name without loss; the first one if none does."""
+    first = fields[0]
+    if any(f.kind != "array" for f in fields) or len({f.dtype for f in fields}) == 1:
+        return first
+    common = replace(first, dtype=np.result_type(*(np.dtype(f.dtype) for f in fields)).name)
+    return common if all(_holds(common, f) for f in fields) else first
+
+
+def _holds(f: Field, other: Field) -> bool:
+    """Return whether a field holds all values of another one: it is the same, or an array of wider numbers."""
+    if f == other or f.kind != "array" or replace(other, dtype=f.dtype) != f:
+        return f == other
+    to, of = np.dtype(f.dtype), np.dtype(other.dtype)
+    if of.kind in "iu" and to.kind == "f":
+        return bool(np.finfo(to).nmant + 1 >= np.iinfo(of).bits)
+    return of.kind != "b" and np.can_cast(of, to, "safe")
 
 
 def differences(a: Mapping[str, Field], b: Mapping[str, Field], of: str = "the dataset") -> list[str]:

@@ -5,8 +5,9 @@
     rows of the result    0 ... 8 000 | no meaning | 65 536 ... 70 000
     file                  of the first dataset       of the second one
 
-What is small is written anew: the episode table, digests of episodes, tables of texts and videos with the rows that
-refer to them, and the first byte of each encoded frame.
+A field whose dtype differs in the datasets is written anew, in a dtype that holds the values of all. So is what is
+small: the episode table, digests of episodes, tables of texts and videos with the rows that refer to them, and the
+first byte of each encoded frame.
 
 A dataset that grows has its rows in several files, of which those are shared that hold rows of its episodes. Its writer
 goes on in new files.
@@ -215,10 +216,45 @@ class _Result:
 
     def finish(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
         """Write a field, which is called ``name`` in the datasets, and its digests of the members' episodes."""
+        if any(s.store.rows(name).dtype != stored_row(f)[0] for s in self._sources if f.kind == "array"):
+            return self._converted(f, name, members)
         self._write_field(f, name)
         of_episodes = np.concatenate([m.store.digests(name)[m.index] for m in members])
         arrays.write(self._directory / "digests" / self.paths[f.name], of_episodes)
         return stored(f, self.paths[f.name], digests.of_field(f, of_episodes))
+
+    def _converted(self, f: Field, name: str, members: Sequence[Member]) -> StoredField:
+        """Write all rows of a field in its dtype, which is another one in some of the datasets, and new digests."""
+        path, (dtype, shape) = self.paths[f.name], stored_row(f)
+
+        def pieces() -> Iterator[tuple[int, Array]]:
+            for s in self._sources:
+                for first, stop, to in s.blocks():
+                    yield to, s.store.rows(name)[first:stop].astype(dtype)
+
+        self._write(path, dtype, (self.rows, *shape), pieces())
+        rows = arrays.read(self._directory / path)
+        if digests.has_row_digests(f):
+            blocks = (
+                (to, digests.of_rows(rows[to : to + stop - first]))
+                for s in self._sources
+                for first, stop, to in s.blocks()
+            )
+            self._write(f"{digests.ROWS}/{path}", np.dtype(np.uint8), (self.rows, 32), blocks)
+            rows = arrays.read(self._directory / digests.ROWS / path)
+        placed = {s.store.version_id: s.placed for s in self._sources}
+        of_episodes = np.concatenate(
+            [
+                digests.of_episodes(
+                    rows,
+                    _moved(m.store.episodes["start"][m.index], placed[m.store.version_id]),
+                    digests.counted(f, *(m.store.episodes[n][m.index] for n in ("length", "num_observed"))),
+                )
+                for m in members
+            ]
+        )
+        arrays.write(self._directory / "digests" / path, of_episodes)
+        return stored(f, path, digests.of_field(f, of_episodes))
 
     def _write_field(self, f: Field, name: str) -> None:
         """Link the files of a field, and write its tables."""
