@@ -17,6 +17,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-- end of figures -->\n"
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
+IMPORTS = "<!-- figures of imports: written by python benchmarks --markdown -->\n"
 GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
 SHARING = "<!-- figures of sharing: written by python benchmarks --markdown -->\n"
 REMOTE = "<!-- figures of remote: written by python benchmarks --markdown -->\n"
@@ -29,6 +30,7 @@ def write() -> None:
         (START, "loader", tables),
         (PREPROCESS, "preprocess", preprocess_tables),
         (ARCHIVES, "images", archives),
+        (IMPORTS, "imports", partial(single, "imports", "benchmarks/imports.py")),
         (GROWING, "growing", partial(single, "growing", "make bench-grow")),
         (SHARING, "sharing", partial(single, "sharing", "make bench-share")),
         (REMOTE, "remote", partial(single, "remote", "make bench-remote")),
