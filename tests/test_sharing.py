@@ -1108,8 +1108,6 @@ def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:
     before = dict(bucket.buckets["lab"])
     with pytest.raises(NameTaken, match="local/large"):
         push("local/second", "s3://lab/a")
-    with pytest.raises(NameTaken, match="local/large"):
-        preprocess.run("local/large", "scale_reward", args={"scale": 2}, push="s3://lab/a")
     assert bucket.buckets["lab"] == before
 
 

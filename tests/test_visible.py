@@ -232,7 +232,12 @@ def test_an_error_does_not_go_on_for_pages() -> None:
 
 
 def test_usage_errors_are_visible(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for args in (["list", f"--{HOSTILE}"], [HOSTILE], ["convert", "a", "--to", HOSTILE], ["du", HOSTILE * 1000]):
+    for args in (
+        ["list", f"--{HOSTILE}"],
+        [HOSTILE],
+        ["convert", "a", "--to", HOSTILE],
+        ["tag", HOSTILE * 1000, "--no"],
+    ):
         monkeypatch.setattr(sys, "argv", ["rlds", *args])
         with pytest.raises(SystemExit) as e:
             cli.main()

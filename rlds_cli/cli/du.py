@@ -33,7 +33,9 @@ def du(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the disk usage of your home by dataset, and which bytes it shares with others. Sums count them once.
+    """Show the disk usage of your home by dataset.
+
+    Bytes that datasets share are named with the others that have them, and sums count them once.
 
     A dataset counts with all its versions.
 
