@@ -45,6 +45,14 @@ def here() -> AbstractContextManager[None]:
     return child.here()
 
 
+def imported(*given: Any, **options: Any) -> Any:
+    """Import the files of a user, by whichever checkout this process works for."""
+    from rlds_cli import importing
+
+    work = getattr(importing, "import_files", None) or importing.import_archive  # in older checkouts
+    return work(*given, progress=False, **options)
+
+
 def measured(script: str, *arguments: object, checkout: Path = ROOT, env: Mapping[str, str] | None = None) -> Any:
     """Return what a script prints last, as JSON; it imports rlds from ``checkout``."""
     command = [sys.executable, script, *map(str, arguments)]

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from archives import d4rl_v2
-from checkouts import ROOT, earlier, here, measured, started
+from checkouts import ROOT, earlier, here, imported, measured, started
 from results import DATA, Results, run_parts
 
 HOME = (DATA / "imports").resolve()
@@ -107,9 +107,7 @@ def made(name: str, make: Callable[[Path, int], None], size: int) -> Path:
 
 
 def rlds(archive: Path) -> None:
-    from rlds_cli.importing import import_files
-
-    import_files(archive, "local/x", cache_dir=OUT / "home", force=True, progress=False)
+    imported(archive, "local/x", cache_dir=OUT / "home", force=True)
 
 
 def written(name: str, values: np.ndarray[Any, Any], hashed: bool = False) -> None:

@@ -104,12 +104,12 @@ def _twice(episode: Any) -> Any:
 def table(home: Path, scale: float) -> None:
     """Print the figures of many short episodes."""
     import rlds_cli
-    from rlds_cli.importing import import_archive
+    from rlds_cli.importing import import_files
     from rlds_cli.loader import Loader
 
     count, rng = round(1_000_000 * scale), np.random.default_rng(0)
     file = archives.d4rl_v2(home / "archive/short.hdf5", 2 * count, episode=2)
-    ds = import_archive(file, "local/short", progress=False)
+    ds = import_files(file, "local/short", progress=False)
     whole = used(home)
     print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
     labelled("local/short", home, whole)
@@ -118,7 +118,7 @@ def table(home: Path, scale: float) -> None:
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
     starts = dict.fromkeys(range(0, count, 2), (1, 2))
     measure("trim every second episode", home, whole, lambda: ds.trim(starts, "trimmed", force=True))
-    import_archive(archives.d4rl_v2(home / "archive/other.hdf5", 2000, episode=2), "local/other", progress=False)
+    import_files(archives.d4rl_v2(home / "archive/other.hdf5", 2000, episode=2), "local/other", progress=False)
     two = ["local/short", "local/other"]
     measure("merge with another", home, whole, lambda: rlds_cli.merge(two, "local/merged", force=True))
     kinds = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import archives
-from checkouts import ROOT, here, started
+from checkouts import ROOT, here, imported, started
 from versions import moving, reached, short
 
 ROUNDS = 5
@@ -77,9 +77,8 @@ def shown(what: str, taken: dict[str, list[float]], most: float) -> None:
 def make(home: Path, file: str, count: int, has_versions: bool) -> None:
     """Make the datasets that are opened."""
     import rlds_cli
-    from rlds_cli.importing import import_archive
 
-    ds = import_archive(file, "local/short", progress=False)
+    ds = imported(file, "local/short")
     rlds_cli.append("local/grown", file, progress=False)
     if has_versions:
         ds.select(episodes=range(0, count, 2)).save("part")

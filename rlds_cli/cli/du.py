@@ -33,11 +33,9 @@ def du(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the disk usage of your home by dataset.
+    """Show the disk usage of your home by dataset. Shared files count once in the sums.
 
-    Bytes that datasets share are named with the others that have them, and sums count them once.
-
-    A dataset counts with all its versions.
+    A dataset counts with all its versions. SHARED are its bytes that also belong to the datasets SHARED WITH.
 
     \b
     Examples:
