@@ -48,7 +48,7 @@ def load(
     >>> import tempfile, rlds_cli
     >>> ds = rlds_cli.load("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
     >>> len(ds)
-    600
+    5100
     """
     try:
         return open_dataset(ref, cache_dir=cache_dir)
@@ -61,5 +61,5 @@ def load(
 
 
 def _may_be_downloaded(ref: StrPath) -> bool:
-    """Whether ``ref`` is an id of the registry without a version: versions are made on a disk."""
+    """Return whether ``ref`` is an id of the registry without a version: versions are made on a disk."""
     return isinstance(ref, str) and refs.parse(ref).selector is None and registry.known(ref) is not None

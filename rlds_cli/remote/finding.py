@@ -20,6 +20,7 @@ from rlds_cli.remote.index import Index
 from rlds_cli.remote.plain import Plain, read_plain
 from rlds_cli.remote.presence import boot
 from rlds_cli.remote.reading import index_at, nothing_there, read_hashes
+from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
 from rlds_cli.sources.objects import Objects
@@ -75,9 +76,12 @@ def find(address: Address, where: Settings, connection: Connection, stats: Stats
     return Pinned(index, hashes)
 
 
-def read_there(objects: Objects, stats: Stats) -> Index | Plain:
-    """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`."""
-    index = index_at(objects)
+def read_there(objects: Objects, stats: Stats, versions: Versions | None = None) -> Index | Plain:
+    """Return the index at an address, or the plain copy of a dataset that is there instead; raises as `find`.
+
+    ``versions`` are those at the address, where they were read already.
+    """
+    index = index_at(objects, versions)
     if index is None:
         plain = read_plain(objects)
         if plain is None:

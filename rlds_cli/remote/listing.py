@@ -97,14 +97,13 @@ def _tried(objects: Objects) -> tuple[Listed | None, int]:
 
 
 def _listed(objects: Objects) -> tuple[Listed | None, int]:
-    stats = Stats()
+    stats, known = Stats(), read_versions(objects)
     try:
-        there = read_there(objects, stats)
+        there = read_there(objects, stats, known and known[0])
     except DatasetNotFound:
         return None, 0
     size = measure(objects, there)[1] if isinstance(there, Plain) else there.size
     found = Listed(str(objects.address), there.id, size, there.fingerprint, there.version)
-    known = None if isinstance(there, Plain) else read_versions(objects)
     if known is not None:
         numbers = {v.index: v.number for v in known[0].versions}
         tags = tuple(f"{tag}=v{numbers[index]}" for tag, index in known[0].tags.items() if index in numbers)

@@ -66,8 +66,10 @@ def _read_proved(objects: Objects, name: str, sha256: str, longest: int) -> byte
     return found.data
 
 
-def index_at(objects: Objects) -> Index | None:
+def index_at(objects: Objects, there: Versions | None = None) -> Index | None:
     """Return the index of the version that an address names, the newest if it names none; None if none was pushed.
+
+    ``there`` are the versions at the address, where they were read already.
 
     Raises
     ------
@@ -85,14 +87,16 @@ def index_at(objects: Objects) -> Index | None:
                 hint=f"rlds log {address} shows the versions that are there",
             )
         return read_index(objects, address.index)
-    there = read_versions(objects)
     if there is None:
-        return None
-    version = there[0].find(address)
+        found = read_versions(objects)
+        if found is None:
+            return None
+        there = found[0]
+    version = there.find(address)
     if version is None:
-        raise not_there(there[0], address)
+        raise not_there(there, address)
     index = read_index(objects, version.index)
-    if (index.id, index.version, index.fingerprint) != (there[0].id, version.number, version.fingerprint):
+    if (index.id, index.version, index.fingerprint) != (there.id, version.number, version.fingerprint):
         raise DamagedDataset(
             f"{address}/{versions.NAME} says other things of version {version.number:,} than its index. "
             "Nothing was written.",

@@ -37,7 +37,7 @@ def inspect(
     Examples
     --------
     >>> import rlds_cli
-    >>> rlds_cli.inspect("sample/pendulum-d4rl").num_episodes  # doctest: +SKIP
+    >>> rlds_cli.inspect("sample/pendulum-d4rl").counts.episodes  # doctest: +SKIP
     26
     """
     ds = ref if isinstance(ref, Dataset) else _dataset(ref, cache_dir)
