@@ -58,6 +58,8 @@ _FINAL = (
 )
 _FAR = 1e9  # seconds: longer than anybody waits
 
+_JITTER = random.Random()  # not the random numbers of the program that calls: a thread that waits would move them
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -87,7 +89,7 @@ class RetryPolicy:
 
     def delay(self, failures: int) -> float:
         """Seconds before the next attempt: none after progress, then doubling, with jitter to spread many clients."""
-        return failures and min(self.longest, self.first * 2.0 ** min(failures - 1, 64)) * random.uniform(0.5, 1.0)
+        return failures and min(self.longest, self.first * 2.0 ** min(failures - 1, 64)) * _JITTER.uniform(0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
