@@ -1,4 +1,4 @@
-"""The engine for rows of many episodes end to end: HDF5, npz, Parquet, CSV or JSON lines, a column for each field.
+"""The engine for rows of many episodes end to end: HDF5, npz, Parquet, Arrow, CSV or JSON lines, with columns.
 
 A family is a subclass of `Flat` with a diagram of its rows. It says what the columns of a file are (`Flat.layout`), and
 where its episodes end (`Flat.episodes`); the engine does the rest. Two things differ between families::
