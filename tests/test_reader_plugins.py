@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
+import own_files
 import pytest
 from conftest import run_rlds
 
@@ -43,24 +40,11 @@ def write_run(path: Path, first: float = 0.0) -> None:
         f["cost"], f["stop"] = np.arange(6.0), [0, 0, 0, 1, 0, 2]
 
 
-def write_table(path: Path, columns: dict[str, Any]) -> None:
-    table = pa.table(columns)
-    match path.suffix:
-        case ".npz":
-            np.savez(path, **columns)
-        case ".parquet":
-            pq.write_table(table, path)
-        case ".csv":
-            pcsv.write_csv(table, path)
-        case ".jsonl":
-            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-
-
-def install(directory: Path, version: str = "1.2", name: str = "rig") -> None:
-    """Write a distribution whose entry point is the family of the page."""
+def install(directory: Path, version: str = "1.2", name: str = "rig", code: str = RIG) -> None:
+    """Write a distribution whose entry point is a family, by default that of the page."""
     (directory / "lab").mkdir(parents=True)
     (directory / "lab" / "__init__.py").write_text("")
-    (directory / "lab" / "rigs.py").write_text(RIG)
+    (directory / "lab" / "rigs.py").write_text(code)
     info = directory / f"lab_rig-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lab-rig\nVersion: {version}\n")
@@ -178,10 +162,10 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".jsonl"])
+@pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
-    write_table(Path(f"run{suffix}"), columns)
+    own_files.write(Path(f"run{suffix}"), columns)
     ds = import_files(f"run{suffix}", "local/rig")
     assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.column("action")[:3].tolist() == [10, 11, 12]
@@ -345,6 +329,49 @@ def test_groups_are_declared_by_their_keys(lab: Path) -> None:
         assert list(ds.gather("observation/note", np.arange(start, start + n + 1))) == note
     found = trace(ds, 13, reader="trials.py")
     assert found.ok and not {"observation/q", "observation/note", "action", "next/reward"} - set(found.fields)
+
+
+RUNS = """
+from rlds_cli.archives.grouped import Grouped
+from rlds_cli.ted import TERMINATED, TRUNCATED
+
+
+class Runs(Grouped):
+    title, container, by_file = "runs", "{container}", True
+    keys = {{"observation": "q", "action": "u", "next/reward": "r", "said": "note"}}
+
+    def describe(self, f, paths):
+        return ("runs", "of a lab") if {{*self.keys.values(), "won"}} <= set(f) else None
+
+    def end(self, found):
+        return TERMINATED if found["won"][-1] else TRUNCATED
+
+
+READER = Runs()
+"""
+
+
+@pytest.mark.parametrize("suffix", own_files.FORMATS)
+def test_a_directory_with_a_file_for_each_episode_is_declared(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    container = {".h5": "hdf5"}.get(suffix, suffix[1:])
+    install(lab / "site", code=RUNS.format(container=container))
+    monkeypatch.syspath_prepend(lab / "site")
+    for n in (2, 10, 1):
+        columns = {"q": np.arange(n) + n / 8, "u": np.arange(n), "r": np.full(n, 0.5), "won": np.arange(n) == 9}
+        own_files.write(
+            lab / "runs" / f"run_{n}{suffix}", {**columns, "note": np.array([f"{n} of {t}" for t in range(n)])}
+        )
+    ds = import_files("runs", "local/runs")
+    assert (ds.manifest.reader, ds.episodes["length"].tolist()) == ("rig", [1, 2, 10])
+    assert ds.episodes["end"].tolist() == ["truncated", "truncated", "terminated"]
+    for k, n in enumerate((1, 2, 10)):
+        episode = ds.episode(k)
+        numbers = {"observation": [n / 8 + t for t in range(n)], "action": [*range(n)], "next/reward": [0.5] * n}
+        assert {name: episode[name].ravel().tolist() for name in numbers} == numbers
+        assert list(episode["said"]) == [f"{n} of {t}" for t in range(n)]
+    assert trace(ds, 13).ok
 
 
 def test_a_group_that_does_not_fit_is_named(lab: Path) -> None:

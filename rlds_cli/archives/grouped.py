@@ -1,4 +1,4 @@
-"""The engine for HDF5 files with a group for each episode, and for npz files of an episode each.
+"""The engine for HDF5 files with a group for each episode, and for files of an episode each.
 
 A family is a subclass of `Grouped` with a diagram of its groups. It says which groups of a file are episodes
 (`Grouped.groups`), and what the datasets of one are (`Grouped.group`); the engine does the rest. Families differ in
@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import h5py
 import numpy as np
@@ -27,10 +27,10 @@ import numpy as np
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, plain, reading
+from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.formats.npz import is_npz
-from rlds_cli.formats.npz_datasets import open_datasets
+from rlds_cli.formats.table_datasets import open_datasets
+from rlds_cli.formats.tables import is_flat
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
@@ -126,8 +126,10 @@ class Grouped:
         ``--map`` applies.
     keys : mapping of str to str
         The datasets of a group by field, for the default of `group`.
-    container : {"hdf5", "npz"}
-        What the files are. An npz is one group, whose name is empty.
+    container : str
+        What the files are, one of ``formats.tables.CONTAINERS``.
+    by_file : bool
+        A file is one episode: one group, whose name is empty. Of other containers than HDF5 it always is.
     """
 
     name: ClassVar[str] = ""
@@ -139,7 +141,8 @@ class Grouped:
     rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
     mapped: ClassVar[bool] = False
     keys: ClassVar[Mapping[str, str]] = {}
-    container: ClassVar[Literal["hdf5", "npz"]] = "hdf5"
+    container: ClassVar[str] = "hdf5"
+    by_file: ClassVar[bool] = False
 
     # What a family says
 
@@ -149,7 +152,7 @@ class Grouped:
 
     def groups(self, f: h5py.File) -> list[str]:
         """Name the groups of a file that are episodes, in their order: by default all below ``parent``."""
-        if self.container == "npz":
+        if self.by_file or not isinstance(f, h5py.File):
             return [""]
         above = f[self.parent] if self.parent else f
         return sorted((k for k in above if isinstance(above.get(k), h5py.Group)), key=natural)
@@ -188,7 +191,7 @@ class Grouped:
 
     def path(self, group: str, key: str) -> str:
         """Return the path of a dataset of a group."""
-        return f"{self.parent}{group}/{key}" if group else key
+        return f"{self.parent}{group}/{key}" if group else f"{self.parent}{key}"
 
     def is_known(self, key: str) -> bool:
         """Tell whether a key has a meaning, and so is per row in every group."""
@@ -236,7 +239,7 @@ class Grouped:
 
     def recognise(self, paths: Sequence[Path]) -> str | None:
         """Describe files of the family in one line; None for other files."""
-        if not paths or not all(map(is_npz if self.container == "npz" else is_hdf5, paths)):
+        if not paths or not all(is_flat(path, self.container) for path in paths):
             return None
         with self.open(paths[0]) as f:
             said = self.describe(f, paths)
@@ -244,14 +247,14 @@ class Grouped:
         return f"{said[0]}: {files}{said[1]}" if said else None
 
     def open(self, path: Path, *, check: bool = True) -> AbstractContextManager[h5py.File]:
-        """Open a file; of an npz a mapping of its columns."""
-        if self.container == "npz":
-            return cast(AbstractContextManager[h5py.File], open_datasets(path))
-        return open_file(path, check=check)
+        """Open an HDF5 file; of another container, its columns by name."""
+        if self.container == "hdf5":
+            return open_file(path, check=check)
+        return cast(AbstractContextManager[h5py.File], open_datasets(path))
 
     def described(self, f: h5py.File, group: str, archive: Archive) -> Group:
         """Describe one group of a file."""
-        found = datasets(f[self.parent + group]) if isinstance(f, h5py.File) else f
+        found = datasets(f[f"{self.parent}{group}" or "/"]) if isinstance(f, h5py.File) else f
         name = next((Path(d.file.filename).name for d in found.values()), "a file")
         return self.group(f"{name}: {group}" if group else name, group, found, archive)
 

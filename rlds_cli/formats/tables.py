@@ -276,7 +276,7 @@ class _DerivedRows:
         self.inner.__exit__(*exc)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        seen = {k: _texts(v) for k, v in self.inner.read(start, stop).items()}
+        seen = {k: texts(v) for k, v in self.inner.read(start, stop).items()}
         for key, made in self.made.items():
             counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
             rows = counts[0] if counts else stop - start
@@ -429,7 +429,8 @@ def _dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(h5py.string_dtype()) if dtype.kind in "SUO" else dtype
 
 
-def _texts(values: Array) -> Array:
+def texts(values: Array) -> Array:
+    """Return texts as str, and other values as they are."""
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace").astype(object)
     return values.astype(object) if values.dtype.kind == "U" else values
