@@ -484,14 +484,31 @@ def reader(name: str) -> Reader:
         There is none, or one that is not part of rlds cannot be imported.
     """
     if name not in READERS:
-        if not plugins.is_file(name) and name not in plugins.installed():
-            raise ReaderError(
-                f'There is no reader "{name}".{text.did_you_mean(name, reader_names(), 0.5)}',
-                hint=f"one of {', '.join(reader_names())}; others belong to packages to install, or are FILE.py:NAME",
-            )
+        check_name(name)
         return cast(Reader, Guarded(name, *plugins.load(name)))
     module = import_module(f"rlds_cli.archives.{name}")
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
+
+
+def check_name(name: str, package: str = "") -> None:
+    """Refuse the name of a reader that is not there; ``package`` is the one that it was of, with its version.
+
+    Raises
+    ------
+    ReaderError
+        It is no reader of rlds, no file, and of no package that is installed.
+    """
+    if name in READERS or plugins.is_file(name) or name in plugins.installed():
+        return
+    if package:
+        raise ReaderError(
+            f'The reader "{name}" is of the package {package}, which is not installed.',
+            hint="install it if you trust it, or name a reader: --reader NAME, or --reader FILE.py:NAME",
+        )
+    raise ReaderError(
+        f'There is no reader "{name}".{text.did_you_mean(name, reader_names(), 0.5)}',
+        hint=f"one of {', '.join(reader_names())}; others belong to packages to install, or are FILE.py:NAME",
+    )
 
 
 def reader_names() -> Iterator[str]:

@@ -15,6 +15,7 @@ happens throughout: then they are a field of their own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -98,7 +99,7 @@ def nonzero(table: Table, keys: Sequence[str], rows: int) -> dict[str, BoolArray
 # -- a family
 
 
-class Flat:
+class Flat(ABC):
     """A reader of a family whose files hold rows of many episodes end to end; see `Reader` for its functions.
 
     Attributes
@@ -138,16 +139,19 @@ class Flat:
         return open_flat(path, check=facts is None)
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
-        """Describe the first file in two halves, between which the number of files stands; None for other files."""
-        raise NotImplementedError
+        """Describe the first file in two halves, between which the number of files stands; None for other files.
 
+        By default no files are recognised: then they are read where the reader is named.
+        """
+        return None
+
+    @abstractmethod
     def layout(self, table: Table, archive: Archive) -> FlatLayout:
         """Assign the columns of a file to fields."""
-        raise NotImplementedError
 
+    @abstractmethod
     def episodes(self, table: Table, found: FlatLayout, archive: Archive) -> FlatEpisodes:
         """Find the episodes of a file; reads its flags."""
-        raise NotImplementedError
 
     def facts(
         self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None

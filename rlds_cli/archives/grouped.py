@@ -147,8 +147,11 @@ class Grouped:
     # What a family says
 
     def describe(self, f: h5py.File, paths: Sequence[Path]) -> tuple[str, str] | None:
-        """Describe the first file in two halves, between which the number of files stands; None for other files."""
-        raise NotImplementedError
+        """Describe the first file in two halves, between which the number of files stands; None for other files.
+
+        By default no files are recognised: then they are read where the reader is named.
+        """
+        return None
 
     def groups(self, f: h5py.File) -> list[str]:
         """Name the groups of a file that are episodes, in their order: by default all below ``parent``."""
