@@ -39,13 +39,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Plan
+from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.grouped import Group, Grouped
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.archives.variants import Variants
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, open_file, whole
+from rlds_cli.formats.hdf5 import attributes, whole
 from rlds_cli.formats.tables import Table
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Note
 from rlds_cli.text import is_below
@@ -72,7 +72,7 @@ def _check(archive: Archive) -> None:
 class Version1(Flat):
     """Flat columns, and a row of padding behind each episode that terminated."""
 
-    name, title, container = "d3rlpy", "d3rlpy", "hdf5"
+    name, title, container, flag = "d3rlpy", "d3rlpy", "hdf5", "terminals"
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell d3rlpy's columns, which it alone has together."""
@@ -123,13 +123,6 @@ class Version1(Flat):
         """Tell whether the row behind the last step is padding."""
         flags = next(iter(table.samples("terminals", [place.first + place.step], 2)))
         return len(flags) > 1 and bool(np.all(flags != 0))
-
-    def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
-        """Look up the row of a step, and its flag."""
-        yield from super().look_up(place)
-        row = place.first + place.step
-        with open_file(place.file, check=False) as f:
-            yield ArchivedValue(FLAGS[0], f"terminals[{row}]", bool(f["terminals"][row]))
 
 
 class Version2(Grouped):

@@ -46,6 +46,7 @@ from rlds_cli.archives.flat_rows import (
     noted_nan,
     stretch_chunks,
 )
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import reading
@@ -125,6 +126,7 @@ class Flat(ABC):
     container: ClassVar[str | None] = None
     unlike: ClassVar[type[ArchiveError]] = UnknownLayout  # files that do not hold the same fields
     inside_notes: ClassVar[bool] = True  # a step that terminates inside an episode is noted
+    flag: ClassVar[str | None] = None  # the column that shows where a step terminates, if `episodes` alone reads it
 
     # What a family says
 
@@ -304,20 +306,15 @@ class Flat(ABC):
         archive = Archive(place.root, (place.file,), fields=place.fields)
         with self.open(place.file, archive, place.facts) as table:
             found = self.layout(table, archive)
+            flag = self.flag or found.terminals
             after = not place.is_last or self.has_final(table, place)
-            fields = {f.name: f for f in found.fields}
-            keys = {**found.columns, **({FLAGS[0]: found.terminals} if found.terminals else {})}
-            for name, key in keys.items():
-                both = name in fields and fields[name].placement == "both"
-                values = next(iter(table.samples(key, [row], 2 if after or found.late else 1)))
-                at = row + (found.late and not both)
-                value = values[at - row]
-                said = bool(np.all((value != 0) & (value == value))) if name == FLAGS[0] else value  # NaN is not set
-                yield ArchivedValue(name, f"{key}[{at}]", said)
-                if both and not found.next_columns and after:
-                    yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", values[1])
-            for name, key in found.next_columns.items():
-                yield ArchivedValue(f"next/{name}", f"{key}[{row}]", next(iter(table.samples(key, [row], 1)))[0])
+            both = {f.name for f in found.fields if f.placement == "both"}
+            keys = {**found.columns, **({FLAGS[0]: flag} if flag else {})}
+            late = keys.keys() - both if found.late else ()
+            keys |= {f"next/{name}": key for name, key in found.next_columns.items()}
+            seen = {k: next(iter(table.samples(k, [row], 2 if after or late else 1))) for k in {*keys.values()}}
+            known = both if after and not found.next_columns else ()
+            yield from looked_up(keys, seen, (row, row + 1), late=late, both=known)
 
 
 def parts_of(episodes: FlatEpisodes, width: int, *, known: bool, whole: bool = False) -> Iterator[Part]:

@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import npz as npz_files
 from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
@@ -484,13 +485,11 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """
     episode = _arrays_of(place.file, place.group)
     steps = len(episode["actions"])
-    for key, values in episode.items():
-        field, at = field_of(key), f"{place.group}:{key}"
-        value = values[place.step].reshape(()) if key in ("rewards", "dones") else values[place.step]
-        yield ArchivedValue(field, f"{at}[{place.step}]", bool(value) if field == FLAGS[0] else value)
-        both = key == "observations" or len(values) == steps + 1
-        if both and not (place.is_last and episode["dones"].reshape(-1)[-1]):
-            yield ArchivedValue(f"next/{field}", f"{at}[{place.step + 1}]", values[place.step + 1])
+    over = place.is_last and bool(episode["dones"].reshape(-1)[-1])
+    keys = {field_of(key): key for key in episode}
+    seen = {key: values[place.step : place.step + 2] for key, values in episode.items()}
+    both = () if over else {name for name, key in keys.items() if len(episode[key]) == steps + 1}
+    yield from looked_up(keys, seen, (place.step, place.step + 1), both=both, above=f"{place.group}:")
 
 
 @lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode

@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
@@ -366,18 +367,15 @@ class Grouped:
         with self.open(place.file, check=False) as f:
             archive = Archive(place.root, (place.file,), fields=place.fields)
             found = self.arranged(self.described(f, place.group, archive), place.name, place.facts)
-            for name, at in found.fields.items():
-                d = f[self.path(place.group, found.columns[name])]
-                values = d.asstr() if at.kind == "text" else d
-                row = place.step + (found.late and at.placement == "next")
-                value = values[row]
-                yield ArchivedValue(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
-                there = not place.is_last or found.longer or (found.late and row + 1 < found.rows)
-                if at.placement == "both" and name not in found.next_keys and there:
-                    yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", values[row + 1])
-            for name, key in found.next_keys.items():
-                d = f[self.path(place.group, key)]
-                yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step}]", d[place.step])
+            keys = {**found.columns, **{f"next/{name}": key for name, key in found.next_keys.items()}}
+            texts = {found.columns[name] for name, at in found.fields.items() if at.kind == "text"}
+            there = {key: f[self.path(place.group, key)] for key in keys.values()}
+            rows = slice(place.step, place.step + 2)
+            seen = {key: (d.asstr() if key in texts else d)[rows] for key, d in there.items()}
+            late = [name for name, at in found.fields.items() if found.late and at.placement == "next"]
+            both = {n for n, at in found.fields.items() if at.placement == "both"} - {*found.next_keys}
+            above = self.path(place.group, "")
+            yield from looked_up(keys, seen, (place.step, place.step + 1), late=late, both=both, above=above)
 
 
 def _schema(first: Group, *, own: bool) -> tuple[Field, ...]:

@@ -28,6 +28,7 @@ import numpy as np
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
 from rlds_cli.archives.flat import episodes_of
 from rlds_cli.archives.flat_rows import FlatLayout, Stretch, stretch_chunks
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, row_field
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file
@@ -291,17 +292,16 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the row of a step and the row after it, which may lie in the next shard."""
-    for after in (False, True):
-        name, row = _row(place, place.first + place.step + after)
-        path = place.root / name if name else place.file
-        for key, value in _values(path, row):
-            at = f"{name or place.name}/{key}[{row}]"
-            if key in NAMES:
-                if after:
-                    yield ArchivedValue(NAMES[key], at, bool(value) if key == "is_terminal" else value)
-            elif key not in MARKS:
-                field = "observation" if key in FRAMES else STATE + key
-                yield ArchivedValue(f"next/{field}" if after else field, at, value)
+    places = [_row(place, place.first + place.step + after) for after in (0, 1)]
+    here, after = (dict(_values(place.root / name if name else place.file, row)) for name, row in places)
+    known = {**NAMES, **dict.fromkeys(FRAMES, "observation")}
+    keys = {known.get(key) or STATE + key: key for key in here if key not in MARKS}
+    late = {*NAMES.values()}
+    seen = {key: (here[key], after[key]) for key in keys.values()}
+    (_, row), (name, next_row) = places
+    yield from looked_up(
+        keys, seen, (row, next_row), late=late, both=keys.keys() - late, above=f"{name or place.name}/"
+    )
 
 
 def _row(place: ArchivedStep, row: int) -> tuple[str, int]:

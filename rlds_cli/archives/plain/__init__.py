@@ -37,6 +37,7 @@ from rlds_cli.archives.flat_rows import (
     is_set,
     stretch_chunks,
 )
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
     flags_of,
     has_essentials,
@@ -559,15 +560,11 @@ def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
         keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
         actions = {MISSING + k for k in found.by.actions}
         seen = _read_rows(table, {*keys.values(), *actions}, row, after)
-    is_final = place.is_last and bool(actions) and all(seen[k][-1] for k in actions)
-    for name, key in keys.items():
-        late = int(archive.arrive and arriving.is_late(name))
-        late += not late and is_final and name in FLAGS and not is_set(seen, key, 1)[0]  # or it stands in the final row
-        if late < len(seen[key]):
-            value = seen[key][late]
-            yield ArchivedValue(name, f"{key}[{after if late else row}]", bool(value) if name == FLAGS[0] else value)
-        if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
-            yield ArchivedValue(f"next/{name}", f"{key}[{after}]", seen[key][1])
+    late = {name for name in keys if archive.arrive and arriving.is_late(name)}
+    if place.is_last and actions and all(seen[k][-1] for k in actions):  # a flag may stand in the final row
+        late |= {name for name in FLAGS if name in keys and not is_set(seen, keys[name], 1)[0]}
+    both = {name for name in keys if is_observation(name) and f"next/{name}" not in keys}
+    yield from looked_up(keys, seen, (row, after), late=late, both=both)
 
 
 def _rows_of(table: Table, found: FileSurvey, place: ArchivedStep) -> tuple[int | None, int | None]:
