@@ -338,7 +338,7 @@ from rlds_cli.ted import TERMINATED, TRUNCATED
 
 class Runs(Grouped):
     title, container, by_file = "runs", "{container}", True
-    keys = {{"observation": "q", "action": "u", "next/reward": "r", "said": "note"}}
+    keys = {{"observation": "{q}", "action": "u", "next/reward": "r", "said": "note"}}
 
     def describe(self, f, paths):
         return ("runs", "of a lab") if {{*self.keys.values(), "won"}} <= set(f) else None
@@ -356,10 +356,12 @@ def test_a_directory_with_a_file_for_each_episode_is_declared(
     lab: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     container = {".h5": "hdf5"}.get(suffix, suffix[1:])
-    install(lab / "site", code=RUNS.format(container=container))
+    wide = container == "csv"  # the observation is two columns of the file
+    install(lab / "site", code=RUNS.format(container=container, q="[q, v]" if wide else "q"))
     monkeypatch.syspath_prepend(lab / "site")
     for n in (2, 10, 1):
         columns = {"q": np.arange(n) + n / 8, "u": np.arange(n), "r": np.full(n, 0.5), "won": np.arange(n) == 9}
+        columns |= {"v": np.arange(n)} if wide else {}
         own_files.write(
             lab / "runs" / f"run_{n}{suffix}", {**columns, "note": np.array([f"{n} of {t}" for t in range(n)])}
         )
@@ -368,7 +370,8 @@ def test_a_directory_with_a_file_for_each_episode_is_declared(
     assert ds.episodes["end"].tolist() == ["truncated", "truncated", "terminated"]
     for k, n in enumerate((1, 2, 10)):
         episode = ds.episode(k)
-        numbers = {"observation": [n / 8 + t for t in range(n)], "action": [*range(n)], "next/reward": [0.5] * n}
+        q = [[n / 8 + t, t][: 1 + wide] for t in range(n)]
+        numbers = {"observation": np.ravel(q).tolist(), "action": [*range(n)], "next/reward": [0.5] * n}
         assert {name: episode[name].ravel().tolist() for name in numbers} == numbers
         assert list(episode["said"]) == [f"{n} of {t}" for t in range(n)]
     assert trace(ds, 13).ok

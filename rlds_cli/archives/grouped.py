@@ -126,7 +126,8 @@ class Grouped:
     mapped : bool
         ``--map`` applies.
     keys : mapping of str to str
-        The datasets of a group by field, for the default of `group`.
+        The datasets of a group by field, for the default of `group`. Of tables they may be derived columns, such as
+        ``[x, y]``; see `formats.tables`.
     container : str
         What the files are, one of ``formats.tables.CONTAINERS``.
     by_file : bool
@@ -254,7 +255,7 @@ class Grouped:
         """Open an HDF5 file; of another container, its columns by name."""
         if self.container == "hdf5":
             return open_file(path, check=check)
-        return cast(AbstractContextManager[h5py.File], open_datasets(path))
+        return cast(AbstractContextManager[h5py.File], open_datasets(path, self.keys.values()))
 
     def described(self, f: h5py.File, group: str, archive: Archive) -> Group:
         """Describe one group of a file."""

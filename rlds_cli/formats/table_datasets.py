@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.tables import Table, TableColumn, TableRows, open_flat, texts
 
 
@@ -46,7 +47,14 @@ class TableDataset:
 
 
 @contextmanager
-def open_datasets(path: Path) -> Iterator[dict[str, TableDataset]]:
-    """Open a table, and return its columns by name; raises as `open_flat`."""
+def open_datasets(path: Path, keys: Collection[str] = ()) -> Iterator[dict[str, TableDataset]]:
+    """Open a table, and return its columns by name; raises as `open_flat`.
+
+    Derived columns among ``keys`` stand for what they are made of, if that is there.
+    """
     with ExitStack() as stack, open_flat(path) as table:
-        yield {name: TableDataset(table, column, stack) for name, column in table.columns.items()}
+        for key in keys:
+            with suppress(UnknownLayout):
+                table.derive([key])
+        parts = {part for key in keys for part in table.made_of(key)} - {*keys}
+        yield {name: TableDataset(table, c, stack) for name, c in table.columns.items() if name not in parts}
