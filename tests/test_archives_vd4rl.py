@@ -184,7 +184,7 @@ def test_ragged_and_odd_shards(tmp_path: Path) -> None:
     with h5py.File(here / "1.hdf5", "a") as f:
         del f["reward"]
         f["reward"] = np.zeros(3)
-    with pytest.raises(CorruptArchive, match=r"1\.hdf5: is ragged: .*reward has 3 rows"):
+    with pytest.raises(CorruptArchive, match=r"1\.hdf5: is ragged: reward 3 rows"):
         vd4rl.plan(Archive(here, tuple(names_of(here))))
     ds = import_files(here, "local/walker", skip_bad=True)
     assert ds.episodes["length"].tolist() == [5, 4]

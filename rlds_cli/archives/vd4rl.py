@@ -16,39 +16,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
 from rlds_cli.archives.flat import episodes_of
 from rlds_cli.archives.flat_rows import FlatLayout, Stretch, stretch_chunks
 from rlds_cli.archives.looking import looked_up
-from rlds_cli.archives.names import differences, row_field
+from rlds_cli.archives.names import row_field
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file
-from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
-from rlds_cli.formats.tables import NOT, TableView
+from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file
+from rlds_cli.formats.npz import is_npz, open_npz
+from rlds_cli.formats.tables import NOT, Table, TableColumn, TableView, hdf5_table, npz_table
 from rlds_cli.subset import EVERYTHING, Subset
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, Field, IntArray, Note
 
 VERSION = 1
 DISCOUNT = "next/discount"
 STATE = "state/"
-# Fields by the names of columns in an npz, in a shard, and in either; columns that a file must have; marks of rows.
-NPZ_NAMES = {"image": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
-SHARD_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
-NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT, "is_terminal": FLAGS[0]}
-FRAMES = ("image", "observation")
-NPZ_NEEDED = ("image", "action", "reward")
-SHARD_NEEDED = ("observation", "action", "reward", "step_type")
-NPZ_MARKS = ("is_first", "is_last", "is_terminal")
-MARKS = ("is_first", "is_last", "step_type")
+NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT}
+FRAMES = {True: "image", False: "observation"}  # the column of frames: of an npz, of a shard
+MARKS = {True: ("is_first", "is_last", "is_terminal"), False: ("step_type",)}
 FIRST, MID, LAST = 0, 1, 2  # of step_type
 LENGTH, NUMBER = re.compile(r"-(\d+)$"), re.compile(r"(\d+)$")  # at the end of the names of an npz, of a shard
 PART_BYTES = 128 << 20
@@ -153,7 +146,7 @@ def _plan(archive: Archive, damaged: Mapping[int, str], *, small: bool) -> Plan:
     seen = [_look(path, small=small) for path in archive.files]
     bad = {i: f.wrong for i, f in enumerate(seen) if f.wrong} | dict(damaged)
     good = [i for i in range(len(seen)) if i not in bad]
-    bad = dict(sorted((bad | _unlike([(i, seen[i]) for i in good], small=small)).items()))
+    bad = dict(sorted((bad | _unlike([(i, seen[i]) for i in good])).items()))
     notes = _leave_out(archive, bad)
     good = [i for i in good if i not in bad]
     gaps = [] if small else _gaps(archive, good)
@@ -224,7 +217,7 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
     files, terminals = part.args["files"], part.args["terminals"]
     paths = tuple(plan.archive.files[i] for i in files)
     small = plan.facts["kind"] == "npz"
-    named = {name: key for key, name in (NPZ_NAMES if small else SHARD_NAMES).items()}
+    named = {"observation": FRAMES[small], **{name: key for key, name in NAMES.items()}}
     columns = {f.name: named.get(f.name) or f.name.removeprefix(STATE) for f in plan.schema if f.name not in FLAGS}
     episodes = episodes_of(part)
     view = TableView(paths, tuple(part.args["counts"]), (terminals,) if terminals else (), episodes.stops)
@@ -294,14 +287,12 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the row of a step and the row after it, which may lie in the next shard."""
     places = [_row(place, place.first + place.step + after) for after in (0, 1)]
     here, after = (dict(_values(place.root / name if name else place.file, row)) for name, row in places)
-    known = {**NAMES, **dict.fromkeys(FRAMES, "observation")}
-    keys = {known.get(key) or STATE + key: key for key in here if key not in MARKS}
-    late = {*NAMES.values()}
+    small = place.file.suffix == ".npz"
+    keys = _fields_of(here, small=small) | ({FLAGS[0]: "is_terminal"} if small and "is_terminal" in here else {})
+    late = {*NAMES.values(), FLAGS[0]}
     seen = {key: (here[key], after[key]) for key in keys.values()}
-    (_, row), (name, next_row) = places
-    yield from looked_up(
-        keys, seen, (row, next_row), late=late, both=keys.keys() - late, above=f"{name or place.name}/"
-    )
+    rows, above = (places[0][1], places[1][1]), f"{places[1][0] or place.name}/"
+    yield from looked_up(keys, seen, rows, late=late, both=keys.keys() - late, above=above)
 
 
 def _row(place: ArchivedStep, row: int) -> tuple[str, int]:
@@ -328,11 +319,9 @@ def _values(path: Path, row: int) -> Iterator[tuple[str, object]]:
 
 def _recognise_npz(paths: Sequence[Path]) -> str | None:
     """Describe V-D4RL's npz files in one line; None for other files."""
-    if not all(map(is_npz, paths)):
-        return None
     with open_npz(paths[0]) as npz:
         there = set(npz.members)
-    if not {*NPZ_NEEDED} <= there or not there & {*NPZ_MARKS, "discount"}:
+    if not {*_needed(small=True)} <= there or not there & {*MARKS[True], "discount"}:
         return None
     return f"V-D4RL layout: {len(paths):,} episodes, one npz each"
 
@@ -341,116 +330,100 @@ def _recognise_shard(paths: Sequence[Path]) -> str | None:
     """Describe V-D4RL's shards in one line; None for other files."""
     with open_file(paths[0]) as f:
         found = datasets(f)
-        if not {*SHARD_NEEDED} <= set(found) or len(found["observation"].shape) != 4:
+        if not {*_needed(small=False)} <= set(found) or len(found["observation"].shape) != 4:
             return None  # other logs of dm_env hold no frames, and their actions stand in other rows
         count = found["observation"].shape[0]
     files = f"{len(paths)} shards, the first with " if len(paths) > 1 else ""
     return f"V-D4RL layout: {files}{count:,} rows"
 
 
+def _needed(*, small: bool) -> tuple[str, ...]:
+    return (FRAMES[small], "action", "reward", *(() if small else MARKS[small]))
+
+
+def _fields_of(keys: Iterable[str], *, small: bool) -> dict[str, str]:
+    """Map fields to the columns of a file, without the marks of rows."""
+    names = {FRAMES[small]: "observation", **NAMES}
+    return {names.get(key) or STATE + key: key for key in keys if key not in MARKS[small]}
+
+
 def _look(path: Path, *, small: bool) -> _File:
     try:
         if small:
             with open_npz(path) as npz:
-                return _layout_npz(npz)
+                return _described(npz_table(path, npz), small=small)
         with open_file(path) as f:
-            return _layout_shard(f)
+            return _described(hdf5_table(path, f), small=small)
     except (CorruptArchive, UnknownLayout) as e:
         return _File(wrong=e.message)
 
 
-def _layout_npz(npz: NpzFile) -> _File:
-    """Describe a file of 64 px: one episode."""
-    missing = [key for key in NPZ_NEEDED if key not in npz.members]
-    if missing:
-        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
-    counts = {key: m.shape[0] if m.shape else None for key, m in npz.members.items()}
+def _described(table: Table, *, small: bool) -> _File:
+    """Describe a file of 64 px, which is one episode, or a shard."""
+    there = table.columns
+    if missing := [key for key in _needed(small=small) if key not in there]:
+        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(there))}")
+    counts = {key: c.shape[0] if c.shape else None for key, c in there.items()}
     if len(set(counts.values())) > 1:
         usual, _ = Counter(counts.values()).most_common(1)[0]
         odd = ", ".join(f"{key} {n}" for key, n in counts.items() if n != usual)
         return _File(wrong=f"is ragged: {odd} rows, all others {usual}")
-    count = npz.members["image"].shape[0]
-    columns = {NPZ_NAMES.get(key) or STATE + key: key for key in npz.members if key not in NPZ_MARKS}
-    kinds = {name: (npz.members[key].dtype.name, npz.members[key].shape[1:]) for name, key in columns.items()}
-    wide = [key for key in ("reward", "discount", *NPZ_MARKS) if key in npz.members and npz.members[key].size != count]
-    if wide:
-        return _File(wrong=f"has more than one value a row in {', '.join(wide)}")
-    strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
-    if strange:
+    count = there["action"].shape[0]
+    if strange := [key for key, c in there.items() if c.dtype.kind not in "biuf"]:
         return _File(wrong=f"holds values that are no numbers: {', '.join(strange)}")
-    if (wrong := _marks(npz, count)) is not None:
-        return _File(wrong=wrong)
-    ending = next((key for key in ("is_terminal", "discount") if key in npz.members), None)
+    scalars = [key for key in ("reward", "discount", *MARKS[small]) if key in there]
+    if wide := [key for key in scalars if there[key].size != count]:
+        return _File(wrong=f"has more than one value a row in {', '.join(wide)}")
+    columns = _fields_of(there, small=small)
+    made = [row_field(name, there[key], scalar=name.startswith("next/")) for name, key in columns.items()]
+    about = {key: table.source.array(key).reshape(-1) for key in scalars if key != "reward"}
+    found = _File(count, {f.name: (f.dtype, f.shape) for f in made}, columns)
+    return _ends_of_one(found, about, there) if small else _ends_of_shard(found, about)
+
+
+def _ends_of_shard(f: _File, about: Mapping[str, Array]) -> _File:
+    step_type = about["step_type"]
+    if not np.isin(step_type, (FIRST, MID, LAST)).all():
+        return _File(wrong="has step types other than 0 (first), 1 (mid) and 2 (last)")
+    over = about["discount"] == 0 if "discount" in about else np.zeros(f.rows, bool)
+    return replace(f, step_type=step_type, over=over)
+
+
+def _ends_of_one(f: _File, about: Mapping[str, Array], there: Mapping[str, TableColumn]) -> _File:
+    """Find how the episode of a file ends, and refuse marks that are in other rows than the first and the last."""
+    for key, at in (("is_first", 0), ("is_last", f.rows - 1)):
+        found = np.flatnonzero(about.get(key, ()))
+        if len(found) > 1 or (len(found) and found[0] != at):
+            text = f"{key} is set in rows {', '.join(map(str, found[:5]))} of {f.rows}: not one episode"
+            return _File(wrong=text)
+    ending = next((key for key in ("is_terminal", "discount") if key in about), None)
     terminals = None
     if ending is not None:  # any value but 0 is a flag, and so is a discount of 0
         name = f"{NOT}{ending}" if ending == "discount" else f"{NOT}{NOT}{ending}"
-        terminals = (name, npz.members[ending].shape[1:])
-    step_type = np.full(count, MID)
-    step_type[:1], over = FIRST, np.zeros(count, bool)
-    if count:
-        over[-1] = ending is not None and (npz.array(ending).reshape(-1)[-1] != 0) == (ending == "is_terminal")
-        is_last = "is_last" in npz.members and npz.array("is_last").reshape(-1)[-1] != 0
-        step_type[-1] = LAST if over[-1] or is_last else step_type[-1]
-    return _File(count, kinds, columns, step_type, over, terminals)
-
-
-def _marks(npz: NpzFile, count: int) -> str | None:
-    """Return the fault in the marks of the first and the last row, if there is one."""
-    for key, at in (("is_first", 0), ("is_last", count - 1)):
-        if key in npz.members:
-            found = np.flatnonzero(npz.array(key))
-            if len(found) > 1 or (len(found) and found[0] != at):
-                return f"{key} is set in rows {', '.join(map(str, found[:5]))} of {count}: not one episode"
-    return None
-
-
-def _layout_shard(f: h5py.File) -> _File:
-    """Describe a shard: rows of many episodes."""
-    found = datasets(f)
-    missing = [key for key in SHARD_NEEDED if key not in found]
-    if missing:
-        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {keys_found(found)}")
-    counts = {key: d.shape[0] if d.shape else None for key, d in found.items()}
-    if len(set(counts.values())) > 1:
-        return _File(wrong=f"is ragged: {', '.join(f'{key} has {n} rows' for key, n in counts.items())}")
-    columns = {SHARD_NAMES.get(key) or STATE + key: key for key in found if key != "step_type"}
-    kinds: dict[str, Kind] = {}
-    for name, key in columns.items():
-        described = row_field(name, found[key], scalar=name.startswith("next/"))
-        kinds[name] = described.dtype, described.shape
-    step_type = np.asarray(found["step_type"]).reshape(-1)
-    if not np.isin(step_type, (FIRST, MID, LAST)).all():
-        return _File(wrong="has step types other than 0 (first), 1 (mid) and 2 (last)")
-    over = np.zeros(len(step_type), bool)
-    if "discount" in found:
-        over = np.asarray(found["discount"]).reshape(-1) == 0
-    return _File(len(step_type), kinds, columns, step_type, over)
+        terminals = (name, there[ending].shape[1:])
+    step_type = np.full(f.rows, MID)
+    step_type[:1], over = FIRST, np.zeros(f.rows, bool)
+    if f.rows:
+        over[-1] = ending is not None and (about[ending][-1] != 0) == (ending == "is_terminal")
+        is_last = over[-1] or ("is_last" in about and about["is_last"][-1] != 0)
+        step_type[-1] = LAST if is_last else step_type[-1]
+    return replace(f, step_type=step_type, over=over, terminals=terminals)
 
 
 # -- all files
 
 
-def _unlike(good: Sequence[tuple[int, _File]], *, small: bool) -> dict[int, str]:
-    """Find the files with other columns than most files of 64 px have, or than the first shard."""
+def _unlike(good: Sequence[tuple[int, _File]]) -> dict[int, str]:
+    """Find the files with columns of other shapes than most files have."""
     if not good:
         return {}
-    if small:
-        usual, _ = Counter(f.shapes for _, f in good).most_common(1)[0]
-        return {i: _unlike_npz(f.shapes, usual) for i, f in good if f.shapes != usual}
-    first = good[0][1].kinds
-    return {i: why for i, f in good if (why := _unlike_shard(f.kinds, first))}
+    usual, _ = Counter(f.shapes for _, f in good).most_common(1)[0]
+    return {i: _other_columns(f.shapes, usual) for i, f in good if f.shapes != usual}
 
 
-def _unlike_npz(shapes: Shapes, usual: Shapes) -> str:
+def _other_columns(shapes: Shapes, usual: Shapes) -> str:
     odd = [f"{name} {list(shape)}" for name, shape in sorted({*shapes} ^ {*usual})]
     return f"has other columns than most files: {', '.join(odd)}"
-
-
-def _unlike_shard(kinds: Mapping[str, Kind], usual: Mapping[str, Kind]) -> str | None:
-    if kinds == usual:
-        return None
-    a, b = ([Field(n, *k) for n, k in x.items()] for x in (kinds, usual))
-    return f"has other columns than the first: {'; '.join(differences(a, b))}"
 
 
 def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:

@@ -34,7 +34,7 @@ from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
-from rlds_cli.formats.npz import is_npz, open_npz
+from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
 from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
@@ -339,8 +339,7 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
     kind = container_of(path)
     if kind == "npz":
         with open_npz(path) as npz:
-            members = npz.members.values()
-            yield Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
+            yield npz_table(path, npz)
     elif kind not in (None, "hdf5"):
         with {"parquet": open_parquet, "arrow": open_arrow}.get(kind, open_text)(path, fill=fill) as f:
             columns = {n: TableColumn(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
@@ -348,6 +347,12 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
     else:
         with open_file(path, check=check) as h5:
             yield hdf5_table(path, h5)
+
+
+def npz_table(path: Path, npz: NpzFile) -> Table:
+    """An open npz as a table."""
+    members = npz.members.values()
+    return Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
 
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
