@@ -181,6 +181,10 @@ class Episodes(Frames):
             text = "names of files say another number of rows than they have; the files count"
             yield Note("length-in-name", text, 1, archive.name_of(index))
 
+    def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
+        """Return nothing: every value is per row."""
+        return iter(())
+
 
 class Shards(Frames):
     """84 px: episodes end to end, cut into files anywhere."""
