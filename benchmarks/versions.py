@@ -196,7 +196,9 @@ def loading(home: Path, scale: float) -> None:
                 rates[kind].append(rate(batches[kind]))
         for kind in kinds:
             ratio = statistics.median(a / b for a, b in zip(rates[kind][1:], rates["ordinary"][1:], strict=True))
-            aim = f"   at least {LEAST[kind]}: {'reached' if ratio >= LEAST[kind] else 'missed'}" if kind in LEAST else ""
+            aim = (
+                f"   at least {LEAST[kind]}: {'reached' if ratio >= LEAST[kind] else 'missed'}" if kind in LEAST else ""
+            )
             taken = 1e6 / statistics.median(rates[kind][1:])
             print(f"  {f'{what}, {kind}':32} {taken:8.1f} us  {ratio:6.3f} of the ordinary rate{aim}")
 

@@ -551,11 +551,12 @@ def without_bad_files(name: str, archive: Archive) -> Archive:
     if (name in READERS and name not in STOP_AT_DAMAGE) or len(archive.files) < 2:
         return archive
     found = {path: _read_through(name, replace(archive, files=(path,))) for path in archive.files}
-    usual = Counter(f for f in found.values() if not isinstance(f, RldsError)).most_common(1)
+    alike = Counter(f for f in found.values() if not isinstance(f, RldsError)).most_common(1)
+    usual = next((f for f, count in alike if count > len(found) // 2), None)
     bad = {
         path: f if isinstance(f, RldsError) else UnknownLayout(f"{path.name} holds other fields than most files.")
         for path, f in found.items()
-        if not usual or f != usual[0][0]
+        if isinstance(f, RldsError) or (usual is not None and f != usual)
     }
     if not bad:
         return archive
