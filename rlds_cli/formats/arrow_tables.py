@@ -23,7 +23,7 @@ from rlds_cli.formats.text_numbers import Mixed
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
 MAGIC = b"ARROW1"
-BATCH_BYTES = 32 << 20  # of a record batch, as rows are read: that of a file may be as large as the file
+BATCH_ROWS, BATCH_BYTES = 1 << 13, 32 << 20  # of rows that are read together, of which a file may have any number
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
 
 
@@ -328,14 +328,34 @@ def open_arrow(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
     """
 
     def chosen(names: Sequence[str] | None, start: int) -> Iterator[Any]:
-        rows = max(1, BATCH_BYTES // max(1, found.row_bytes)) if names is not None else None
-        for batch in batches(path, names, start):
-            step = rows or max(1, len(batch))
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, found.row_bytes))) if names is not None else 1
+        for batch in _gathered(batches(path, names, start), rows):
+            step = rows if names is not None else max(1, len(batch))
             yield from (batch.slice(at, step) for at in range(0, len(batch), step))
 
     with reading(path, "Arrow"):
         found = ArrowFile(path, schema(path), count(path), chosen, fill=fill)
         yield found
+
+
+def _gathered(batches: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Join small record batches, as a log has that was written step by step, to some of about ``rows`` rows."""
+    some: list[Any] = []
+    count = 0
+    for batch in batches:
+        some.append(batch)
+        count += len(batch)
+        if count >= rows:
+            yield from _joined(some)
+            some, count = [], 0
+    yield from _joined(some)
+
+
+def _joined(some: Sequence[Any]) -> Sequence[Any]:
+    if len(some) < 2:
+        return some
+    found: Sequence[Any] = pyarrow().Table.from_batches(some).combine_chunks().to_batches()
+    return found
 
 
 def schema(path: Path) -> Any:
