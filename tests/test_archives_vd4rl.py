@@ -236,6 +236,11 @@ def test_steps_are_traced_back_to_the_files(tmp_path: Path) -> None:
         import_files(tmp_path / size, f"local/w{size}")
         found = trace(f"local/w{size}", 100)
         assert found.ok and found.steps == (8 if size == "64px" else 9) and len(found.fields) >= fields - 2
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for shard in (tmp_path / "84px").iterdir():
+        (moved / shard.name).write_bytes(shard.read_bytes())
+    assert trace("local/w84px", 100, archive=moved).ok
     (broken,) = [p for p in (tmp_path / "84px").iterdir() if p.name == "1.hdf5"]
     content = broken.read_bytes()
     broken.unlink()

@@ -332,7 +332,7 @@ class Flat(ABC):
             keys = {**found.columns, **({FLAGS[0]: flag} if flag else {})}
             late = keys.keys() - both if found.late else ()
             keys |= {f"next/{name}": key for name, key in found.next_columns.items()}
-            if self.joined:  # the row after may be in the next file
+            if self.joined and place.name in place.facts[SHARDS]:  # the row after may be in the next file
                 view = _view(place.root, place.facts)
                 start = sum(view.counts[: [*place.facts[SHARDS]].index(place.name)])
                 with view.rows({*keys.values()}) as reader:
