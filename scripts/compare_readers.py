@@ -48,9 +48,8 @@ def describe(archives: Path, out: Path, *, few: bool, rows_only: bool) -> None:
 
 
 def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]:
-    from rlds_cli import archives
+    from rlds_cli import archives, importing
     from rlds_cli.errors import RldsError
-    from rlds_cli.importing import import_files
 
     options = json.loads((directory / "options.json").read_text())
     files = sorted((directory / "files").iterdir())
@@ -75,7 +74,8 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
         return made | {"refused": type(e).__name__, "message": f"{e} {e.hint}"}
     if rows_only:
         return made
-    own = "reader" if "reader" in inspect.signature(import_files).parameters else "format"  # in older checkouts
+    import_files = getattr(importing, "import_files", None) or importing.import_archive  # in older checkouts
+    own = "reader" if "reader" in inspect.signature(import_files).parameters else "format"
     options[own] = options.pop("format")
     with tempfile.TemporaryDirectory() as home:
         try:

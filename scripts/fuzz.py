@@ -243,6 +243,15 @@ def _parquet(columns: Mapping[str, object], **options: object) -> bytes:
     return file.getvalue()
 
 
+def _arrow(**options: object) -> bytes:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    file = io.BytesIO()
+    feather.write_feather(pa.table(_columns()), file, **options)
+    return file.getvalue()
+
+
 def _json_lines() -> bytes:
     columns = _columns()
     rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
@@ -451,6 +460,11 @@ TARGETS = {
     "parquet": Target(
         (_parquet(_columns()), _parquet(_columns(), compression="zstd", data_page_version="2.0", row_group_size=15)),
         importing("plain", "x.parquet"),
+        slow=True,
+    ),
+    "arrow": Target(
+        (_arrow(compression="uncompressed"), _arrow(compression="zstd", chunksize=15)),
+        importing("plain", "x.arrow"),
         slow=True,
     ),
     "csv": Target((_csv(),), importing("plain", "x.csv"), slow=True),

@@ -52,6 +52,10 @@ def report() -> int:
     return 7
 
 
+def say() -> None:
+    print("one\ntwo\x1b[1m", flush=True)
+
+
 def wait(path: Path) -> None:
     path.write_text(str(os.getpid()))
     child.tell(Event("local/x", "convert"))

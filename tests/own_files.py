@@ -12,12 +12,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import feather
 
-FORMATS = (".npz", ".h5", ".parquet", ".csv", ".jsonl")
+FORMATS = (".npz", ".h5", ".parquet", ".arrow", ".csv", ".jsonl")
 
 
 def write(path: Path, columns: Mapping[str, Any]) -> Path:
-    """Columns of as many rows, in the format of the suffix; NaN is a missing value in Parquet, CSV and JSON lines."""
+    """Columns of as many rows, in the format of the suffix; NaN is a missing value where the format has one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
         np.savez(path, **{k: np.asarray(v) for k, v in columns.items()})
@@ -31,6 +32,8 @@ def write(path: Path, columns: Mapping[str, Any]) -> Path:
             path.write_text("".join(json.dumps(r) + "\n" for r in rows))
         elif path.suffix == ".parquet":
             pq.write_table(pa.Table.from_pylist(rows), path)
+        elif path.suffix == ".arrow":
+            feather.write_feather(pa.Table.from_pylist(rows), path, chunksize=4)
         else:
             with path.open("w", newline="") as f:
                 writer = csv.writer(f)

@@ -104,6 +104,11 @@ def test_events_and_results_come_back() -> None:
     assert [e.done for e in events] == [1]
 
 
+def test_what_a_process_prints_is_shown_line_by_line(capfd: pytest.CaptureFixture[str]) -> None:
+    child.ask(functions.say, names=())
+    assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
+
+
 def test_an_interruption_ends_the_process(tmp_path: Path) -> None:
     def interrupted(event: Event) -> None:
         raise KeyboardInterrupt

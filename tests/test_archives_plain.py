@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from archive_rows import Rows
+from pyarrow import feather
 
 import rlds_cli
 from rlds_cli import archives, importing
@@ -45,6 +46,9 @@ def save(path: Path, columns: dict[str, Any]) -> Path:
     elif path.suffix == ".parquet":
         made = {k: pa.array(np.asarray(v).tolist(), _type(np.asarray(v))) for k, v in columns.items()}
         pq.write_table(pa.table(made), path, row_group_size=6)
+    elif path.suffix == ".arrow":
+        made = {k: pa.array(np.asarray(v).tolist(), _type(np.asarray(v))) for k, v in columns.items()}
+        feather.write_feather(pa.table(made), path, chunksize=6, compression="zstd")
     else:
         with h5py.File(path, "w") as f:
             for key, value in columns.items():
@@ -59,12 +63,13 @@ def _type(values: np.ndarray) -> Any:
     return kind
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".h5"])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow", ".h5"])
 @pytest.mark.parametrize("rows_at_a_time", [None, 3])
 def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if rows_at_a_time:
         monkeypatch.setattr("rlds_cli.archives.flat_rows.CHUNK_ROWS", 2 * rows_at_a_time)
         monkeypatch.setattr("rlds_cli.formats.parquet.BATCH_ROWS", 7)
+        monkeypatch.setattr("rlds_cli.formats.arrow_tables.BATCH_BYTES", 100)
     rows = Rows("plain", save(tmp_path / f"a{suffix}", X))
     assert rows.episodes.length.tolist() == [5] * 4 and rows.episodes.row.tolist() == [0, 5, 10, 15]
     assert (rows.episodes.end == TERMINATED).all() and not rows.episodes.observed.any()
@@ -77,9 +82,9 @@ def test_every_value(tmp_path: Path, suffix: str, rows_at_a_time: int | None, mo
         assert rows.of(k, "next/terminated").tolist() == [0, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])
 def test_recognised(tmp_path: Path, suffix: str) -> None:
-    kind = {".npz": "npz", ".parquet": "Parquet"}[suffix]
+    kind = {".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow"}[suffix]
     found = archives.recognise([save(tmp_path / f"a{suffix}", X)])
     assert found == ("plain", f"columns of rows: {kind}, 20 rows; obs, action, reward, dones")
     assert archives.recognise([save(tmp_path / f"b{suffix}", {"cmd": X["action"], "q": X["obs"]})]) is None
@@ -151,7 +156,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match='has no "nothing"'):
         Rows("plain", save(tmp_path / "b.npz", X), fields={"action": "nothing"})
     (tmp_path / "c.txt").write_text("a,b\n1,2\n")
-    with pytest.raises(UnknownLayout, match="neither npz nor HDF5 nor Parquet nor CSV nor JSON lines"):
+    with pytest.raises(UnknownLayout, match="neither npz nor HDF5 nor Parquet nor Arrow nor CSV nor JSON lines"):
         Rows("plain", tmp_path / "c.txt")
     ragged = pa.table({"obs": pa.array([[1.0], [1.0, 2.0]]), "action": pa.array([1, 2])})
     pq.write_table(ragged, tmp_path / "d.parquet")

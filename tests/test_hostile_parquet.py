@@ -121,5 +121,7 @@ def test_the_metadata_of_arrow_messages_may_be_anything(tmp_path: Path) -> None:
         try:
             with arrow_reading(tmp_path / "part-0.arrow"):
                 list(arrow_tables.batches(tmp_path / "part-0.arrow"))
+            with arrow_tables.open_arrow(tmp_path / "part-0.arrow", fill=True) as f, f.rows(f.columns) as rows:
+                rows.read(0, 10)
         except ArchiveError:
             continue

@@ -17,7 +17,6 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import registry
-from rlds_cli.archives import READERS
 from rlds_cli.errors import RldsError, UnknownDataset, WrongHash
 from rlds_cli.maintenance import pinning
 from rlds_cli.registry import own
@@ -161,7 +160,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "path": ({"id": "lab/x", "files": [{"path": "../x", "urls": ["https://h/x.h5"]}]}, "'../x'"),
     "sha256": ({"id": "lab/x", "urls": ["https://h/x.h5"], "sha256": "abc"}, "64 lower-case hex digits"),
     "size": ({"id": "lab/x", "urls": ["https://h/x.h5"], "size": "3"}, "size is"),
-    "format": ({"id": "lab/x", "urls": ["https://h/x.h5"], "format": "zip"}, "format 'zip' is none of"),
+    "format": ({"id": "lab/x", "urls": ["https://h/x.h5"], "format": "zip"}, "format 'zip' is no reader of rlds"),
     "fields": ({"id": "lab/x", "urls": ["https://h/x.h5"], "fields": ["a"]}, "fields is"),
     "rule": ({"id": "lab/x", "urls": ["https://h/x.h5"], "episodes_by": "ends"}, "is no rule"),
     "replaced": ({"id": "lab/x", "urls": ["https://h/x.h5"], "replaced_by": "lab/y"}, "is no entry"),
@@ -181,8 +180,10 @@ def test_a_line_that_is_not_valid(tmp_path: Path, case: str) -> None:
     assert checked.returncode == 1
     assert checked.stdout.decode().startswith(f"{file}:3: ")
     assert message in checked.stdout.decode()
+    if case == "format":  # of a package that is installed later
+        return
     with pytest.raises(RldsError, match=r"lab\.jsonl:3: "):
-        own.add(str(file), registry.reserved, readers=READERS)
+        own.add(str(file), registry.reserved)
     assert own.sources() == ()
 
 

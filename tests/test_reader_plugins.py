@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
+import own_files
 import pytest
 from conftest import run_rlds
 
@@ -43,24 +40,11 @@ def write_run(path: Path, first: float = 0.0) -> None:
         f["cost"], f["stop"] = np.arange(6.0), [0, 0, 0, 1, 0, 2]
 
 
-def write_table(path: Path, columns: dict[str, Any]) -> None:
-    table = pa.table(columns)
-    match path.suffix:
-        case ".npz":
-            np.savez(path, **columns)
-        case ".parquet":
-            pq.write_table(table, path)
-        case ".csv":
-            pcsv.write_csv(table, path)
-        case ".jsonl":
-            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-
-
-def install(directory: Path, version: str = "1.2", name: str = "rig") -> None:
-    """Write a distribution whose entry point is the family of the page."""
+def install(directory: Path, version: str = "1.2", name: str = "rig", code: str = RIG) -> None:
+    """Write a distribution whose entry point is a family, by default that of the page."""
     (directory / "lab").mkdir(parents=True)
     (directory / "lab" / "__init__.py").write_text("")
-    (directory / "lab" / "rigs.py").write_text(RIG)
+    (directory / "lab" / "rigs.py").write_text(code)
     info = directory / f"lab_rig-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lab-rig\nVersion: {version}\n")
@@ -178,10 +162,10 @@ def test_an_installed_package_recognises_reads_and_traces(package: Path) -> None
     assert "reader rig (lab-rig 1.2)" in run("info", "local/rig")
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".jsonl"])
+@pytest.mark.parametrize("suffix", own_files.FORMATS)
 def test_an_installed_package_recognises_tables_of_any_container(package: Path, suffix: str) -> None:
     columns = {"q": np.arange(6.0), "cmd": np.arange(6.0) + 10, "cost": np.arange(6.0), "stop": [0, 0, 0, 1, 0, 2]}
-    write_table(Path(f"run{suffix}"), columns)
+    own_files.write(Path(f"run{suffix}"), columns)
     ds = import_files(f"run{suffix}", "local/rig")
     assert ds.manifest.reader == "rig" and ds.episodes["length"].tolist() == [3, 1]
     assert ds.column("action")[:3].tolist() == [10, 11, 12]
@@ -195,8 +179,12 @@ def test_a_package_that_is_missing_is_named(package: Path, monkeypatch: pytest.M
     assert json.loads(Path("rlds.lock").read_text())["datasets"][0]["options"]["read_by"] == ["rig", "lab-rig 1.2"]
     monkeypatch.undo()
     monkeypatch.chdir(package)
-    with pytest.raises(ReaderError, match='There is no reader "rig"'):
+    with pytest.raises(ReaderError, match=r'reader "rig" is of the package lab-rig 1\.2, which is not installed'):
         trace(ds, 4)
+    line = {"id": "lab/run", "urls": [(package / "run.h5").as_uri()], "format": "rig"}
+    Path("lab.jsonl").write_text(json.dumps(line))
+    done = run_rlds("registry", "add", "lab.jsonl")
+    assert done.returncode == 0 and b'lab/run needs the reader "rig"' in done.stderr
 
 
 def test_a_registry_names_the_reader_of_a_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +224,7 @@ def test_a_package_that_cannot_be_imported_is_named(package: Path) -> None:
             r"KeyError.*joints.*rig\.py, line",
         ),
         (RIG.replace("stop != 0", "stop != nothing"), r"NameError.*nothing.*rig\.py, line \d+, in episodes"),
-        (RIG.replace("    def describe", "    def described"), "NotImplementedError"),
+        (RIG.replace("    def layout", "    def laid_out"), r"abstract.*layout.*rig\.py, line"),
         (RIG + "\nx = (\n", "SyntaxError"),
         ("import nowhere_at_all\n", r"nowhere_at_all.*rig\.py, line 1"),
         ("VERSION = 1\n", "is not a reader: it has no recognise, plan"),
@@ -245,10 +233,6 @@ def test_a_package_that_cannot_be_imported_is_named(package: Path) -> None:
 )
 def test_a_fault_of_a_declaration_is_named_with_its_line(lab: Path, code: str, message: str) -> None:
     Path("rig.py").write_text(code)
-    if "described" in code:
-        with pytest.raises(ReaderError, match=message):
-            rlds_cli.archives.reader(str(lab / "rig.py")).recognise([lab / "run.h5"])
-        return
     with pytest.raises(ReaderError, match=message):
         import_files("run.h5", "local/rig", reader="rig.py")
 
@@ -345,6 +329,52 @@ def test_groups_are_declared_by_their_keys(lab: Path) -> None:
         assert list(ds.gather("observation/note", np.arange(start, start + n + 1))) == note
     found = trace(ds, 13, reader="trials.py")
     assert found.ok and not {"observation/q", "observation/note", "action", "next/reward"} - set(found.fields)
+
+
+RUNS = """
+from rlds_cli.archives.grouped import Grouped
+from rlds_cli.ted import TERMINATED, TRUNCATED
+
+
+class Runs(Grouped):
+    title, container, by_file = "runs", "{container}", True
+    keys = {{"observation": "{q}", "action": "u", "next/reward": "r", "said": "note"}}
+
+    def describe(self, f, paths):
+        return ("runs", "of a lab") if {{*self.keys.values(), "won"}} <= set(f) else None
+
+    def end(self, found):
+        return TERMINATED if found["won"][-1] else TRUNCATED
+
+
+READER = Runs()
+"""
+
+
+@pytest.mark.parametrize("suffix", own_files.FORMATS)
+def test_a_directory_with_a_file_for_each_episode_is_declared(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    container = {".h5": "hdf5"}.get(suffix, suffix[1:])
+    wide = container == "csv"  # the observation is two columns of the file
+    install(lab / "site", code=RUNS.format(container=container, q="[q, v]" if wide else "q"))
+    monkeypatch.syspath_prepend(lab / "site")
+    for n in (2, 10, 1):
+        columns = {"q": np.arange(n) + n / 8, "u": np.arange(n), "r": np.full(n, 0.5), "won": np.arange(n) == 9}
+        columns |= {"v": np.arange(n)} if wide else {}
+        own_files.write(
+            lab / "runs" / f"run_{n}{suffix}", {**columns, "note": np.array([f"{n} of {t}" for t in range(n)])}
+        )
+    ds = import_files("runs", "local/runs")
+    assert (ds.manifest.reader, ds.episodes["length"].tolist()) == ("rig", [1, 2, 10])
+    assert ds.episodes["end"].tolist() == ["truncated", "truncated", "terminated"]
+    for k, n in enumerate((1, 2, 10)):
+        episode = ds.episode(k)
+        q = [[n / 8 + t, t][: 1 + wide] for t in range(n)]
+        numbers = {"observation": np.ravel(q).tolist(), "action": [*range(n)], "next/reward": [0.5] * n}
+        assert {name: episode[name].ravel().tolist() for name in numbers} == numbers
+        assert list(episode["said"]) == [f"{n} of {t}" for t in range(n)]
+    assert trace(ds, 13).ok
 
 
 def test_a_group_that_does_not_fit_is_named(lab: Path) -> None:

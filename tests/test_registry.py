@@ -418,7 +418,7 @@ BROKEN = {
     "scores": ({"ref_min_score": None}, "reference scores"),
     "order": ({"ref_min_score": 9e9}, "reference scores"),
     "rule": ({"episodes_by": "terminal"}, "is no rule"),
-    "format": ({"format": "d4rl-hdf5"}, "is none of torchrl, "),
+    "format": ({"format": "d4rl-hdf5"}, "is no reader of rlds"),
     "status": ({"status": "gone"}, "none of deprecated, closed"),
     "replaced": ({"status": "closed", "replaced_by": "d4rl/none"}, "is no entry"),
     "defect": ({"defects": ["made-up"]}, "is not explained"),

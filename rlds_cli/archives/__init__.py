@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -63,7 +63,7 @@ READERS = (
     "plain",
 )
 # Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset")
+STOP_AT_DAMAGE = ("d3rlpy", "d4rl", "gen_dgrl", "ogbench", "robomimic", "roboset", "vd4rl")
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 _SHOWN_FILES = 5  # of the files that were left out, in a note
 
@@ -484,14 +484,31 @@ def reader(name: str) -> Reader:
         There is none, or one that is not part of rlds cannot be imported.
     """
     if name not in READERS:
-        if not plugins.is_file(name) and name not in plugins.installed():
-            raise ReaderError(
-                f'There is no reader "{name}".{text.did_you_mean(name, reader_names(), 0.5)}',
-                hint=f"one of {', '.join(reader_names())}; others belong to packages to install, or are FILE.py:NAME",
-            )
+        check_name(name)
         return cast(Reader, Guarded(name, *plugins.load(name)))
     module = import_module(f"rlds_cli.archives.{name}")
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
+
+
+def check_name(name: str, package: str = "") -> None:
+    """Refuse the name of a reader that is not there; ``package`` is the one that it was of, with its version.
+
+    Raises
+    ------
+    ReaderError
+        It is no reader of rlds, no file, and of no package that is installed.
+    """
+    if name in READERS or plugins.is_file(name) or name in plugins.installed():
+        return
+    if package:
+        raise ReaderError(
+            f'The reader "{name}" is of the package {package}, which is not installed.',
+            hint="install it if you trust it, or name a reader: --reader NAME, or --reader FILE.py:NAME",
+        )
+    raise ReaderError(
+        f'There is no reader "{name}".{text.did_you_mean(name, reader_names(), 0.5)}',
+        hint=f"one of {', '.join(reader_names())}; others belong to packages to install, or are FILE.py:NAME",
+    )
 
 
 def reader_names() -> Iterator[str]:
@@ -521,7 +538,7 @@ def recognise(paths: Sequence[Path]) -> tuple[str, str] | None:
 
 
 def without_bad_files(name: str, archive: Archive) -> Archive:
-    """Leave out the files that the reader ``name`` cannot read from the first row to the last: ``--skip-bad``.
+    """Leave out files that ``name`` cannot read from the first row to the last, or unlike most others: ``--skip-bad``.
 
     Only readers in ``STOP_AT_DAMAGE``, and those that are not part of rlds, need this. The others leave damaged files
     out as they plan.
@@ -533,7 +550,14 @@ def without_bad_files(name: str, archive: Archive) -> Archive:
     """
     if (name in READERS and name not in STOP_AT_DAMAGE) or len(archive.files) < 2:
         return archive
-    bad = {path: e for path in archive.files if (e := _damage(name, replace(archive, files=(path,)))) is not None}
+    found = {path: _read_through(name, replace(archive, files=(path,))) for path in archive.files}
+    alike = Counter(f for f in found.values() if not isinstance(f, RldsError)).most_common(1)
+    usual = next((f for f, count in alike if count > len(found) // 2), None)
+    bad = {
+        path: f if isinstance(f, RldsError) else UnknownLayout(f"{path.name} holds other fields than most files.")
+        for path, f in found.items()
+        if isinstance(f, RldsError) or (usual is not None and f != usual)
+    }
     if not bad:
         return archive
     good = tuple(path for path in archive.files if path not in bad)
@@ -545,19 +569,18 @@ def without_bad_files(name: str, archive: Archive) -> Archive:
     return replace(archive, files=good, left_out=(*archive.left_out, Note("bad-files", text, len(bad), first)))
 
 
-def _damage(name: str, alone: Archive) -> RldsError | None:
-    """Read an archive of one file to its end, and return the error; a file that only needs another plan is sound."""
+def _read_through(name: str, alone: Archive) -> RldsError | frozenset[tuple[Any, ...]]:
+    """Read an archive of one file to its end; return the names and shapes of its fields, or the error."""
     module = reader(name)
     try:
         plan = module.plan(alone)
-        for part in plan.parts:
-            for _ in module.read(plan, part):
-                pass
-    except Replan:
-        return None
+        with suppress(Replan):  # a file that only needs another plan is sound
+            for part in plan.parts:
+                for _ in module.read(plan, part):
+                    pass
     except (CorruptArchive, ReaderError, UnknownLayout) as e:
         return e
-    return None
+    return frozenset((f.name, f.shape) for f in plan.schema)
 
 
 def skipped_file(name: str, error: ArchiveError) -> Note:

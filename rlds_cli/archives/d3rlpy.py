@@ -39,13 +39,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Plan
+from rlds_cli.archives import Archive, ArchivedStep, Plan
 from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout, nonzero, stops_of
 from rlds_cli.archives.grouped import Group, Grouped
-from rlds_cli.archives.names import free_name, row_field
+from rlds_cli.archives.names import common_rows, free_name, row_field
 from rlds_cli.archives.variants import Variants
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, open_file, whole
+from rlds_cli.formats.hdf5 import attributes, whole
 from rlds_cli.formats.tables import Table
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, Note
 from rlds_cli.text import is_below
@@ -72,7 +72,7 @@ def _check(archive: Archive) -> None:
 class Version1(Flat):
     """Flat columns, and a row of padding behind each episode that terminated."""
 
-    name, title, container = "d3rlpy", "d3rlpy", "hdf5"
+    name, title, container, flag = "d3rlpy", "d3rlpy", "hdf5", "terminals"
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
         """Tell d3rlpy's columns, which it alone has together."""
@@ -90,16 +90,12 @@ class Version1(Flat):
         """Assign the datasets of a file to fields."""
         there = table.own
         core = [k for k in (*NEEDED, ENDS) if k in there]
-        lengths = {k: there[k].shape[0] if there[k].shape else 0 for k in core}
-        if len(set(lengths.values())) > 1:
-            listed = ", ".join(f"{k} {n}" for k, n in lengths.items())
-            raise CorruptArchive(f"{table.path.name}: columns have different numbers of rows: {listed}.")
+        rows = common_rows(table.path.name, {k: there[k] for k in core})
         if missing := [k for k in NEEDED if k not in there]:
             raise UnknownLayout(
                 f"{table.path.name} has no {', '.join(missing)}. It holds {', '.join(there)}.",
                 hint="d3rlpy's files have observations, actions, rewards and terminals; --reader plain takes others",
             )
-        rows = lengths["actions"]
         columns = {field: key for key, field in NAMES.items()}
         others = [k for k, c in there.items() if k not in core and c.shape[:1] == (rows,)]
         columns |= {free_name(k, {*columns, *FLAGS}): k for k in others}
@@ -123,13 +119,6 @@ class Version1(Flat):
         """Tell whether the row behind the last step is padding."""
         flags = next(iter(table.samples("terminals", [place.first + place.step], 2)))
         return len(flags) > 1 and bool(np.all(flags != 0))
-
-    def look_up(self, place: ArchivedStep) -> Iterator[ArchivedValue]:
-        """Look up the row of a step, and its flag."""
-        yield from super().look_up(place)
-        row = place.first + place.step
-        with open_file(place.file, check=False) as f:
-            yield ArchivedValue(FLAGS[0], f"terminals[{row}]", bool(f["terminals"][row]))
 
 
 class Version2(Grouped):
@@ -162,15 +151,10 @@ class Version2(Grouped):
         there = {n: f[self.path(group, key)] for n, key in columns.items()}
         end = there.pop(END, None)
         fields = {n: row_field(n, d, scalar=n == REWARD) for n, d in there.items()}
-        lengths = {d.name.strip("/"): d.shape[0] if d.shape else None for d in there.values()}
-        if len(set(lengths.values())) > 1 or None in lengths.values():
-            listed = ", ".join(f"{key} {n}" for key, n in lengths.items())
-            raise CorruptArchive(f"{name}: columns have different numbers of rows: {listed}.")
+        rows = common_rows(name, {d.name.strip("/"): d for d in there.values()})
         over = end is not None and bool(np.all(whole(end)))
         keys = {n: columns[n] for n in there}
-        return Group(
-            group, int(next(iter(lengths.values())) or 0), keys, {}, fields, (), end=TERMINATED if over else TRUNCATED
-        )
+        return Group(group, rows, keys, {}, fields, (), end=TERMINATED if over else TRUNCATED)
 
     def facts(
         self, archive: Archive, found: Sequence[Sequence[Group]], chance: Sequence[str]

@@ -1,4 +1,4 @@
-"""The engine for rows of many episodes end to end: HDF5, npz, Parquet, CSV or JSON lines, a column for each field.
+"""The engine for rows of many episodes end to end: HDF5, npz, Parquet, Arrow, CSV or JSON lines, with columns.
 
 A family is a subclass of `Flat` with a diagram of its rows. It says what the columns of a file are (`Flat.layout`), and
 where its episodes end (`Flat.episodes`); the engine does the rest. Two things differ between families::
@@ -15,6 +15,7 @@ happens throughout: then they are a field of their own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -45,10 +46,11 @@ from rlds_cli.archives.flat_rows import (
     noted_nan,
     stretch_chunks,
 )
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences
-from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
+from rlds_cli.errors import ArchiveError, CorruptArchive, ReaderError, UnknownLayout
 from rlds_cli.formats.hdf5 import reading
-from rlds_cli.formats.tables import Table, is_flat, open_flat
+from rlds_cli.formats.tables import Table, TableView, is_flat, open_flat
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     FLAGS,
@@ -63,6 +65,7 @@ from rlds_cli.ted import (
 PART_ROWS, PART_BYTES = 1 << 19, 512 << 20
 SCAN_ROWS = 1 << 18
 FINAL, OWN = "final", "own"  # next observations: of the last step alone, or a field
+SHARDS = "shards"  # the rows of each file, in the facts of a family whose files are joined
 
 
 def stops_of(last: BoolArray) -> IntArray:
@@ -98,7 +101,7 @@ def nonzero(table: Table, keys: Sequence[str], rows: int) -> dict[str, BoolArray
 # -- a family
 
 
-class Flat:
+class Flat(ABC):
     """A reader of a family whose files hold rows of many episodes end to end; see `Reader` for its functions.
 
     Attributes
@@ -112,6 +115,8 @@ class Flat:
         A file is one part: parts of a compressed npz would each inflate what lies before them.
     container : str or None
         What the files are, one of ``formats.tables.CONTAINERS``; None takes all of these.
+    joined : bool
+        Episodes run from one file into the next: the files are one table; see `join`.
     """
 
     name: ClassVar[str] = ""
@@ -122,8 +127,10 @@ class Flat:
     mapped: ClassVar[bool] = False
     whole_files: ClassVar[bool] = False
     container: ClassVar[str | None] = None
+    joined: ClassVar[bool] = False
     unlike: ClassVar[type[ArchiveError]] = UnknownLayout  # files that do not hold the same fields
     inside_notes: ClassVar[bool] = True  # a step that terminates inside an episode is noted
+    flag: ClassVar[str | None] = None  # the column that shows where a step terminates, if `episodes` alone reads it
 
     # What a family says
 
@@ -138,16 +145,29 @@ class Flat:
         return open_flat(path, check=facts is None)
 
     def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
-        """Describe the first file in two halves, between which the number of files stands; None for other files."""
-        raise NotImplementedError
+        """Describe the first file in two halves, between which the number of files stands; None for other files.
 
+        By default no files are recognised: then they are read where the reader is named.
+        """
+        return None
+
+    @abstractmethod
     def layout(self, table: Table, archive: Archive) -> FlatLayout:
         """Assign the columns of a file to fields."""
-        raise NotImplementedError
 
+    @abstractmethod
     def episodes(self, table: Table, found: FlatLayout, archive: Archive) -> FlatEpisodes:
         """Find the episodes of a file; reads its flags."""
-        raise NotImplementedError
+
+    def join(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes]
+    ) -> tuple[FlatEpisodes, list[Note]]:
+        """Find the episodes in the rows of all files, of which ``found`` are those of each; also return notes."""
+        raise ReaderError(f"{type(self).__name__} joins its files, and has no join.")
+
+    def joint_schema(self, archive: Archive, schemas: Sequence[tuple[Field, ...]]) -> tuple[Field, ...]:
+        """Return the fields that hold the values of all files; raises ``unlike`` if there are none."""
+        return same_schema(archive, schemas, self.unlike)
 
     def facts(
         self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None
@@ -213,13 +233,18 @@ class Flat:
                 found.append(self.episodes(table, seen[-1], archive))
             found[-1].check(seen[-1].rows, path.name)
             notes += self.notes(archive, index, seen[-1], found[-1])
+        rows = {archive.name_of(i): s.rows for i, s in enumerate(seen)}
+        if self.joined:
+            joined, more = self.join(archive, seen, found)
+            joined.check(sum(rows.values()), archive.root.name)
+            found, notes = [joined], [*notes, *more]
         recorded = all(s.comparable or not s.next_columns for s in seen)
         mode = None if not any(s.next_columns for s in seen) else FINAL if recorded else OWN
         rule = archive.episodes_by or self.rules[0]
-        schema = same_schema(archive, [self.schema(s, mode, rule) for s in seen], self.unlike)
+        schema = self.joint_schema(archive, [self.schema(s, mode, rule) for s in seen])
         width = sum(f.row_bytes for f in seen[0].fields)
         parts = [p for i, e in enumerate(found) for p in self.parts(i, e, width, known=mode != FINAL)]
-        facts = self.facts(archive, seen, found, mode)
+        facts = {**self.facts(archive, seen, found, mode), **({SHARDS: rows} if self.joined else {})}
         return Plan(self.name, archive, schema, tuple(parts), rule, facts=facts, notes=tuple(notes))
 
     def check(self, archive: Archive) -> None:
@@ -260,7 +285,7 @@ class Flat:
             found = self.layout(table, plan.archive)
             stretch = self.stretch(plan, part, found)
             try:
-                for chunk in stretch_chunks(table, stretch):
+                for chunk in stretch_chunks(_view(plan.archive.root, plan.facts) if self.joined else table, stretch):
                     count = len(chunk.episodes)
                     chunk.episodes.splits = {n: np.full(count, v) for n, v in self.splits(plan, source).items()}
                     yield chunk
@@ -270,9 +295,10 @@ class Flat:
     def stretch(self, plan: Plan, part: Part, found: FlatLayout) -> Stretch:
         """Say how a part of one file is read."""
         source = int(part.args["file"])
+        view = _view(plan.archive.root, plan.facts) if self.joined else None
         return Stretch(
             name_of=plan.archive.name_of,
-            total=found.rows,
+            total=sum(view.counts) if view else found.rows,
             start=int(part.args["start"]),
             episodes=episodes_of(part),
             layout=found,
@@ -282,7 +308,7 @@ class Flat:
             flagged=plan.episodes_by in ("flags", "timeouts"),
             odd_values=self.odd_values,
             inside_notes=self.inside_notes,
-            places=lambda rows: (np.full(len(rows), source), rows),
+            places=view.places if view else lambda rows: (np.full(len(rows), source), rows),
         )
 
     def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -300,20 +326,27 @@ class Flat:
         archive = Archive(place.root, (place.file,), fields=place.fields)
         with self.open(place.file, archive, place.facts) as table:
             found = self.layout(table, archive)
+            flag = self.flag or found.terminals
             after = not place.is_last or self.has_final(table, place)
-            fields = {f.name: f for f in found.fields}
-            keys = {**found.columns, **({FLAGS[0]: found.terminals} if found.terminals else {})}
-            for name, key in keys.items():
-                both = name in fields and fields[name].placement == "both"
-                values = next(iter(table.samples(key, [row], 2 if after or found.late else 1)))
-                at = row + (found.late and not both)
-                value = values[at - row]
-                said = bool(np.all((value != 0) & (value == value))) if name == FLAGS[0] else value  # NaN is not set
-                yield ArchivedValue(name, f"{key}[{at}]", said)
-                if both and not found.next_columns and after:
-                    yield ArchivedValue(f"next/{name}", f"{key}[{row + 1}]", values[1])
-            for name, key in found.next_columns.items():
-                yield ArchivedValue(f"next/{name}", f"{key}[{row}]", next(iter(table.samples(key, [row], 1)))[0])
+            both = {f.name for f in found.fields if f.placement == "both"}
+            keys = {**found.columns, **({FLAGS[0]: flag} if flag else {})}
+            late = keys.keys() - both if found.late else ()
+            keys |= {f"next/{name}": key for name, key in found.next_columns.items()}
+            if self.joined and place.name in place.facts[SHARDS]:  # the row after may be in the next file
+                view = _view(place.root, place.facts)
+                start = sum(view.counts[: [*place.facts[SHARDS]].index(place.name)])
+                with view.rows({*keys.values()}) as reader:
+                    seen = reader.read(start + row, start + row + 2)
+            else:
+                seen = {k: next(iter(table.samples(k, [row], 2 if after or late else 1))) for k in {*keys.values()}}
+            known = both if after and not found.next_columns else ()
+            yield from looked_up(keys, seen, (row, row + 1), late=late, both=known)
+
+
+def _view(root: Path, facts: Mapping[str, Any]) -> TableView:
+    """Return the rows of all files of a family that joins them."""
+    rows: Mapping[str, int] = facts[SHARDS]
+    return TableView(tuple(root / name for name in rows), tuple(rows.values()), (), np.zeros(0, np.int64))
 
 
 def parts_of(episodes: FlatEpisodes, width: int, *, known: bool, whole: bool = False) -> Iterator[Part]:

@@ -18,8 +18,7 @@ import re
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -28,18 +27,17 @@ from typing import IO, Any
 import numpy as np
 
 from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.looking import looked_up
+from rlds_cli.archives.names import differences
 from rlds_cli.errors import CorruptArchive, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import npz as npz_files
 from rlds_cli.formats.compressed import ArchiveMember, is_tar, members, open_unpacked
-from rlds_cli.formats.npz import NpzFile, NpzRows, open_npz, parse_header
-from rlds_cli.formats.npz import ZipMember as Column
+from rlds_cli.formats.npz import MAGIC, NPY_MAGIC, NpzFile, NpzRows, open_npz, parse_header
 from rlds_cli.ted import (
     CUT,
     FLAGS,
     REWARD,
     TERMINATED,
     Array,
-    BoolArray,
     Chunk,
     EpisodeData,
     Field,
@@ -47,21 +45,19 @@ from rlds_cli.ted import (
     Note,
     Placement,
     chunks,
-    merge_notes,
+    lay_out,
 )
 
 VERSION = 1
 choose = every_file
-NPZ, NPY = npz_files.MAGIC, npz_files.NPY_MAGIC
 NAMES = {"observations": "observation", "actions": "action", "rewards": REWARD, "dones": FLAGS[0]}
 SPOOL_BYTES = 24 << 20  # of one member in memory; what is larger lies in a temporary file meanwhile
 SCAN_ROWS = 256
-PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))
+PROTOCOLS = tuple(bytes((0x80, n)) for n in range(2, 6))  # how a pickle begins
 # What the recorder writes behind the time and the number: length, level, return.
 NAMED = re.compile(r"_(?P<length>\d+)_(?P<level>-?\d+)_(?P<sum>-?\d+(\.\d+)?)\.np[yz]$")
 MAX_COLUMN = 64 << 20
 SHOWN = 20  # names in a note
-_BLOCK = 256
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -71,18 +67,24 @@ def recognise(paths: Sequence[Path]) -> str | None:
             with open_unpacked(path) as stream:
                 if not is_tar(stream):
                     return None
-        if not paths:
-            return None
-        with open_unpacked(paths[0]) as stream:
-            first = next((m for m in members(stream) if is_episode(m.name)), None)
-            if first is None:
-                return None
-            head = first.read(len(NPY))
-            if is_pickle(head):
-                return f"episodes in a tar, pickled: {first.name}"
-            return recognised(first, head)
+        for path in paths[:1]:
+            with open_unpacked(path) as stream:
+                first = next((m for m in members(stream) if _is_episode(m.name)), None)
+                return _recognised(first) if first else None
     except RldsError:
+        pass
+    return None
+
+
+def _recognised(first: ArchiveMember) -> str | None:
+    head = first.read(len(NPY_MAGIC))
+    if head.startswith((*PROTOCOLS, NPY_MAGIC)):
+        return f"episodes in a tar, pickled: {first.name}"
+    if not head.startswith(MAGIC):
         return None
+    with _spool(first, head) as file, open_npz(Path(first.name), file) as npz:
+        known = set(NAMES) <= set(npz.members)
+    return f"Procgen layout: a tar of episodes, the first {first.name}" if known else None
 
 
 def plan(archive: Archive) -> Plan:
@@ -91,11 +93,9 @@ def plan(archive: Archive) -> Plan:
     Raises
     ------
     UnknownLayout
-        No episodes, or options that do not apply.
+        No episodes, files that do not hold the same fields, or options that do not apply.
     UnsafeArchive
         Pickled episodes; members that are links or lie elsewhere.
-    CorruptArchive
-        Files that do not hold the same fields.
     """
     return _plan(archive, exact=False)
 
@@ -104,21 +104,22 @@ def _plan(archive: Archive, *, exact: bool) -> Plan:
     """Make the plan; ``exact`` keeps the observations' dtype, for values other than whole numbers 0 to 255."""
     if archive.fields or archive.episodes_by not in (None, "file"):
         raise UnknownLayout("Procgen's names and ends are fixed; --map and --episodes-by do not apply.")
-    found = [layout(path, exact=exact, skip_bad=archive.skip_bad) for path in archive.files]
-    for path, other in zip(archive.files, found, strict=True):
-        if other.schema != found[0].schema:
+    found = [_layout(path, exact=exact, skip_bad=archive.skip_bad) for path in archive.files]
+    for path, (schema, _) in zip(archive.files, found, strict=True):
+        if schema != found[0][0]:
             raise UnknownLayout(
-                f"{path.name} does not hold the fields of {archive.files[0].name}: {other.schema}; {found[0].schema}.",
+                f"{path.name} does not hold the fields of {archive.files[0].name}: "
+                f"{'; '.join(differences(schema, found[0][0]))}.",
                 hint="import them one by one, each with its own name",
             )
-    facts = {"observations": found[0].stored, "kept": found[0].kept}
+    schema, stored = found[0]
     return Plan(
         reader="gen_dgrl",
         archive=archive,
-        schema=found[0].schema,
+        schema=schema,
         parts=tuple(Part(None, {"file": i, "exact": exact}) for i in range(len(archive.files))),
         episodes_by="file",
-        facts=facts,
+        facts={"observations": stored, "kept": _kept(schema)},
     )
 
 
@@ -136,17 +137,14 @@ def read(plan: Plan, part: Part) -> Iterator[Chunk]:
         Observations turn out to be other than whole numbers 0 to 255: they are all kept as they are.
     """
     notes: list[Note] = []
-    before: Chunk | None = None  # held back, to carry what is known at the end only
     try:
-        for chunk in chunks(plan.schema, episodes(plan, int(part.args["file"]), notes)):
-            if before is not None:
-                yield before
-            before = chunk
-    except NotWhole as e:
+        yield from chunks(plan.schema, _episodes(plan, int(part.args["file"]), notes))
+    except _NotWhole as e:
         raise Replan(_plan(plan.archive, exact=True)) from e
-    if before is not None:
-        before.notes = (*before.notes, *merge_notes(notes))
-        yield before
+    if notes:
+        end = lay_out(plan.schema, [])
+        end.notes = tuple(notes)
+        yield end
 
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -154,47 +152,46 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     return iter(())
 
 
-class NotWhole(Exception):
-    """Observations are no whole numbers from 0 to 255."""
+def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
+    """Look up a step, and the frame after it unless that belongs to the next episode.
+
+    The tar is read up to the episode.
+    """
+    episode = _arrays_of(place.file, place.group)
+    steps = len(episode["actions"])
+    over = place.is_last and bool(episode["dones"].reshape(-1)[-1])
+    keys = {_field_of(key): key for key in episode}
+    seen = {key: values[place.step : place.step + 2] for key, values in episode.items()}
+    both = () if over else {name for name, key in keys.items() if len(episode[key]) == steps + 1}
+    yield from looked_up(keys, seen, (place.step, place.step + 1), both=both, above=f"{place.group}:")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcgenLayout:
-    """The fields of a file; observations have the dtype ``stored`` in the file and ``kept`` in the dataset."""
+@lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode
+def _arrays_of(file: Path, name: str) -> dict[str, Any]:
+    with open_unpacked(file) as stream:
+        for member in members(stream):
+            if member.name == name:
+                packed = b"".join(iter(member.read, b""))
+                with np.load(BytesIO(packed), allow_pickle=False) as f:
+                    return dict(f)
+    raise CorruptArchive(f"{file.name} has no {name}.")
 
-    schema: tuple[Field, ...]
-    stored: str
-    kept: str
+
+# -- one member
 
 
-def is_episode(name: str) -> bool:
+def _is_episode(name: str) -> bool:
     """Tell by its name whether a member is an episode; files of a desktop (``._a.npz``) are not."""
     base = name.rpartition("/")[2]
     return base.endswith((".npz", ".npy")) and not base.startswith(".")
 
 
-def is_pickle(head: bytes) -> bool:
-    """Tell whether bytes begin as a pickle does. An array of objects is a pickle, too, by its header only."""
-    return head.startswith(PROTOCOLS)
+def _field_of(key: str) -> str:
+    return NAMES.get(key) or f"info/{key}"
 
 
-def recognised(member: ArchiveMember, head: bytes) -> str | None:
-    """Describe the first episode in one line; None if the member is no episode."""
-    if not head.startswith(NPZ):
-        return f"episodes in a tar, pickled: {member.name}" if head.startswith(NPY) else None
-    with spooled(member, head) as file, open_npz(Path(member.name), file) as npz:
-        return f"Procgen layout: a tar of episodes, the first {member.name}" if set(NAMES) <= set(npz.members) else None
-
-
-@contextmanager
-def spooled(member: ArchiveMember, head: bytes = b"") -> Iterator[IO[bytes]]:
-    """Copy the content of a member to a file that can seek."""
-    with spool(member, head) as file:
-        yield file
-
-
-def spool(member: ArchiveMember, head: bytes = b"") -> IO[bytes]:
-    """Copy the content of a member to a file that the caller closes."""
+def _spool(member: ArchiveMember, head: bytes) -> IO[bytes]:
+    """Copy the content of a member to a file that can seek, and that the caller closes."""
     file = tempfile.SpooledTemporaryFile(SPOOL_BYTES, prefix="rlds-")  # noqa: SIM115  (lives as long as its rows)
     try:
         file.write(head)
@@ -207,64 +204,37 @@ def spool(member: ArchiveMember, head: bytes = b"") -> IO[bytes]:
     return file
 
 
-def refuse_pickle(archive: Path, member: ArchiveMember, head: bytes) -> None:
-    """Raise the error for a member that is no npz file.
+def _open(stack: ExitStack, path: Path, member: ArchiveMember) -> NpzFile:
+    """Open a member as npz, until the stack is closed.
 
     Raises
     ------
     UnsafeArchive
         The member is a pickle, or an array of objects, which is a pickle, too.
     UnknownLayout
-        Anything else.
+        Anything else that is no npz.
     """
-    if head.startswith(NPZ):
-        return
-    pickled = is_pickle(head)
-    if head.startswith(NPY):
-        with spooled(member, head) as file:
+    head = member.read(len(NPY_MAGIC))
+    if head.startswith(MAGIC):
+        file = stack.enter_context(_spool(member, head))
+        return stack.enter_context(open_npz(Path(f"{path.name}:{member.name}"), file))
+    pickled = head.startswith(PROTOCOLS)
+    if head.startswith(NPY_MAGIC):
+        with _spool(member, head) as file:
             try:
-                parse_header(member.name, file, archive.name)
+                parse_header(member.name, file, path.name)
             except UnsafeArchive:
                 pickled = True
     if pickled:
         raise UnsafeArchive(
-            f"{archive.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
+            f"{path.name}: {member.name} is a pickle, and unpickling can run any code. It is not read.",
             hint="convert it in a sandbox, then import the result: docs/gen_dgrl.md has the script",
         )
-    raise UnknownLayout(f"{archive.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
+    raise UnknownLayout(f"{path.name}: {member.name} is no npz of an episode (it begins with {head!r}).")
 
 
-def layout(path: Path, *, exact: bool, skip_bad: bool = False) -> ProcgenLayout:
-    """Find the fields of a file, by its first episode; ``exact`` keeps the dtype of observations.
-
-    Raises
-    ------
-    UnknownLayout
-        The file holds no episodes.
-    """
-    with open_unpacked(path) as stream:
-        for member in members(stream):
-            if not is_episode(member.name):
-                continue
-            head = member.read(len(NPY))
-            try:
-                refuse_pickle(path, member, head)
-                with spooled(member, head) as file, open_npz(Path(f"{path.name}:{member.name}"), file) as npz:
-                    length(npz)
-                    return _layout(npz, exact)
-            except (CorruptArchive, UnknownLayout):
-                if not skip_bad:
-                    raise
-    raise UnknownLayout(f"{path.name} holds no episodes (.npz with {', '.join(NAMES)}).")
-
-
-def field_of(key: str) -> str:
-    """Return the field of a column of an episode."""
-    return NAMES.get(key) or f"info/{key}"
-
-
-def length(npz: NpzFile) -> int:
-    """Count the steps of an episode.
+def _described(npz: NpzFile, kept: str = "") -> tuple[int, tuple[Field, ...]]:
+    """Count the steps of an episode, and describe its fields; observations are ``kept``, or as they are stored.
 
     Raises
     ------
@@ -284,67 +254,80 @@ def length(npz: NpzFile) -> int:
             f"{npz.path} is ragged: {', '.join(f'{key} {n}' for key, n in counts.items())} rows; an episode has one "
             "observation more than it has steps."
         )
-    return steps
-
-
-def kinds(npz: NpzFile) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and row shape of each field; the dtypes of observations and dones are free, and empty."""
-    found = {}
+    schema = [Field(FLAGS[1], "bool", (), "next")]
     for key, m in npz.members.items():
-        scalar = key in ("rewards", "dones") and m.shape[1:] == (1,)
-        dtype = "" if key in ("observations", "dones") else _dtype(m)
-        found[field_of(key)] = (dtype, () if scalar else m.shape[1:])
-    return found
+        name = _field_of(key)
+        shape = () if key in ("rewards", "dones") and m.shape[1:] == (1,) else m.shape[1:]
+        dtype = "bool" if key == "dones" else (key == "observations" and kept) or m.dtype.newbyteorder("=").name
+        both = counts[key] == steps + 1
+        placement: Placement = "next" if name.startswith("next/") else "both" if both else "root"
+        schema.append(Field(name, dtype, shape, placement))
+    return steps, tuple(sorted(schema, key=lambda f: f.name))
 
 
-def _dtype(m: Column) -> str:
-    return m.dtype.newbyteorder("=").name
+def _kept(schema: Sequence[Field]) -> str:
+    return next(f.dtype for f in schema if f.name == "observation")
 
 
-def _layout(npz: NpzFile, exact: bool) -> ProcgenLayout:
-    steps = length(npz)
-    stored = _dtype(npz.members["observations"])
-    kept = stored if exact or not _is_whole(npz) else "uint8"
-    longer = {field_of(key) for key, m in npz.members.items() if m.shape[0] == steps + 1}
-    schema = [Field(flag, "bool", (), "next") for flag in FLAGS]
-    for name, (dtype, shape) in kinds(npz).items():
-        if name != FLAGS[0]:
-            placement: Placement = "next" if name == REWARD else "both" if name in longer else "root"
-            schema.append(Field(name, dtype or kept, shape, placement))
-    return ProcgenLayout(tuple(sorted(schema, key=lambda f: f.name)), stored, kept)
-
-
-def _is_whole(npz: NpzFile) -> bool:
-    count = npz.members["observations"].shape[0]
-    with npz.rows(["observations"]) as rows:
-        try:
-            for a in range(0, count, SCAN_ROWS):
-                whole(rows.read(a, a + SCAN_ROWS)["observations"])
-        except NotWhole:
-            return False
-    return True
-
-
-def whole(values: Array) -> Array:
-    """Convert values to uint8 if that loses nothing.
+def _layout(path: Path, *, exact: bool, skip_bad: bool) -> tuple[tuple[Field, ...], str]:
+    """Find the fields of a file by its first episode, and the dtype of its observations.
 
     Raises
     ------
-    NotWhole
-        It would.
+    UnknownLayout
+        The file holds no episodes.
     """
+    with open_unpacked(path) as stream:
+        for member in filter(lambda m: _is_episode(m.name), members(stream)):
+            try:
+                with ExitStack() as stack:
+                    npz = _open(stack, path, member)
+                    _, schema = _described(npz)
+                    stored = _kept(schema)
+                    return (schema if exact or not _is_whole(npz) else _described(npz, "uint8")[1]), stored
+            except (CorruptArchive, UnknownLayout):
+                if not skip_bad:
+                    raise
+    raise UnknownLayout(f"{path.name} holds no episodes (.npz with {', '.join(NAMES)}).")
+
+
+# -- observations
+
+
+class _NotWhole(Exception):
+    """Observations are no whole numbers from 0 to 255."""
+
+
+def _whole(values: Array) -> Array:
+    """Convert values to uint8; raises _NotWhole if that loses something."""
     if values.dtype == np.uint8:
         return values
     if values.dtype.kind not in "biuf":
-        raise NotWhole
+        raise _NotWhole
     with np.errstate(invalid="ignore"):
         small = values.astype(np.uint8)
     if not np.array_equal(small, values):
-        raise NotWhole
+        raise _NotWhole
     return small
 
 
-class SpooledFrames(LazyColumn):
+def _blocks(npz: NpzFile) -> Iterator[Array]:
+    """Read the observations of an episode to their end."""
+    with npz.rows(["observations"]) as rows:
+        for a in range(0, npz.members["observations"].shape[0], SCAN_ROWS):
+            yield rows.read(a, a + SCAN_ROWS)["observations"]
+
+
+def _is_whole(npz: NpzFile) -> bool:
+    try:
+        for values in _blocks(npz):
+            _whole(values)
+    except _NotWhole:
+        return False
+    return True
+
+
+class _Frames(LazyColumn):
     """The first ``count`` observations of a spooled episode, read forward; the file closes with its last reference."""
 
     def __init__(self, stack: ExitStack, rows: NpzRows, count: int, field: Field) -> None:
@@ -363,22 +346,23 @@ class SpooledFrames(LazyColumn):
         """Read rows [start, stop)."""
         # To the last row of the archive, although it may not count: the checksum stands behind it.
         values = self._rows.read(start, stop + (stop == self._count))["observations"][: stop - start]
-        return whole(values) if self._field.dtype == "uint8" else values
+        return _whole(values) if self._field.dtype == "uint8" else values
 
 
-def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]:
-    """Read the episodes of file number ``index``; ``notes`` receives the notes about episodes that are left out."""
+# -- episodes
+
+
+def _episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]:
+    """Read the episodes of file number ``index``; ``notes`` receives the notes about what is left out."""
     path = plan.archive.files[index]
     bad: dict[str, str] = {}
     with open_unpacked(path) as stream:
         for member in members(stream):
-            if not is_episode(member.name):
+            if not _is_episode(member.name):
                 notes.append(Note("other-files", "members that are not episodes were not read", 1, member.name))
                 continue
-            head = member.read(len(NPY))
             try:
-                refuse_pickle(path, member, head)
-                found = _episode(plan, index, member, head)
+                found = _episode(plan, index, member)
             except (CorruptArchive, UnknownLayout) as e:
                 if member.left:  # the tar itself is truncated
                     raise
@@ -397,108 +381,52 @@ def episodes(plan: Plan, index: int, notes: list[Note]) -> Iterator[EpisodeData]
         notes.append(Note("bad-files", text, len(bad), next(iter(bad))))
 
 
-def _episode(plan: Plan, index: int, member: ArchiveMember, head: bytes) -> EpisodeData | None:
-    path = Path(f"{plan.archive.name_of(index)}:{member.name}")
+def _episode(plan: Plan, index: int, member: ArchiveMember) -> EpisodeData | None:
+    """Read one episode, but for its frames; None if it has no step."""
+    fields = {f.name: f for f in plan.schema}
     with ExitStack() as stack:
-        npz = stack.enter_context(open_npz(path, stack.enter_context(spool(member, head))))
-        steps = length(npz)
+        npz = _open(stack, plan.archive.files[index], member)
+        steps, found = _described(npz, "uint8" if _kept(plan.schema) == "uint8" else "")
         if steps == 0:
             return None
-        _check_fields(plan, npz)
-        if plan.archive.skip_bad:
-            _read_through(npz)
-        columns = {key: npz.array(key, most=MAX_COLUMN) for key in npz.members if key != "observations"}
-        return _whole(plan, index, member.name, columns, npz, stack.pop_all())
-
-
-def _whole(plan: Plan, index: int, name: str, columns: dict[str, Array], npz: NpzFile, stack: ExitStack) -> EpisodeData:
-    fields = {f.name: f for f in plan.schema}
-    terminated: BoolArray = columns["dones"].reshape(-1) != 0
-    steps, done = len(terminated), bool(terminated[-1])
-    # With a done the environment has begun anew: the frame after it is of the next episode.
-    count = steps if done else steps + 1
-    named: dict[str, Array] = {FLAGS[0]: terminated, FLAGS[1]: np.arange(steps) == (-1 if done else steps - 1)}
-    for key, values in columns.items():
-        f = fields[field_of(key)]
-        if key != "dones":
-            rows = values.reshape(len(values), *f.shape)
-            named[f.name] = rows[:count] if f.placement == "both" else rows
-    frames = SpooledFrames(stack, npz.rows(["observations"]), count, fields["observation"])
+        if found != plan.schema:
+            said = "; ".join(differences(found, plan.schema))
+            raise UnknownLayout(f"{npz.path} does not hold the fields of the first episode: {said}.")
+        if plan.archive.skip_bad:  # to find damage while the episode can still be left out
+            for _ in _blocks(npz):
+                pass
+        columns = {_field_of(k): npz.array(k, most=MAX_COLUMN) for k in npz.members if k != "observations"}
+        over = columns[FLAGS[0]].reshape(-1) != 0
+        done = bool(over[-1])
+        # With a done the environment has begun anew: the frame after it is of the next episode.
+        count = steps if done else steps + 1
+        made: dict[str, Array | LazyColumn] = {}
+        for name, values in columns.items():
+            rows = values.reshape(len(values), *fields[name].shape)
+            made[name] = rows[:count] if fields[name].placement == "both" else rows
+        made |= {FLAGS[0]: over, FLAGS[1]: np.arange(steps) == (-1 if done else steps - 1)}
+        frames = npz.rows(["observations"])
+        made["observation"] = _Frames(stack.pop_all(), frames, count, fields["observation"])
+    named = NAMED.search(member.name)
+    level = int(named["level"]) if named else -1
     return EpisodeData(
-        {**named, "observation": frames},
+        made,
         steps,
         TERMINATED if done else CUT,
         observed=not done,
         source=index,
-        group=name,
-        seed=_level(name),
-        notes=tuple(_remarks(name, steps, columns["rewards"], terminated)),
+        group=member.name,
+        seed=level if level >= 0 else None,
+        notes=tuple(_remarks(member.name, steps, float(columns[REWARD].sum(dtype=np.float64)), over)),
     )
 
 
-def _check_fields(plan: Plan, npz: NpzFile) -> None:
-    free = ("observation", FLAGS[0])
-    wanted = {f.name: ("" if f.name in free else f.dtype, f.shape) for f in plan.schema if f.name != FLAGS[1]}
-    found = kinds(npz)
-    if found != wanted:
-        odd = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-        said = "; ".join(f"{name} is {_said(found.get(name))}, not {_said(wanted.get(name))}" for name in odd)
-        raise UnknownLayout(f"{npz.path} does not hold the fields of the first episode: {said}.")
-    stored = npz.members["observations"].dtype.newbyteorder("=").name
-    kept = next(f.dtype for f in plan.schema if f.name == "observation")
-    if kept not in ("uint8", stored):
-        raise UnknownLayout(f"{npz.path} has observations of {stored}; the first episode has {kept}.")
-
-
-def _said(kind: tuple[str, tuple[int, ...]] | None) -> str:
-    return "absent" if kind is None else f"{kind[0]} {list(kind[1])}".strip()
-
-
-def _read_through(npz: NpzFile) -> None:
-    """Read an episode to its end, to find damage while the episode can still be left out."""
-    with npz.rows(["observations"]) as rows:
-        for a in range(0, npz.members["observations"].shape[0], _BLOCK):
-            rows.read(a, a + _BLOCK)
-
-
-def _level(name: str) -> int | None:
-    m = NAMED.search(name)
-    return int(m["level"]) if m and int(m["level"]) >= 0 else None
-
-
-def _remarks(name: str, steps: int, rewards: Array, terminated: BoolArray) -> Iterator[Note]:
+def _remarks(name: str, steps: int, total: float, over: Array) -> Iterator[Note]:
     m = NAMED.search(name)
     if m and int(m["length"]) != steps:
         text = "names of episodes say another number of steps than they have; the episodes count"
         yield Note("length-in-name", text, 1, name)
-    if m and abs(float(m["sum"]) - float(rewards.sum(dtype=np.float64))) > 0.0051:
+    if m and abs(float(m["sum"]) - total) > 0.0051:
         yield Note("return-in-name", "names of episodes contain another return than the sum of their rewards", 1, name)
-    if inside := int(np.count_nonzero(terminated[:-1])):
+    if inside := int(np.count_nonzero(over[:-1])):
         yield Note("terminated-inside", "steps are terminated inside an episode", inside, name)
-
-
-def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Look up a step, and the frame after it unless that belongs to the next episode.
-
-    The tar is read up to the episode.
-    """
-    episode = _arrays_of(place.file, place.group)
-    steps = len(episode["actions"])
-    for key, values in episode.items():
-        field, at = field_of(key), f"{place.group}:{key}"
-        value = values[place.step].reshape(()) if key in ("rewards", "dones") else values[place.step]
-        yield ArchivedValue(field, f"{at}[{place.step}]", bool(value) if field == FLAGS[0] else value)
-        both = key == "observations" or len(values) == steps + 1
-        if both and not (place.is_last and episode["dones"].reshape(-1)[-1]):
-            yield ArchivedValue(f"next/{field}", f"{at}[{place.step + 1}]", values[place.step + 1])
-
-
-@lru_cache(maxsize=1)  # steps are asked for in their order, several of one episode
-def _arrays_of(file: Path, name: str) -> dict[str, Any]:
-    with open_unpacked(file) as stream:
-        for member in members(stream):
-            if member.name == name:
-                packed = b"".join(iter(member.read, b""))
-                with np.load(BytesIO(packed), allow_pickle=False) as f:
-                    return dict(f)
-    raise CorruptArchive(f"{file.name} has no {name}.")

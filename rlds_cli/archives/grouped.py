@@ -1,4 +1,4 @@
-"""The engine for HDF5 files with a group for each episode, and for npz files of an episode each.
+"""The engine for HDF5 files with a group for each episode, and for files of an episode each.
 
 A family is a subclass of `Grouped` with a diagram of its groups. It says which groups of a file are episodes
 (`Grouped.groups`), and what the datasets of one are (`Grouped.group`); the engine does the rest. Families differ in
@@ -19,18 +19,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import h5py
 import numpy as np
 
 from rlds_cli.archives import CHUNK_ROWS, Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan, every_file
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import differences, is_observation, row_field
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import datasets, is_hdf5, keys_found, open_file, plain, reading
+from rlds_cli.formats.hdf5 import datasets, keys_found, open_file, plain, reading
 from rlds_cli.formats.hdf5_rows import nan_count
-from rlds_cli.formats.npz import is_npz
-from rlds_cli.formats.npz_datasets import open_datasets
+from rlds_cli.formats.table_datasets import open_datasets
+from rlds_cli.formats.tables import is_flat
 from rlds_cli.subset import Subset
 from rlds_cli.ted import (
     CUT,
@@ -125,9 +126,12 @@ class Grouped:
     mapped : bool
         ``--map`` applies.
     keys : mapping of str to str
-        The datasets of a group by field, for the default of `group`.
-    container : {"hdf5", "npz"}
-        What the files are. An npz is one group, whose name is empty.
+        The datasets of a group by field, for the default of `group`. Of tables they may be derived columns, such as
+        ``[x, y]``; see `formats.tables`.
+    container : str
+        What the files are, one of ``formats.tables.CONTAINERS``.
+    by_file : bool
+        A file is one episode: one group, whose name is empty. Of other containers than HDF5 it always is.
     """
 
     name: ClassVar[str] = ""
@@ -139,17 +143,21 @@ class Grouped:
     rule: ClassVar[str] = "file"  # what the manifest calls the ends of episodes
     mapped: ClassVar[bool] = False
     keys: ClassVar[Mapping[str, str]] = {}
-    container: ClassVar[Literal["hdf5", "npz"]] = "hdf5"
+    container: ClassVar[str] = "hdf5"
+    by_file: ClassVar[bool] = False
 
     # What a family says
 
     def describe(self, f: h5py.File, paths: Sequence[Path]) -> tuple[str, str] | None:
-        """Describe the first file in two halves, between which the number of files stands; None for other files."""
-        raise NotImplementedError
+        """Describe the first file in two halves, between which the number of files stands; None for other files.
+
+        By default no files are recognised: then they are read where the reader is named.
+        """
+        return None
 
     def groups(self, f: h5py.File) -> list[str]:
         """Name the groups of a file that are episodes, in their order: by default all below ``parent``."""
-        if self.container == "npz":
+        if self.by_file or not isinstance(f, h5py.File):
             return [""]
         above = f[self.parent] if self.parent else f
         return sorted((k for k in above if isinstance(above.get(k), h5py.Group)), key=natural)
@@ -188,7 +196,7 @@ class Grouped:
 
     def path(self, group: str, key: str) -> str:
         """Return the path of a dataset of a group."""
-        return f"{self.parent}{group}/{key}" if group else key
+        return f"{self.parent}{group}/{key}" if group else f"{self.parent}{key}"
 
     def is_known(self, key: str) -> bool:
         """Tell whether a key has a meaning, and so is per row in every group."""
@@ -236,7 +244,7 @@ class Grouped:
 
     def recognise(self, paths: Sequence[Path]) -> str | None:
         """Describe files of the family in one line; None for other files."""
-        if not paths or not all(map(is_npz if self.container == "npz" else is_hdf5, paths)):
+        if not paths or not all(is_flat(path, self.container) for path in paths):
             return None
         with self.open(paths[0]) as f:
             said = self.describe(f, paths)
@@ -244,14 +252,14 @@ class Grouped:
         return f"{said[0]}: {files}{said[1]}" if said else None
 
     def open(self, path: Path, *, check: bool = True) -> AbstractContextManager[h5py.File]:
-        """Open a file; of an npz a mapping of its columns."""
-        if self.container == "npz":
-            return cast(AbstractContextManager[h5py.File], open_datasets(path))
-        return open_file(path, check=check)
+        """Open an HDF5 file; of another container, its columns by name."""
+        if self.container == "hdf5":
+            return open_file(path, check=check)
+        return cast(AbstractContextManager[h5py.File], open_datasets(path, self.keys.values()))
 
     def described(self, f: h5py.File, group: str, archive: Archive) -> Group:
         """Describe one group of a file."""
-        found = datasets(f[self.parent + group]) if isinstance(f, h5py.File) else f
+        found = datasets(f[f"{self.parent}{group}" or "/"]) if isinstance(f, h5py.File) else f
         name = next((Path(d.file.filename).name for d in found.values()), "a file")
         return self.group(f"{name}: {group}" if group else name, group, found, archive)
 
@@ -360,18 +368,15 @@ class Grouped:
         with self.open(place.file, check=False) as f:
             archive = Archive(place.root, (place.file,), fields=place.fields)
             found = self.arranged(self.described(f, place.group, archive), place.name, place.facts)
-            for name, at in found.fields.items():
-                d = f[self.path(place.group, found.columns[name])]
-                values = d.asstr() if at.kind == "text" else d
-                row = place.step + (found.late and at.placement == "next")
-                value = values[row]
-                yield ArchivedValue(at.name, f"{d.name}[{row}]", bool(value) if name == FLAGS[0] else value)
-                there = not place.is_last or found.longer or (found.late and row + 1 < found.rows)
-                if at.placement == "both" and name not in found.next_keys and there:
-                    yield ArchivedValue(f"next/{at.name}", f"{d.name}[{row + 1}]", values[row + 1])
-            for name, key in found.next_keys.items():
-                d = f[self.path(place.group, key)]
-                yield ArchivedValue(f"next/{name}", f"{d.name}[{place.step}]", d[place.step])
+            keys = {**found.columns, **{f"next/{name}": key for name, key in found.next_keys.items()}}
+            texts = {found.columns[name] for name, at in found.fields.items() if at.kind == "text"}
+            there = {key: f[self.path(place.group, key)] for key in keys.values()}
+            rows = slice(place.step, place.step + 2)
+            seen = {key: (d.asstr() if key in texts else d)[rows] for key, d in there.items()}
+            late = [name for name, at in found.fields.items() if found.late and at.placement == "next"]
+            both = {n for n, at in found.fields.items() if at.placement == "both"} - {*found.next_keys}
+            above = self.path(place.group, "")
+            yield from looked_up(keys, seen, (place.step, place.step + 1), late=late, both=both, above=above)
 
 
 def _schema(first: Group, *, own: bool) -> tuple[Field, ...]:

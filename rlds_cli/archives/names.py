@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from rlds_cli.errors import UnknownLayout
+from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
 from rlds_cli.text import did_you_mean, is_below, natural
@@ -407,6 +407,15 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
         )
     kind: Kind = "text" if text else "array"
     return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
+
+
+def common_rows(where: str, columns: Mapping[str, Any]) -> int:
+    """Return the number of rows that all columns have; raises CorruptArchive if they differ, or one has none."""
+    counts = {key: c.shape[0] if c.shape else "none" for key, c in columns.items()}
+    if len({*counts.values()}) > 1 or "none" in counts.values():
+        listed = ", ".join(f"{key} {n}" for key, n in counts.items())
+        raise CorruptArchive(f"{where}: columns have different numbers of rows: {listed}.")
+    return int(next(iter(counts.values()), 0))
 
 
 def is_observation(name: str) -> bool:

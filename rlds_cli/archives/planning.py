@@ -140,13 +140,21 @@ def reader_for(
 
 
 def _blame_one(files: Sequence[Path]) -> None:
-    """Raise ArchiveError for the first file that no reader recognises, if one recognises most of the others."""
+    """Raise ArchiveError for the first file that no reader recognises, if one recognises most of the others.
+
+    If all are recognised alone, they have different layouts: UnknownLayout.
+    """
     most = recognise_most(files) if len(files) > 1 else None
     odd = next((f for f in files if most and not _is_known(f)), None)
     if most and odd is not None:
         raise ArchiveError(
             f"{odd.name} cannot be read like the other files ({most[0]}): it is damaged, or has another layout.",
             hint=f"--skip-bad leaves it out; rlds inspect {odd} shows what is in it",
+        )
+    if most:
+        raise UnknownLayout(
+            f"{files[0].name} and {files[-1].name} have different layouts.",
+            hint="import files of one layout: name them, or one of their directories",
         )
 
 

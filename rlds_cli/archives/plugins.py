@@ -110,7 +110,14 @@ def load(name: str) -> tuple[Any, str]:
     lacking = _lacks(found)
     if lacking:
         raise ReaderError(f"{name} is not a reader: it has no {', '.join(lacking)}.", hint=f"{PAGE} shows a reader")
-    return found() if isinstance(found, type) else found, _code_of(module)
+    return _made(name, found) if isinstance(found, type) else found, _code_of(module)
+
+
+def _made(name: str, kind: type) -> Any:
+    try:
+        return kind()
+    except TypeError as e:  # above all a method that a family has to have
+        raise ReaderError(f"The reader {name} is not complete: {e}.", hint=f"{PAGE} shows a reader") from e
 
 
 def _imported(name: str) -> tuple[ModuleType, str]:

@@ -34,8 +34,8 @@ import numpy as np
 
 from rlds_cli.archives import Archive, Plan
 from rlds_cli.archives.grouped import Group, Grouped
-from rlds_cli.archives.names import expand, free_name, is_observation, row_field
-from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.archives.names import common_rows, expand, free_name, is_observation, row_field
+from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats.hdf5 import attributes, keys_found, plain, reading
 from rlds_cli.formats.hdf5_rows import components
 from rlds_cli.ted import FLAGS, REWARD, Array, Field, Note
@@ -87,7 +87,7 @@ class RoboSet(Grouped):
                     f"{where} has no {field}s. It holds {keys_found(found)}.",
                     hint=f"name the key: --map {field}=KEY",
                 )
-        rows = _common_length(where, {key: found[key] for key in columns.values()})
+        rows = common_rows(where, {key: found[key] for key in columns.values()})
         claimed = set(columns.values())
         for key, d in found.items():
             constant = key.split("/", 1)[0] in ("config", "metadata")
@@ -229,14 +229,6 @@ def _meaning(key: str) -> str | None:
         kind = {"ctrl": "action/", "user": "info/", "time": ""}.get(re.split(r"[_/]", rest)[0], "observation/")
         return kind + rest
     return None
-
-
-def _common_length(where: str, columns: Mapping[str, h5py.Dataset]) -> int:
-    lengths = {key: d.shape[0] if d.shape else None for key, d in columns.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{key} {'none' if n is None else n}" for key, n in lengths.items())
-        raise CorruptArchive(f"{where}: columns have different numbers of rows: {listed}.")
-    return int(next(iter(lengths.values())) or 0)
 
 
 def _placed(field: Field, convention: str) -> Field:

@@ -3,10 +3,11 @@
 In both, a row holds an observation, and the action and reward that led to it::
 
     row            0     1     2     3              T = 3 steps, T+1 rows
-    image          o0    o1    o2    o3             -> observation     both
+    image          o0    o1    o2    o3             -> observation     both; in shards its name is observation
     action         0     a0    a1    a2             -> action          root: of step t is row t+1's
     reward         0     r0    r1    r2             -> next/reward, next/discount, next/terminated: likewise
     step_type      0     1     1     2              shards only; in an npz is_first, is_last, is_terminal
+    anything else  s0    s1    s2    s3             -> state/<key>     both
 
 A file of 64 px is one episode, named ``<time>-<uuid>-<rows>.npz``. Files of 84 px (``0.hdf5``, ``1.hdf5``, ...) hold
 episodes end to end, and were cut into shards anywhere.
@@ -15,532 +16,244 @@ episodes end to end, and were cut into shards anywhere.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, ArchivedStep, ArchivedValue, Part, Plan, Replan
-from rlds_cli.archives.flat import episodes_of
-from rlds_cli.archives.flat_rows import FlatLayout, Stretch, stretch_chunks
-from rlds_cli.archives.names import differences, row_field
-from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
-from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, keys_found, open_file
-from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
-from rlds_cli.formats.tables import NOT, TableView
+from rlds_cli.archives import Archive, ArchivedStep, Part, Plan
+from rlds_cli.archives.flat import Flat, FlatEpisodes, FlatLayout
+from rlds_cli.archives.flat_rows import Stretch
+from rlds_cli.archives.names import row_field
+from rlds_cli.archives.variants import Variants
+from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats.tables import NOT, Table
 from rlds_cli.subset import EVERYTHING, Subset
-from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Chunk, Field, IntArray, Note
+from rlds_cli.ted import CUT, REWARD, TERMINATED, TRUNCATED, Array, BoolArray, Field, IntArray, Note
 
-VERSION = 1
 DISCOUNT = "next/discount"
-STATE = "state/"
-# Fields by the names of columns in an npz, in a shard, and in either; columns that a file must have; marks of rows.
-NPZ_NAMES = {"image": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
-SHARD_NAMES = {"observation": "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
-NAMES = {"action": "action", "reward": REWARD, "discount": DISCOUNT, "is_terminal": FLAGS[0]}
-FRAMES = ("image", "observation")
-NPZ_NEEDED = ("image", "action", "reward")
-SHARD_NEEDED = ("observation", "action", "reward", "step_type")
-NPZ_MARKS = ("is_first", "is_last", "is_terminal")
-MARKS = ("is_first", "is_last", "step_type")
-FIRST, MID, LAST = 0, 1, 2  # of step_type
+FIRST, LAST = 0, 2  # of step_type; 1 is any other row
 LENGTH, NUMBER = re.compile(r"-(\d+)$"), re.compile(r"(\d+)$")  # at the end of the names of an npz, of a shard
-PART_BYTES = 128 << 20
-CHECK_ROWS = 1 << 10
-SHOWN, RECORDED = 20, 1000  # names of files in a message or a note, and in the manifest
-
-Kind = tuple[str, tuple[int, ...]]  # dtype and shape of a row
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """One file.
+class Frames(Flat):
+    """What both sizes have in common; ``frames`` is the column of frames, ``marks`` say where episodes end."""
 
-    Attributes
-    ----------
-    kinds : mapping of str to (str, tuple)
-        Dtype and row shape of each field, whose column is in ``columns``.
-    step_type : int array [rows]
-    over : bool array [rows]
-        True where the environment ended.
-    terminals : (str, tuple) or None
-        The column of these flags and the shape of its rows, if they may be set inside an episode, too.
-    wrong : str or None
-        The reason why the file cannot be read.
-    """
+    name, title, unlike = "vd4rl", "V-D4RL", CorruptArchive
+    frames: ClassVar[str]
+    marks: ClassVar[tuple[str, ...]]
+    needed: ClassVar[tuple[str, ...]]
 
-    rows: int = 0
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
-    step_type: Array = field(default_factory=lambda: np.zeros(0))
-    over: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
-    terminals: tuple[str, tuple[int, ...]] | None = None
-    wrong: str | None = None
+    def check(self, archive: Archive) -> None:
+        """Refuse mappings, rules for ends, and files of both kinds."""
+        if archive.fields or archive.episodes_by not in (None, *self.rules):
+            raise UnknownLayout("V-D4RL's names and ends are fixed; --map and --episodes-by do not apply.")
+        if odd := next((p for p in archive.files if not self.is_file(p)), None):
+            raise UnknownLayout(
+                f"{odd.name} is not of the kind of {archive.files[0].name}, or damaged.",
+                hint="an archive of V-D4RL is all npz (64 px) or all HDF5 (84 px): name one of its directories",
+            )
 
-    @property
-    def shapes(self) -> Shapes:
-        """The row shape of every column, whatever the dtype."""
-        return tuple(sorted((name, shape) for name, (_, shape) in self.kinds.items()))
+    def layout(self, table: Table, archive: Archive) -> FlatLayout:
+        """Assign the columns of a file to fields; all have a row for each observation."""
+        there = table.columns
+        lengths = {key: c.shape[0] if c.shape else None for key, c in there.items()}
+        rows = lengths.get("action")
+        scalars = [key for key in ("reward", "discount", *self.marks) if key in there]
+        if missing := [key for key in self.needed if key not in there]:
+            why = f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(there))}"
+        elif odd := [f"{key} {n}" for key, n in lengths.items() if n != rows]:
+            why = f"is ragged: {', '.join(odd)} rows, action {rows}"
+        elif strange := [key for key, c in there.items() if c.dtype.kind not in "biuf"]:
+            why = f"holds values that are no numbers: {', '.join(strange)}"
+        elif wide := [key for key in scalars if there[key].size != rows]:
+            why = f"has more than one value a row in {', '.join(wide)}"
+        else:
+            names = {self.frames: "observation", "action": "action", "reward": REWARD, "discount": DISCOUNT}
+            columns = {names.get(key) or f"state/{key}": key for key in there if key not in self.marks}
+            fields = [row_field(n, there[key], scalar=n.startswith("next/")) for n, key in columns.items()]
+            placed = [replace(f, placement="both") if f.name.startswith("state/") else f for f in fields]
+            terminals = self.terminals(table)
+            table.derive([terminals] if terminals else [])
+            return FlatLayout(rows or 0, tuple(placed), columns, terminals=terminals, late=True)
+        raise self.bad(table, archive, why)
 
+    def bad(self, table: Table, archive: Archive, why: str) -> CorruptArchive:
+        """Make the error for a file that is not as V-D4RL's are."""
+        return CorruptArchive(f"{table.path.name} {why}.", hint="--skip-bad leaves it out of several")
 
-@dataclass(frozen=True, slots=True)
-class _Episodes:
-    """Episodes in the rows of all files end to end: the row after each, how it ends, if it begins with a first row."""
-
-    stops: IntArray
-    end: Array
-    whole: BoolArray
-
-    @property
-    def rows(self) -> IntArray:
-        """The rows of each."""
-        return np.asarray(np.diff(self.stops, prepend=0))
-
-
-def recognise(paths: Sequence[Path]) -> str | None:
-    """Describe V-D4RL's files in one line; None for other files."""
-    kinds = [is_npz(p) for p in paths]
-    small = [p for p, npz in zip(paths, kinds, strict=True) if npz]
-    large = [p for p, npz in zip(paths, kinds, strict=True) if not npz]
-    if not paths or not all(map(is_hdf5, large)):
+    def terminals(self, table: Table) -> str | None:
+        """Name the column of flags that may be set inside an episode, too."""
         return None
-    found = _recognise_npz(small) if small else None
-    if not large or (small and not found):
-        return found
-    shard = _recognise_shard(large)
-    return f"{found}; and shards" if found and shard else shard
+
+    def joint_schema(self, archive: Archive, schemas: Sequence[tuple[Field, ...]]) -> tuple[Field, ...]:
+        """Return the fields of all files: float64 if some are float32."""
+        if len({tuple((f.name, f.shape) for f in s) for s in schemas}) > 1:
+            return super().joint_schema(archive, schemas)
+        return tuple(replace(same[0], dtype=_joint_dtype(same)) for same in zip(*schemas, strict=True))
+
+    def stretch(self, plan: Plan, part: Part, found: FlatLayout) -> Stretch:
+        """Note first rows that hold an action or a reward."""
+        made = super().stretch(plan, part, found)
+        begins = np.append(made.start, made.episodes.stops[:-1])[np.diff(made.episodes.stops, prepend=made.start) > 1]
+        return replace(made, flagged=False, odd_values=partial(_first_rows, begins, set()))
+
+    def has_final(self, table: Table, place: ArchivedStep) -> bool:
+        """Every episode has its final row."""
+        return True
 
 
-def choose(names: Sequence[str], portion: Subset, read: object) -> tuple[Sequence[str], Subset]:
-    """Choose the files of the wanted episodes, if each file is one; only the rows of shards tell their episodes."""
-    files = [n for n in names if n.endswith(".npz")]
-    if portion.split is not None or not files:
-        return names, portion
-    unwanted = {*files} - {files[k] for k in portion.numbers(len(files))}
-    return [n for n in names if n not in unwanted], EVERYTHING
+def _joint_dtype(same: Sequence[Field]) -> str:
+    return np.result_type(*{f.dtype for f in same}).name
 
 
-def plan(archive: Archive) -> Plan:
-    """Find the fields, parts and episodes. Reads headers and flags only.
-
-    Raises
-    ------
-    UnknownLayout
-        Files of neither kind, or options that do not apply.
-    CorruptArchive
-        Files that are ragged, damaged or unlike the others; all are named. With ``skip_bad`` they are left out.
-    """
-    if archive.fields or archive.episodes_by not in (None, "file", "flags"):
-        raise UnknownLayout("V-D4RL's names and ends are fixed; --map and --episodes-by do not apply.")
-    kinds = {p.suffix.lower() for p in archive.files}
-    if kinds != {".npz"} and not kinds <= {".hdf5", ".h5"}:
-        raise UnknownLayout(
-            f"{archive.root.name} mixes files of the kinds {', '.join(sorted(kinds)) or 'without a suffix'}.",
-            hint="an archive of V-D4RL is all .npz (64 px) or all .hdf5 (84 px): name one of its directories",
-        )
-    return _plan(archive, {}, small=kinds == {".npz"})
+def _first_rows(
+    begins: IntArray, told: set[int], f: Field, values: Array, start: int
+) -> tuple[str, str, BoolArray] | None:
+    """Mark the first rows of episodes that hold values of the step before them, each once."""
+    if f.name not in ("action", REWARD):
+        return None
+    here = begins[slice(*np.searchsorted(begins, (start, start + len(values))))]
+    odd = [at for at in here.tolist() if at not in told and np.any(values[at - start])]
+    told.update(odd)
+    marks = np.isin(np.arange(start, start + len(values)), odd)
+    text = "first rows have an action or a reward of the step before them; it is left out"
+    return ("first-action", text, marks) if odd else None
 
 
-def _plan(archive: Archive, damaged: Mapping[int, str], *, small: bool) -> Plan:
-    """Make the plan of files of one kind; ``damaged`` are files with known faults."""
-    seen = [_look(path, small=small) for path in archive.files]
-    bad = {i: f.wrong for i, f in enumerate(seen) if f.wrong} | dict(damaged)
-    good = [i for i in range(len(seen)) if i not in bad]
-    bad = dict(sorted((bad | _unlike([(i, seen[i]) for i in good], small=small)).items()))
-    notes = _leave_out(archive, bad)
-    good = [i for i in good if i not in bad]
-    gaps = [] if small else _gaps(archive, good)
-    if gaps:
-        text = "numbers are missing among the shards; episodes that ran into the gap are cut there"
-        notes.append(Note("missing-shards", text, len(gaps), archive.name_of(gaps[0])))
-    breaks = {*good} if small else {*gaps, *(i for a, i in pairwise(good) if i != a + 1)}
-    starts = np.cumsum([0, *(seen[i].rows for i in good)])
-    at_breaks = starts[:-1][np.isin(good, sorted(breaks))]
-    episodes = _episodes([seen[i] for i in good], at_breaks)
-    if small:
-        notes += _names(archive, {i: seen[i] for i in good})
-    notes += _remarks(archive, good, starts, episodes, small=small)
-    fields = _schema(_promoted([seen[i].kinds for i in good]))
-    facts: dict[str, Any] = {
-        "kind": "npz" if small else "shards",
-        "rows": "a row holds the action and reward that led to it",
-    }
-    if not small:
-        facts["shards"] = {archive.name_of(i): seen[i].rows for i in good}
-    if bad:
-        facts["left_out"] = {archive.name_of(i): why for i, why in [*bad.items()][:RECORDED]}
-    return Plan(
-        reader="vd4rl",
-        archive=archive,
-        schema=fields,
-        parts=tuple(_parts(seen, good, starts, episodes, sum(f.row_bytes for f in fields))),
-        episodes_by="file" if small else "flags",
-        facts=facts,
-        notes=tuple(notes),
-    )
+class Episodes(Frames):
+    """64 px: an npz for each episode."""
 
+    container, rules, whole_files = "npz", ("file",), True
+    frames, marks = "image", ("is_first", "is_last", "is_terminal")
+    needed = ("image", "action", "reward")
 
-def _parts(
-    seen: Sequence[_File], good: Sequence[int], starts: IntArray, episodes: _Episodes, width: int
-) -> Iterator[Part]:
-    """Divide the episodes into parts of about one size; the files of a part have the same column of flags."""
-    stops, rows = episodes.stops, episodes.rows
-    first = np.searchsorted(starts, stops - rows, "right") - 1  # the file in which each episode begins
-    flags = [seen[good[k]].terminals for k in first.tolist()]
-    a = 0
-    for b in range(1, len(stops) + 1):
-        begin = int(stops[a] - rows[a])
-        full = b == len(stops) or (int(stops[b - 1]) - begin) * width >= PART_BYTES
-        if not full and flags[b] == flags[a]:
-            continue
-        some = rows[a:b] > 1
-        if some.any():
-            files = range(int(first[a]), int(np.searchsorted(starts, stops[b - 1])))
-            at = int(starts[files[0]])
-            args: dict[str, Any] = {"files": [good[k] for k in files], "counts": [seen[good[k]].rows for k in files]}
-            args |= {"start": begin - at, "stops": stops[a:b] - at, "end": episodes.end[a:b]}
-            args |= {"finals": np.arange(b - a), "whole": episodes.whole[a:b], "terminals": flags[a] and flags[a][0]}
-            yield Part(int(rows[a:b][some].sum()), args | {"episodes": int(some.sum())})
-        a = b
-
-
-def read(plan: Plan, part: Part) -> Iterator[Chunk]:
-    """Read the rows of one part: those of its files end to end.
-
-    Raises
-    ------
-    CorruptArchive
-        Damaged data.
-    Replan
-        A file of 64 px is damaged, and damaged files are left out.
-    """
-    files, terminals = part.args["files"], part.args["terminals"]
-    paths = tuple(plan.archive.files[i] for i in files)
-    small = plan.facts["kind"] == "npz"
-    named = {name: key for key, name in (NPZ_NAMES if small else SHARD_NAMES).items()}
-    columns = {f.name: named.get(f.name) or f.name.removeprefix(STATE) for f in plan.schema if f.name not in FLAGS}
-    episodes = episodes_of(part)
-    view = TableView(paths, tuple(part.args["counts"]), (terminals,) if terminals else (), episodes.stops)
-
-    def places(rows: IntArray) -> tuple[IntArray, IntArray]:
-        at, row = view.places(rows)
-        return np.asarray(files)[at], row
-
-    def first_rows(f: Field, values: Array, start: int) -> tuple[str, str, BoolArray] | None:
-        if f.name not in ("action", REWARD):
+    def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
+        """Tell V-D4RL's npz by their columns."""
+        there = set(table.columns)
+        if not {*self.needed} <= there or not there & {*self.marks, "discount"}:
             return None
-        here = begins[slice(*np.searchsorted(begins, (start, start + len(values))))]
-        odd = [at for at in here.tolist() if at not in told and np.any(values[at - start])]
-        told.update(odd)
-        marks = np.isin(np.arange(start, start + len(values)), odd)
-        text = "first rows have an action or a reward of the step before them; it is left out"
-        return ("first-action", text, marks) if odd else None
+        rows = table["action"].shape[:1]
+        return "V-D4RL layout", f"an episode of {rows[0] if rows else 0:,} rows"
 
-    told: set[int] = set()  # rows that a note tells of
-    begins = np.append(int(part.args["start"]), episodes.stops[:-1])[part.args["whole"] & (episodes.length > 0)]
-    stretch = Stretch(
-        name_of=plan.archive.name_of,
-        total=int(sum(part.args["counts"])),
-        start=int(part.args["start"]),
-        episodes=episodes,
-        layout=FlatLayout(view.counts[0], plan.schema, columns, terminals=terminals, late=True),
-        fields=tuple(f for f in plan.schema if f.name not in FLAGS),
-        odd_values=first_rows,
-        places=places,
-    )
-    try:
-        yield from stretch_chunks(view, stretch)
-    except (CorruptArchive, UnknownLayout) as e:
-        if small and plan.archive.skip_bad and len(plan.facts.get("left_out", ())) < RECORDED:
-            raise Replan(_without(plan, files, e)) from e
-        e.hint = "--skip-bad leaves it out" if small else e.hint
-        raise
+    def choose(
+        self, names: Sequence[str], portion: Subset, read: Callable[[str], bytes]
+    ) -> tuple[Sequence[str], Subset]:
+        """Choose the files of the wanted episodes, if each file is one; only the rows of shards tell their episodes."""
+        files = [n for n in names if n.endswith(".npz")]
+        if portion.split is not None or not files:
+            return names, portion
+        unwanted = {*files} - {files[k] for k in portion.numbers(len(files))}
+        return [n for n in names if n not in unwanted], EVERYTHING
 
+    def terminals(self, table: Table) -> str | None:
+        """Any value but 0 is a flag, and so is a discount of 0."""
+        return f"{NOT}{NOT}is_terminal" if "is_terminal" in table else f"{NOT}discount" if "discount" in table else None
 
-def _without(before: Plan, files: Sequence[int], error: ArchiveError) -> Plan:
-    """Make the plan again without the files of a part that are damaged."""
-    archive = before.archive
-    names = {archive.name_of(i): i for i in range(len(archive.files))}
-    known = {names[name]: reason for name, reason in before.facts.get("left_out", {}).items()}
-    for i in files:
-        try:
-            with open_npz(archive.files[i]) as npz, npz.rows([*npz.members]) as rows:
-                count = next(iter(npz.members.values())).shape[0]
-                for start in range(0, count, CHECK_ROWS):
-                    rows.read(start, min(start + CHECK_ROWS, count))
-        except (CorruptArchive, UnknownLayout) as e:
-            known[i] = e.message
-    if len(known) == len(before.facts.get("left_out", ())):
-        raise error
-    return _plan(archive, known, small=True)
+    def episodes(self, table: Table, found: FlatLayout, archive: Archive) -> FlatEpisodes:
+        """Find how the episode of a file ends; refuses marks that are in other rows than the first and the last."""
+        marks = {key: table.source.array(key).reshape(-1) for key in (*self.marks, "discount") if key in table}
+        for key, at in (("is_first", 0), ("is_last", found.rows - 1)):
+            rows = np.flatnonzero(marks.get(key, ())).tolist()
+            if rows not in ([], [at]):
+                listed = ", ".join(map(str, rows[:5]))
+                raise self.bad(table, archive, f"{key} is set in rows {listed} of {found.rows}: not one episode")
+        over = bool(marks["is_terminal"][-1:].any()) if "is_terminal" in marks else 0 in marks.get("discount", ())[-1:]
+        end = TERMINATED if over else TRUNCATED if "is_last" in marks and marks["is_last"][-1:].any() else CUT
+        one = np.ones(min(found.rows, 1), np.uint8)
+        return FlatEpisodes(found.rows * one.astype(np.int64), one.astype(bool), end * one)
 
+    def facts(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None
+    ) -> Mapping[str, Any]:
+        """Record the convention of rows."""
+        return {"kind": "npz", "rows": "a row holds the action and reward that led to it"}
 
-def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
-    """Return the attributes of shards."""
-    if plan.facts["kind"] == "shards":
-        for index in sorted({i for part in plan.parts for i in part.args["files"]}):
-            with open_file(plan.archive.files[index], check=False) as f:
-                yield from ((f"{plan.archive.name_of(index)}/{name}", value) for name, value in attributes(f))
+    def notes(self, archive: Archive, index: int, found: FlatLayout, episodes: FlatEpisodes) -> Iterator[Note]:
+        """Note a name that ends in another length than the file has."""
+        yield from super().notes(archive, index, found, episodes)
+        said = LENGTH.search(archive.files[index].stem)
+        if said and int(said[1]) != found.rows:
+            text = "names of files say another number of rows than they have; the files count"
+            yield Note("length-in-name", text, 1, archive.name_of(index))
+
+    def metadata(self, plan: Plan) -> Iterator[tuple[str, Array | str]]:
+        """Return nothing: every value is per row."""
+        return iter(())
 
 
-def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
-    """Look up the row of a step and the row after it, which may lie in the next shard."""
-    for after in (False, True):
-        name, row = _row(place, place.first + place.step + after)
-        path = place.root / name if name else place.file
-        for key, value in _values(path, row):
-            at = f"{name or place.name}/{key}[{row}]"
-            if key in NAMES:
-                if after:
-                    yield ArchivedValue(NAMES[key], at, bool(value) if key == "is_terminal" else value)
-            elif key not in MARKS:
-                field = "observation" if key in FRAMES else STATE + key
-                yield ArchivedValue(f"next/{field}" if after else field, at, value)
+class Shards(Frames):
+    """84 px: episodes end to end, cut into files anywhere."""
+
+    container, joined = "hdf5", True
+    frames, marks = "observation", ("step_type",)
+    needed = ("observation", "action", "reward", "step_type")
+
+    def describe(self, table: Table, paths: Sequence[Path]) -> tuple[str, str] | None:
+        """Tell V-D4RL's shards: other logs of dm_env hold no frames, and their actions stand in other rows."""
+        known = {*self.needed} <= set(table.columns) and len(table["observation"].shape) == 4
+        return ("V-D4RL layout", f"{table['observation'].shape[0]:,} rows") if known else None
+
+    def episodes(self, table: Table, found: FlatLayout, archive: Archive) -> FlatEpisodes:
+        """Find the episodes of one shard: each begins with a first row, or after a last one."""
+        kind = table.source.array("step_type").reshape(-1)
+        if not np.isin(kind, (FIRST, 1, LAST)).all():
+            raise self.bad(table, archive, "has step types other than 0 (first), 1 (mid) and 2 (last)")
+        over = table.source.array("discount").reshape(-1) == 0 if "discount" in table else np.zeros(len(kind), bool)
+        return _episodes(kind, over, np.zeros(1, np.int64))
+
+    def join(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes]
+    ) -> tuple[FlatEpisodes, list[Note]]:
+        """Find the episodes in the rows of all shards; none runs across a shard that is missing."""
+        numbers = [int(m[1]) for p in archive.files if (m := NUMBER.search(p.stem))]
+        gaps = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
+        if len(numbers) < len(archive.files):  # without numbers nobody knows which shard is missing
+            gaps = [*range(1, len(archive.files))] if archive.left_out else []
+        starts = np.cumsum([0, *(x.rows for x in seen)])
+        kind, over = (np.concatenate([x.about[key] for x in found]) for key in ("kind", "over"))
+        joined = _episodes(kind, over, starts[[0, *gaps]])
+        return joined, [*self._remarks(archive, gaps, starts, joined)]
+
+    def _remarks(self, archive: Archive, gaps: Sequence[int], starts: IntArray, joined: FlatEpisodes) -> Iterator[Note]:
+        if gaps:
+            text = "numbers are missing among the shards; episodes that ran into the gap are cut there"
+            yield Note("missing-shards", text, len(gaps), archive.name_of(gaps[0]))
+        begins = np.append(0, joined.stops[:-1])[: len(joined.stops)]
+        if (alone := joined.length < 1).any():
+            at = archive.name_of(int(np.searchsorted(starts, begins[alone][0], "right")) - 1)
+            yield Note("empty-episodes", "episodes of one row have no step, and are left out", int(alone.sum()), at)
+        if (odd := joined.about["kind"][begins] != FIRST).any():
+            text = "episodes begin in the middle: their first rows are in no shard"
+            yield Note("fragments", text, int(odd.sum()), f"row {begins[odd][0]:,}")
+        if (cut := np.asarray(joined.end) == CUT).any():
+            text = "episodes have no last row, and are cut"
+            yield Note("cut", text, int(np.count_nonzero(cut)), f"row {begins[cut][0]:,}")
+
+    def notes(self, archive: Archive, index: int, found: FlatLayout, episodes: FlatEpisodes) -> Iterator[Note]:
+        """Return nothing: `join` makes the notes."""
+        yield from ()
+
+    def facts(
+        self, archive: Archive, seen: Sequence[FlatLayout], found: Sequence[FlatEpisodes], mode: str | None
+    ) -> Mapping[str, Any]:
+        """Record the convention of rows."""
+        return {"kind": "shards", "rows": "a row holds the action and reward that led to it"}
 
 
-def _row(place: ArchivedStep, row: int) -> tuple[str, int]:
-    """Find the shard and the row in it, for a row counted from the start of the episode's first shard."""
-    shards: dict[str, int] = dict(place.facts.get("shards", {}))
-    names = list(shards)
-    at = names.index(place.name) if place.name in shards else None
-    while at is not None and row >= shards[names[at]]:
-        row, at = row - shards[names[at]], at + 1
-    return (names[at] if at is not None else ""), row
-
-
-def _values(path: Path, row: int) -> Iterator[tuple[str, object]]:
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as f:
-            yield from ((key, f[key][row]) for key in f)
-    else:
-        with open_file(path, check=False) as f:
-            yield from ((key, d[row]) for key, d in f.items())
-
-
-# -- one file
-
-
-def _recognise_npz(paths: Sequence[Path]) -> str | None:
-    """Describe V-D4RL's npz files in one line; None for other files."""
-    if not all(map(is_npz, paths)):
-        return None
-    with open_npz(paths[0]) as npz:
-        there = set(npz.members)
-    if not {*NPZ_NEEDED} <= there or not there & {*NPZ_MARKS, "discount"}:
-        return None
-    return f"V-D4RL layout: {len(paths):,} episodes, one npz each"
-
-
-def _recognise_shard(paths: Sequence[Path]) -> str | None:
-    """Describe V-D4RL's shards in one line; None for other files."""
-    with open_file(paths[0]) as f:
-        found = datasets(f)
-        if not {*SHARD_NEEDED} <= set(found) or len(found["observation"].shape) != 4:
-            return None  # other logs of dm_env hold no frames, and their actions stand in other rows
-        count = found["observation"].shape[0]
-    files = f"{len(paths)} shards, the first with " if len(paths) > 1 else ""
-    return f"V-D4RL layout: {files}{count:,} rows"
-
-
-def _look(path: Path, *, small: bool) -> _File:
-    try:
-        if small:
-            with open_npz(path) as npz:
-                return _layout_npz(npz)
-        with open_file(path) as f:
-            return _layout_shard(f)
-    except (CorruptArchive, UnknownLayout) as e:
-        return _File(wrong=e.message)
-
-
-def _layout_npz(npz: NpzFile) -> _File:
-    """Describe a file of 64 px: one episode."""
-    missing = [key for key in NPZ_NEEDED if key not in npz.members]
-    if missing:
-        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {', '.join(sorted(npz.members))}")
-    counts = {key: m.shape[0] if m.shape else None for key, m in npz.members.items()}
-    if len(set(counts.values())) > 1:
-        usual, _ = Counter(counts.values()).most_common(1)[0]
-        odd = ", ".join(f"{key} {n}" for key, n in counts.items() if n != usual)
-        return _File(wrong=f"is ragged: {odd} rows, all others {usual}")
-    count = npz.members["image"].shape[0]
-    columns = {NPZ_NAMES.get(key) or STATE + key: key for key in npz.members if key not in NPZ_MARKS}
-    kinds = {name: (npz.members[key].dtype.name, npz.members[key].shape[1:]) for name, key in columns.items()}
-    wide = [key for key in ("reward", "discount", *NPZ_MARKS) if key in npz.members and npz.members[key].size != count]
-    if wide:
-        return _File(wrong=f"has more than one value a row in {', '.join(wide)}")
-    strange = [key for key, m in npz.members.items() if m.dtype.kind not in "biuf"]
-    if strange:
-        return _File(wrong=f"holds values that are no numbers: {', '.join(strange)}")
-    if (wrong := _marks(npz, count)) is not None:
-        return _File(wrong=wrong)
-    ending = next((key for key in ("is_terminal", "discount") if key in npz.members), None)
-    terminals = None
-    if ending is not None:  # any value but 0 is a flag, and so is a discount of 0
-        name = f"{NOT}{ending}" if ending == "discount" else f"{NOT}{NOT}{ending}"
-        terminals = (name, npz.members[ending].shape[1:])
-    step_type = np.full(count, MID)
-    step_type[:1], over = FIRST, np.zeros(count, bool)
-    if count:
-        over[-1] = ending is not None and (npz.array(ending).reshape(-1)[-1] != 0) == (ending == "is_terminal")
-        is_last = "is_last" in npz.members and npz.array("is_last").reshape(-1)[-1] != 0
-        step_type[-1] = LAST if over[-1] or is_last else step_type[-1]
-    return _File(count, kinds, columns, step_type, over, terminals)
-
-
-def _marks(npz: NpzFile, count: int) -> str | None:
-    """Return the fault in the marks of the first and the last row, if there is one."""
-    for key, at in (("is_first", 0), ("is_last", count - 1)):
-        if key in npz.members:
-            found = np.flatnonzero(npz.array(key))
-            if len(found) > 1 or (len(found) and found[0] != at):
-                return f"{key} is set in rows {', '.join(map(str, found[:5]))} of {count}: not one episode"
-    return None
-
-
-def _layout_shard(f: h5py.File) -> _File:
-    """Describe a shard: rows of many episodes."""
-    found = datasets(f)
-    missing = [key for key in SHARD_NEEDED if key not in found]
-    if missing:
-        return _File(wrong=f"has no {' and no '.join(missing)}; it holds {keys_found(found)}")
-    counts = {key: d.shape[0] if d.shape else None for key, d in found.items()}
-    if len(set(counts.values())) > 1:
-        return _File(wrong=f"is ragged: {', '.join(f'{key} has {n} rows' for key, n in counts.items())}")
-    columns = {SHARD_NAMES.get(key) or STATE + key: key for key in found if key != "step_type"}
-    kinds: dict[str, Kind] = {}
-    for name, key in columns.items():
-        described = row_field(name, found[key], scalar=name.startswith("next/"))
-        kinds[name] = described.dtype, described.shape
-    step_type = np.asarray(found["step_type"]).reshape(-1)
-    if not np.isin(step_type, (FIRST, MID, LAST)).all():
-        return _File(wrong="has step types other than 0 (first), 1 (mid) and 2 (last)")
-    over = np.zeros(len(step_type), bool)
-    if "discount" in found:
-        over = np.asarray(found["discount"]).reshape(-1) == 0
-    return _File(len(step_type), kinds, columns, step_type, over)
-
-
-# -- all files
-
-
-def _unlike(good: Sequence[tuple[int, _File]], *, small: bool) -> dict[int, str]:
-    """Find the files with other columns than most files of 64 px have, or than the first shard."""
-    if not good:
-        return {}
-    if small:
-        usual, _ = Counter(f.shapes for _, f in good).most_common(1)[0]
-        return {i: _unlike_npz(f.shapes, usual) for i, f in good if f.shapes != usual}
-    first = good[0][1].kinds
-    return {i: why for i, f in good if (why := _unlike_shard(f.kinds, first))}
-
-
-def _unlike_npz(shapes: Shapes, usual: Shapes) -> str:
-    odd = [f"{name} {list(shape)}" for name, shape in sorted({*shapes} ^ {*usual})]
-    return f"has other columns than most files: {', '.join(odd)}"
-
-
-def _unlike_shard(kinds: Mapping[str, Kind], usual: Mapping[str, Kind]) -> str | None:
-    if kinds == usual:
-        return None
-    a, b = ([Field(n, *k) for n, k in x.items()] for x in (kinds, usual))
-    return f"has other columns than the first: {'; '.join(differences(a, b))}"
-
-
-def _promoted(all_kinds: Sequence[Mapping[str, Kind]]) -> dict[str, Kind]:
-    """Find the kinds that hold the values of all files: float64 if others are float32."""
-    found: dict[str, Kind] = {}
-    for kinds in all_kinds:
-        for name, (dtype, shape) in kinds.items():
-            before = found.get(name, (dtype, shape))[0]
-            found[name] = (np.result_type(before, dtype).name if before != dtype else dtype, shape)
-    return found
-
-
-def _names(archive: Archive, good: Mapping[int, _File]) -> list[Note]:
-    """Note the names of files that end in another length than the file has."""
-    odd = [
-        archive.name_of(i)
-        for i, f in good.items()
-        if (m := LENGTH.search(archive.files[i].stem)) and int(m[1]) != f.rows
-    ]
-    text = "names of files say another number of rows than they have; the files count"
-    return [Note("length-in-name", text, len(odd), odd[0])] if odd else []
-
-
-def _gaps(archive: Archive, good: Sequence[int]) -> list[int]:
-    """Find the shards that do not follow the one before by number, if all have numbers."""
-    found = [NUMBER.search(archive.files[i].stem) for i in good]
-    numbers = [int(m[1]) for m in found if m]
-    if len(numbers) < len(good):
-        return []
-    return [i for i, (a, b) in zip(good[1:], pairwise(numbers), strict=True) if b != a + 1]
-
-
-def _episodes(files: Sequence[_File], breaks: IntArray) -> _Episodes:
-    """Find the episodes in the rows of all files, end to end; none runs across a break."""
-    kind = np.concatenate([np.zeros(0, np.int64), *(f.step_type for f in files)])
-    over = np.concatenate([np.zeros(0, bool), *(f.over for f in files)])
-    if not len(kind):
-        return _Episodes(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, bool))
+def _episodes(kind: Array, over: BoolArray, breaks: IntArray) -> FlatEpisodes:
+    """Find the episodes in rows of some step types; one begins at each of ``breaks``."""
     begins = kind == FIRST
     begins[1:] |= kind[:-1] == LAST
-    begins[[0, *(at for at in breaks.tolist() if at < len(kind))]] = True
-    stops = np.append(np.flatnonzero(begins)[1:], len(kind))
+    begins[breaks[breaks < len(kind)]] = True
+    stops = np.append(np.flatnonzero(begins)[1:], len(kind))[: len(kind)]
     last = kind[stops - 1] == LAST
     end = np.where(last & over[stops - 1], TERMINATED, np.where(last, TRUNCATED, CUT)).astype(np.uint8)
-    return _Episodes(stops, end, kind[begins] == FIRST)
+    return FlatEpisodes(stops, np.ones(len(stops), bool), end, {"kind": kind, "over": over})
 
 
-def _remarks(
-    archive: Archive, good: Sequence[int], starts: IntArray, episodes: _Episodes, *, small: bool
-) -> Iterator[Note]:
-    """Make the notes about episodes without a step, without a first row and without a last one."""
-    begins = episodes.stops - episodes.rows
-    if (alone := episodes.rows < 2).any():
-        at = archive.name_of(good[int(np.searchsorted(starts, begins[alone][0], "right")) - 1])
-        yield Note("empty-episodes", "episodes of one row have no step, and are left out", int(alone.sum()), at)
-    if small:
-        return
-    if (odd := ~episodes.whole).any():
-        text = "episodes begin in the middle: their first rows are in no shard"
-        yield Note("fragments", text, int(odd.sum()), f"row {begins[odd][0]:,}")
-    if (cut := episodes.end == CUT).any():
-        text = "episodes have no last row, and are cut"
-        yield Note("cut", text, int(cut.sum()), f"row {begins[cut][0]:,}")
-
-
-def _schema(kinds: Mapping[str, Kind]) -> tuple[Field, ...]:
-    """Make the fields, sorted by name; ``kinds`` are the kinds of the archive's per-row columns, by field."""
-    fields = [Field(flag, "bool", (), "next") for flag in FLAGS]
-    for name, (dtype, shape) in kinds.items():
-        if name.startswith("next/"):
-            fields.append(Field(name, dtype, (), "next"))
-        else:
-            fields.append(Field(name, dtype, shape, "root" if name == "action" else "both"))
-    return tuple(sorted(fields, key=lambda f: f.name))
-
-
-def _leave_out(archive: Archive, bad: Mapping[int, str]) -> list[Note]:
-    """Make a note that names the damaged files, if the user wants them left out.
-
-    Raises
-    ------
-    CorruptArchive
-        The user does not.
-    """
-    if not bad:
-        return []
-    named = "; ".join(f"{archive.name_of(i)}: {why}" for i, why in [*bad.items()][:SHOWN])
-    more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
-    if not archive.skip_bad or len(bad) == len(archive.files):
-        hint = "--skip-bad leaves them out" if len(bad) < len(archive.files) else "fetch or write them again"
-        raise CorruptArchive(f"{len(bad)} of {len(archive.files)} files cannot be read. {named}{more}.", hint=hint)
-    first = archive.name_of(next(iter(bad)))
-    return [Note("bad-files", f"files were left out. {named}{more}", len(bad), first)]
+READER = Variants(Episodes(), Shards())

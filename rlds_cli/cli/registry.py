@@ -90,8 +90,11 @@ def registry(
         case Action.add:
             from rlds_cli.archives import reader_names
 
-            found = own.add(str(place), known.reserved, prefix=prefix, readers=tuple(reader_names()))
+            found = own.add(str(place), known.reserved, prefix=prefix)
             out.result(_row(found), _added(found))
+            for e in found.entries:
+                if e.format and e.format not in reader_names():
+                    out.note(f'{e.id} needs the reader "{e.format}": install its package before a download')
         case Action.check:
             from rlds_cli.archives import reader_names
 

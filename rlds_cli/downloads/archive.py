@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlds_cli import text
-from rlds_cli.archives import Archive, choose, plugins
+from rlds_cli.archives import Archive, check_name, choose, plugins
 from rlds_cli.downloads import listing
 from rlds_cli.downloads.fetch import fetching, planning
 from rlds_cli.downloads.fetch.fetching import Fetched
@@ -52,6 +52,8 @@ def plan_transfer(
     request: DownloadRequest, id: DatasetId, entry: Entry, where: Settings, progress: Progress = silent
 ) -> Transfer:
     """Plan the download of an archive, or of the part requested. Asks the source only for files that are missing."""
+    if entry.format:
+        check_name(entry.format)
     policy = RetryPolicy(told=lambda note: progress(Event(str(id), "note", note=note)))
     destination = Home(where.home).archive(id)
     # An entry that names its files needs no listing.

@@ -220,7 +220,7 @@ class _Child:
             self._process.wait()
         said = self._last_words()
         if said.strip():
-            sys.stderr.write(f"{visible.message(said)}\n")
+            sys.stderr.write(f"{visible.lines(map(visible.message, said.strip().splitlines()))}\n")
         self._said.close()
         self._noted.close()
 

@@ -1,8 +1,8 @@
 """Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
 
-Parquet, CSV and JSON lines are all read through this module. Members of a struct are columns of their own, their names
-joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing float is always
-NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
+Parquet, Arrow files, CSV and JSON lines are all read through this module. Members of a struct are columns of their own,
+their names joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing
+float is always NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from rlds_cli.formats.text_numbers import Mixed
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
+MAGIC = b"ARROW1"
+BATCH_ROWS, BATCH_BYTES = 1 << 13, 32 << 20  # of rows that are read together, of which a file may have any number
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
 
 
@@ -299,6 +301,63 @@ def pyarrow() -> Any:
     return pa
 
 
+# -- Arrow files: record batches, mapped as they are
+
+
+def is_arrow(path: Path) -> bool:
+    """Return whether a file begins and ends as Arrow's files do, among them Feather; streams have no end."""
+    try:
+        with path.open("rb") as f:
+            head = f.read(len(MAGIC))
+            f.seek(-len(MAGIC), 2)
+            return head == f.read() == MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def open_arrow(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
+    """Open an Arrow file for reading; ``fill`` as of ``ArrowFile``.
+
+    Raises
+    ------
+    CorruptArchive
+        Damage.
+    MissingPackage
+        pyarrow is not installed.
+    """
+
+    def chosen(names: Sequence[str] | None, start: int) -> Iterator[Any]:
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, found.row_bytes))) if names is not None else 1
+        for batch in _gathered(batches(path, names, start), rows):
+            step = rows if names is not None else max(1, len(batch))
+            yield from (batch.slice(at, step) for at in range(0, len(batch), step))
+
+    with reading(path, "Arrow"):
+        found = ArrowFile(path, schema(path), count(path), chosen, fill=fill)
+        yield found
+
+
+def _gathered(batches: Iterator[Any], rows: int) -> Iterator[Any]:
+    """Join small record batches, as a log has that was written step by step, to some of about ``rows`` rows."""
+    some: list[Any] = []
+    count = 0
+    for batch in batches:
+        some.append(batch)
+        count += len(batch)
+        if count >= rows:
+            yield from _joined(some)
+            some, count = [], 0
+    yield from _joined(some)
+
+
+def _joined(some: Sequence[Any]) -> Sequence[Any]:
+    if len(some) < 2:
+        return some
+    found: Sequence[Any] = pyarrow().Table.from_batches(some).combine_chunks().to_batches()
+    return found
+
+
 def schema(path: Path) -> Any:
     """The columns of a file."""
     with _opened(path) as reader:
@@ -311,18 +370,23 @@ def count(path: Path) -> int:
         return int(reader.count_rows())
 
 
-def batches(path: Path) -> Iterator[Any]:
-    """The record batches of a file, in order, checked in full."""
+def batches(path: Path, columns: Sequence[str] | None = None, start: int = 0) -> Iterator[Any]:
+    """The record batches of some top-level columns of a file, from a row on, in order, checked in full."""
     child.note(path)
-    with _opened(path) as reader:
-        for i in range(reader.num_record_batches):
-            batch = reader.get_batch(i)
+    with _opened(path, columns) as reader:
+        for batch in from_row(map(reader.get_batch, range(reader.num_record_batches)), start):
             batch.validate(full=True)
             yield batch
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     pa = pyarrow()
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-        yield reader
+    with pa.memory_map(str(path)) as source:
+        with pa.ipc.open_file(source) as reader:
+            if columns is None:
+                yield reader
+                return
+            some = [i for i, name in enumerate(reader.schema.names) if name in columns]
+        with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=some)) as reader:
+            yield reader

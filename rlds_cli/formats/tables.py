@@ -1,4 +1,4 @@
-"""One interface to flat files with one row per step: npz, Parquet, HDF5, CSV and JSON lines.
+"""One interface to flat files with one row per step: npz, Parquet, Arrow, HDF5, CSV and JSON lines.
 
 A table has columns with names, shapes and dtypes, as an HDF5 file has datasets, and its rows are read forward. Derived
 columns are in no file, and are computed from others::
@@ -31,10 +31,10 @@ from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import NoSpace, ReaderError, RldsError, UnknownLayout
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
-from rlds_cli.formats.arrow_tables import ArrowFile, is_nan
+from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
-from rlds_cli.formats.npz import is_npz, open_npz
+from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
 from rlds_cli.formats.text_tables import CSV, JSON_LINES, is_csv, is_json_lines, open_text
@@ -43,7 +43,7 @@ NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
 STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
-TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".h5", ".hdf5", ".hdf")
+TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".arrow", ".feather", ".h5", ".hdf5", ".hdf")
 EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
 MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
 COPY_BYTES = 8 << 20
@@ -276,7 +276,7 @@ class _DerivedRows:
         self.inner.__exit__(*exc)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        seen = {k: _texts(v) for k, v in self.inner.read(start, stop).items()}
+        seen = {k: texts(v) for k, v in self.inner.read(start, stop).items()}
         for key, made in self.made.items():
             counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
             rows = counts[0] if counts else stop - start
@@ -331,21 +331,28 @@ def _episode_of(stops: IntArray, seen: Mapping[str, Array], start: int) -> Array
 
 @contextmanager
 def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator[Table]:
-    """Open HDF5, npz or Parquet by content, CSV or JSON lines by name.
+    """Open HDF5, npz, Parquet or Arrow by content, CSV or JSON lines by name.
 
-    Raises as ``hdf5.open_file``, ``npz.open_npz``, ``open_parquet`` and ``open_text`` do; ``fill`` as of ``ArrowFile``.
+    Raises as ``hdf5.open_file``, ``npz.open_npz``, ``open_parquet``, ``open_arrow`` and ``open_text`` do; ``fill`` as
+    of ``ArrowFile``.
     """
-    if is_npz(path):
+    kind = container_of(path)
+    if kind == "npz":
         with open_npz(path) as npz:
-            members = npz.members.values()
-            yield Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
-    elif is_parquet(path) or is_text(path):
-        with (open_parquet if is_parquet(path) else open_text)(path, fill=fill) as f:
+            yield npz_table(path, npz)
+    elif kind not in (None, "hdf5"):
+        with {"parquet": open_parquet, "arrow": open_arrow}.get(kind, open_text)(path, fill=fill) as f:
             columns = {n: TableColumn(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
             yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
     else:
         with open_file(path, check=check) as h5:
             yield hdf5_table(path, h5)
+
+
+def npz_table(path: Path, npz: NpzFile) -> Table:
+    """An open npz as a table."""
+    members = npz.members.values()
+    return Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
 
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
@@ -357,11 +364,25 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
 
 CONTAINERS: Mapping[str, Callable[[Path], bool]] = {
     "npz": is_npz,
-    "parquet": is_parquet,
     "hdf5": is_hdf5,
+    "parquet": is_parquet,
+    "arrow": is_arrow,
     "csv": is_csv,
     "jsonl": is_json_lines,
 }
+IN_WORDS: Mapping[str, str] = {
+    "npz": "npz",
+    "hdf5": "HDF5",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+    "csv": "CSV",
+    "jsonl": "JSON lines",
+}
+
+
+def container_of(path: Path) -> str | None:
+    """Return which of ``CONTAINERS`` a file is; None for others."""
+    return next((name for name, known in CONTAINERS.items() if known(path)), None)
 
 
 def is_flat(path: Path, container: str | None = None) -> bool:
@@ -374,7 +395,7 @@ def is_flat(path: Path, container: str | None = None) -> bool:
     """
     if container not in (None, *CONTAINERS):
         raise ReaderError(f'There is no container "{container}".', hint=f"one of {', '.join(CONTAINERS)}")
-    return any(known(path) for name, known in CONTAINERS.items() if container in (None, name))
+    return container_of(path) is not None if container is None else CONTAINERS[container](path)
 
 
 def is_empty(path: Path) -> bool:
@@ -408,17 +429,13 @@ def no_rows(name: str) -> UnknownLayout:
     return UnknownLayout(f"{name} has no rows.", hint="--skip-bad leaves it out of several; or remove the file")
 
 
-def is_text(path: Path) -> bool:
-    """Return whether a file is CSV or JSON lines."""
-    return is_csv(path) or is_json_lines(path)
-
-
 def _dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Texts as HDF5 has them."""
     return np.dtype(h5py.string_dtype()) if dtype.kind in "SUO" else dtype
 
 
-def _texts(values: Array) -> Array:
+def texts(values: Array) -> Array:
+    """Return texts as str, and other values as they are."""
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace").astype(object)
     return values.astype(object) if values.dtype.kind == "U" else values

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from rlds_cli import ids, settings
-from rlds_cli.archives import ArchivedStep, ArchivedValue, planning, plugins
+from rlds_cli.archives import ArchivedStep, ArchivedValue, check_name, planning, plugins
 from rlds_cli.dataset import Dataset, provenance
 from rlds_cli.dataset.provenance import ReadAs, Source
 from rlds_cli.errors import ReaderError, RldsError
@@ -244,6 +244,8 @@ def _look_up(ds: Dataset, files: Mapping[int, Path], place: Source, reader: str 
             hint=f"rlds verify {ds.id} --trace 100 --reader {name}, with the directory of the file",
         )
     named = "" if name == "preprocess" else name  # else the files tell
+    if named:
+        check_name(named, read.reader_source if reader is None else "")
     all_files, spot = (*files.values(),), _spot(ds, files[number], place)
     found: list[ArchivedValue] = child.ask(
         planning.look_up, named, spot, all_files, names=(files[number],), types=planning.ANSWERS

@@ -12,6 +12,7 @@ from rlds_cli import ids
 from rlds_cli.errors import InvalidId
 from rlds_cli.files import json as documents
 from rlds_cli.registry.facts import ENTRY_KEYS, file_name
+from rlds_cli.text import did_you_mean
 from rlds_cli.visible import shown
 
 Line = dict[str, Any]
@@ -161,7 +162,8 @@ def rules(line: Mapping[str, Any], readers: Sequence[str] | None) -> Iterator[st
     if not is_reader(str(line.get("format", "any"))):
         yield f"format {line['format']!r} is not the name of a reader: lines name no files of code"
     elif readers is not None and line.get("format", readers[0]) not in readers:
-        yield f"format {line['format']!r} is none of {', '.join(readers)}"
+        more = did_you_mean(line["format"], readers) or " If a package has it, install that first."
+        yield f"format {line['format']!r} is no reader of rlds or of an installed package.{more}"
 
 
 def is_reader(name: str) -> bool:

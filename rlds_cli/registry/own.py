@@ -106,9 +106,7 @@ def _added(where: Settings) -> tuple[Source, ...]:
     )
 
 
-def add(
-    place: str, package: Callable[[], Reserved], *, prefix: str | None = None, readers: Sequence[str] | None = None
-) -> Registry:
+def add(place: str, package: Callable[[], Reserved], *, prefix: str | None = None) -> Registry:
     """Note a registry in the home, after reading all of it. The same place again replaces the prefix.
 
     Parameters
@@ -119,8 +117,6 @@ def add(
         Names of the package's registry, which own ones may not take.
     prefix : str, optional
         Family of all ids: ``press`` and ``lab/press`` both become ``lab/press``.
-    readers : sequence of str, optional
-        Names that ``format`` may have.
 
     Raises
     ------
@@ -130,7 +126,7 @@ def add(
     where = settings.read()
     source = _source(place, prefix)
     before = [s for s in _added(where) if s.place != source.place]
-    found = examine(place, package(), prefix=prefix, readers=readers)
+    found = examine(place, package(), prefix=prefix)
     taken = {e.id.lower(): r for r in load(package, where) if r.source.place != source.place for e in r.entries}
     twice = [f"{e.id} is also in {taken[e.id.lower()].source.place}" for e in found.entries if e.id.lower() in taken]
     if problems := (*found.problems, *twice):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import IO
+from typing import IO, cast
 
 import h5py
 import numpy as np
@@ -22,9 +21,7 @@ from rlds_cli.archives import Archive, Part, planning, recognise
 from rlds_cli.errors import CorruptArchive, MissingPackage, NoPermission, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import hdf5
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.parquet import is_parquet, open_parquet
-from rlds_cli.formats.tables import is_text
-from rlds_cli.formats.text_tables import CSV, open_text
+from rlds_cli.formats.tables import IN_WORDS, container_of, open_flat
 from rlds_cli.report.files import FileReport, Node, name_for
 from rlds_cli.text import natural
 
@@ -70,8 +67,9 @@ _SHORT = {"next/terminated": "terminated", "next/truncated": "truncated"}
 _PICKLE_HINT = "if you trust it, read it yourself and pass the episodes to rlds_cli.create(ID, episodes)"
 _HTML = (b"<!doctype", b"<html", b"<?xml")
 _MAGIC: Mapping[bytes, str] = {
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
+    b"PAR1": "a Parquet file without its end",
+    b"ARROW1": "an Arrow file without its end",
+    b"\xff\xff\xff\xff": "an Arrow stream, which is not read: write its table as a file",
     b"\x1f\x8b": "a gzip-compressed file",
     b"\xfd7zXZ\x00": "an xz-compressed file",
     b"\x28\xb5\x2f\xfd": "a zstd-compressed file",
@@ -232,7 +230,7 @@ def _score(name: str, names: Sequence[str]) -> tuple[int, int, int] | None:
 def suggested_command(path: Path, found: FileTree, fields: Mapping[str, str]) -> str | None:
     """A command that may import the file; None if no fields were guessed."""
     id = f"local/{name_for(path)}"
-    if found.kind in ("hdf5", "npz", "parquet", "csv", "jsonl") and fields:
+    if found.kind in IN_WORDS and fields:
         grouped = any("/*/" in key or key.startswith("*/") for key in fields.values())
         ends = [f"--episodes-by field:{key}"] if (key := _episode_key(found.nodes)) else []
         if grouped:
@@ -257,7 +255,7 @@ def _episode_key(nodes: Sequence[Node]) -> str | None:
 class FileTree:
     """The arrays of a file.
 
-    ``kind`` is ``hdf5``, ``npz``, ``npy``, ``parquet``, ``csv``, ``jsonl`` or ``other``; ``what`` says so in words.
+    ``kind`` is one of ``formats.tables.CONTAINERS``, ``npy`` or ``other``; ``what`` says so in words.
     """
 
     kind: str
@@ -286,12 +284,8 @@ def tree(file: Path) -> FileTree:
             return FileTree("npy", "a NumPy array", (_header(stream, "array", file),))
     if head.startswith(b"PK\x03\x04"):
         return _zip(file)
-    if is_parquet(file):
-        return _arrow(file, open_parquet, "parquet", "a Parquet file")
-    if is_text(file):
-        csv = file.suffix.lower() in CSV
-        return _arrow(file, open_text, "csv" if csv else "jsonl", "a CSV file" if csv else "a file of JSON lines")
-    return FileTree("other", _by_magic(file, head))
+    kind = container_of(file)
+    return _arrow(file, kind) if kind else FileTree("other", _by_magic(file, head))
 
 
 def _head(file: Path) -> bytes:
@@ -339,9 +333,11 @@ def _zip(file: Path) -> FileTree:
     return FileTree("npz", "an npz file (NumPy arrays)", tuple(sorted(nodes, key=lambda n: natural(n.name))))
 
 
-def _arrow(file: Path, open_file: Callable[..., AbstractContextManager[ArrowFile]], kind: str, what: str) -> FileTree:
+def _arrow(file: Path, kind: str) -> FileTree:
+    what = {"jsonl": "a file of JSON lines", "arrow": "an Arrow file"}.get(kind, f"a {IN_WORDS[kind]} file")
     try:
-        with open_file(file, fill=True) as f:
+        with open_flat(file, fill=True) as table:
+            f = cast(ArrowFile, table.source)
             nodes = tuple(Node(n, shape, "text" if d.kind == "O" else str(d)) for n, (shape, d) in f.columns.items())
             nodes += tuple(Node(n, (f.num_rows,), kind) for n, kind in f.left_out.items())
     except MissingPackage:  # the kind of file is known without its package

@@ -44,11 +44,6 @@ def is_depth_map(feature: Mapping[str, Any]) -> bool:
     return any(mark is True for mark in marks)
 
 
-def is_deep(feature: Mapping[str, Any]) -> bool:
-    """Tell whether a feature is a depth map with more than 8 bits, by the pixel format in ``info.json``."""
-    return is_depth_map(feature) and _named_bits(feature) > 8
-
-
 def video_bits(feature: Mapping[str, Any], track: Track) -> int:
     """Return the bits of a value of a video: by the file, else by the pixel format in ``info.json``, else 8."""
     return mp4.bits(track) or _named_bits(feature)

@@ -1,9 +1,9 @@
 """The user's own files: flat files with one row per step, and files or HDF5 groups that hold one episode each.
 
-npz, HDF5, Parquet, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation, the
-action taken there, and its reward and flags, as in D4RL. ``survey`` looks at the columns and groups of files and joins
-flat files to one table, ``boundaries`` finds the episodes of flat rows, and ``grouped`` reads one episode per file or
-group; this module decides between these, and reads flat rows.
+npz, HDF5, Parquet, Arrow, CSV and JSON lines are recognised by the names of their columns. Row t holds the observation,
+the action taken there, and its reward and flags, as in D4RL. ``survey`` looks at the columns and groups of files and
+joins flat files to one table, ``boundaries`` finds the episodes of flat rows, and ``grouped`` reads one episode per
+file or group; this module decides between these, and reads flat rows.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from rlds_cli.archives.flat_rows import (
     is_set,
     stretch_chunks,
 )
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
     flags_of,
     has_essentials,
@@ -64,8 +65,7 @@ from rlds_cli.archives.plain.survey import (
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
 from rlds_cli.formats.hdf5 import reading
-from rlds_cli.formats.parquet import is_parquet
-from rlds_cli.formats.tables import MISSING, Table, TableView, is_flat, open_flat
+from rlds_cli.formats.tables import IN_WORDS, MISSING, Table, TableView, container_of, is_flat, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
@@ -124,9 +124,7 @@ def _is_beside(path: Path) -> bool:
 
 
 def _kind(path: Path) -> str:
-    return {".csv": "CSV", ".tsv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".npz": "npz"}.get(
-        path.suffix.lower(), "Parquet" if is_parquet(path) else "HDF5"
-    )
+    return IN_WORDS[container_of(path) or "hdf5"]
 
 
 def plan(archive: Archive) -> Plan:
@@ -150,9 +148,7 @@ def plan(archive: Archive) -> Plan:
 def _plan(archive: Archive) -> Plan:
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
-        raise UnknownLayout(
-            f"{odd.name} is neither npz nor HDF5 nor Parquet nor CSV nor JSON lines.", hint=f"rlds inspect {odd}"
-        )
+        raise UnknownLayout(f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.", hint=f"rlds inspect {odd}")
     if _is_grouped(archive):
         return grouped.plan(archive)
     return _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
@@ -564,15 +560,11 @@ def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
         keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
         actions = {MISSING + k for k in found.by.actions}
         seen = _read_rows(table, {*keys.values(), *actions}, row, after)
-    is_final = place.is_last and bool(actions) and all(seen[k][-1] for k in actions)
-    for name, key in keys.items():
-        late = int(archive.arrive and arriving.is_late(name))
-        late += not late and is_final and name in FLAGS and not is_set(seen, key, 1)[0]  # or it stands in the final row
-        if late < len(seen[key]):
-            value = seen[key][late]
-            yield ArchivedValue(name, f"{key}[{after if late else row}]", bool(value) if name == FLAGS[0] else value)
-        if is_observation(name) and f"next/{name}" not in keys and len(seen[key]) > 1:
-            yield ArchivedValue(f"next/{name}", f"{key}[{after}]", seen[key][1])
+    late = {name for name in keys if archive.arrive and arriving.is_late(name)}
+    if place.is_last and actions and all(seen[k][-1] for k in actions):  # a flag may stand in the final row
+        late |= {name for name in FLAGS if name in keys and not is_set(seen, keys[name], 1)[0]}
+    both = {name for name in keys if is_observation(name) and f"next/{name}" not in keys}
+    yield from looked_up(keys, seen, (row, after), late=late, both=both)
 
 
 def _rows_of(table: Table, found: FileSurvey, place: ArchivedStep) -> tuple[int | None, int | None]:

@@ -29,6 +29,7 @@ from rlds_cli.archives import (
     skipped_file,
 )
 from rlds_cli.archives.flat_rows import differs, is_set
+from rlds_cli.archives.looking import looked_up
 from rlds_cli.archives.names import (
     EPISODE_PREFIX,
     NEXT_OBSERVATION,
@@ -594,14 +595,10 @@ def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
         e = next(e for e in found if e.group == place.group)
         with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:
             seen = rows.read(place.step, place.step + 2)
-        for name, key in e.keys.items():
-            if key not in seen or (name in FLAGS and e.table[key].shape == (1,) and not place.is_last):
-                continue
-            late = e.late(name) if e.table[key].shape != (1,) else 0
-            if e.trimmed and place.is_last and name in FLAGS and len(seen[key]) > 1 and seen[key][1]:
-                late = 1  # the flag may stand in the row of the final observation
-            above, values = f"{e.group}/{key}" if e.group else key, seen[key][late:]
-            at = place.step + late
-            yield ArchivedValue(name, f"{above}[{at}]", bool(values[0]) if name == FLAGS[0] else values[0])
-            if is_observation(name) and len(values) > 1:
-                yield ArchivedValue(f"next/{name}", f"{above}[{at + 1}]", values[1])
+        single = {name for name, key in e.keys.items() if e.table[key].shape == (1,)}
+        keys = {n: k for n, k in e.keys.items() if k in seen and (n not in FLAGS or n not in single or place.is_last)}
+        late = {name for name in keys if e.late(name) and name not in single}
+        if e.trimmed and place.is_last:  # a flag may stand in the row of the final observation
+            late |= {name for name in FLAGS if name in keys and seen[keys[name]][1:].any()}
+        at, above = (place.step, place.step + 1), f"{e.group}/" if e.group else ""
+        yield from looked_up(keys, seen, at, late=late, both=set(filter(is_observation, keys)), above=above)

@@ -308,24 +308,6 @@ def _check_lanes(store: TensorStore, count: int) -> None:
         raise UnsafeArchive(f"{store.name} claims {count:,} environments; at most {MOST_LANES:,} are read.")
 
 
-def _continuity(lanes: Lanes, batch: tuple[int, ...], axis: int) -> float:
-    """Measure the share of neighbours along an axis that continue each other, in a sample from its beginning."""
-    flags = ("done", "terminated", "truncated", "reward")
-    pairs = [(NEXT + n, n) for n, k in lanes.keys.items() if NEXT + n in lanes.keys and k.row_bytes and n not in flags]
-    pairs.sort(key=lambda p: -lanes.keys[p[1]].row_bytes)
-    pairs = pairs or [(n, n) for n in ("collector/traj_ids", "traj_ids", "episode") if n in lanes.keys]
-    same = count = 0
-    for later, now in pairs[:2]:
-        a, b = (lanes._arrays[n].reshape(*batch, -1) for n in (later, now))
-        if axis:
-            a, b = (x.reshape(-1, batch[-1], x.shape[-1])[:64, :64].swapaxes(0, 1) for x in (a, b))
-        else:
-            a, b = (x.reshape(batch[0], -1, x.shape[-1])[:64, :64] for x in (a, b))
-        equal = (a[:-1] == b[1:]).all(axis=-1)
-        same, count = same + int(equal.sum()), count + equal.size
-    return same / max(count, 1)
-
-
 def _marks(store: TensorStore) -> tuple[tuple[int, ...], bool, int]:
     """Read ``_storage_shape``, ``is_full`` and ``shift`` of a compact form."""
     shape, full, shift = (store.marks.get(k) for k in ("_storage_shape", "is_full", "shift"))
