@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from rlds_cli.archives import CHUNK_BYTES, CHUNK_ROWS
 from rlds_cli.errors import CorruptArchive, ReaderError
+from rlds_cli.formats import image_columns
 from rlds_cli.formats.hdf5_rows import components, nan_count
 from rlds_cli.formats.tables import Readable
 from rlds_cli.ted import (
@@ -22,6 +23,7 @@ from rlds_cli.ted import (
     BoolArray,
     Chunk,
     Column,
+    EncodedFrames,
     EpisodeTable,
     Field,
     IntArray,
@@ -153,6 +155,12 @@ def is_set(seen: Mapping[str, Array], key: str | None, rows: int) -> BoolArray:
             hint="--map terminated=KEY or truncated=KEY names another",
         )
     return np.asarray(is_set)
+
+
+def frames_of(images: Sequence[bytes | None]) -> EncodedFrames:
+    """Join encoded images; None stands for no frame."""
+    lengths = np.array([len(image or b"") for image in images], np.int64)
+    return EncodedFrames(np.frombuffer(b"".join(image for image in images if image), np.uint8), lengths)
 
 
 def differs(a: Array, b: Array) -> BoolArray:
@@ -381,7 +389,10 @@ class _Block:
 
     def _column(self, f: Field, ends: IntArray, last: BoolArray) -> Column:
         values = self.seen[self.stretch.keys[f.name]]
-        source = values.reshape(len(values), *f.shape)
+        is_array = f.kind == "array"
+        source = values.reshape(len(values), *f.shape) if is_array else values.reshape(-1)
+        if f.kind == "frames":
+            self._check_images(f, source)
         if odd := self.stretch.odd_values(f, source[: self.rows], self.start):
             code, text, marks = odd
             rows: BoolArray = np.asarray(components(marks).any(axis=1))
@@ -389,10 +400,18 @@ class _Block:
         both = f.placement == "both"
         out = self.copy(source, late=self.stretch.layout.late and not both, view=both or not len(ends))
         if not both and len(ends):
-            out[last] = None if f.kind == "text" else 0
+            out[last] = 0 if is_array else None
         elif both and f.name in self.stretch.finals:
-            out[last] = self.seen[self.stretch.finals[f.name]][ends].reshape(len(ends), *f.shape)
-        return out.tolist() if f.kind == "text" else out.astype(f.dtype, copy=False)
+            final = self.seen[self.stretch.finals[f.name]][ends]
+            out[last] = final.reshape(len(ends), *f.shape) if is_array else final.reshape(-1)
+        if f.kind == "frames":
+            return frames_of(out.tolist())
+        return out.astype(f.dtype, copy=False) if is_array else out.tolist()
+
+    def _check_images(self, f: Field, images: Array) -> None:
+        source, row = self.stretch.places(np.array([self.start]))
+        where = f"{self.stretch.name_of(int(source[0]))}: {self.stretch.keys[f.name]}"
+        image_columns.check(images[: self.rows].tolist(), (f.codec, f.shape), where, int(row[0]))
 
     def _episodes(self) -> tuple[EpisodeTable, int]:
         at = np.flatnonzero(self.ends)

@@ -1,7 +1,7 @@
 """Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
 
 Parquet, Arrow files, CSV and JSON lines are all read through this module. Members of a struct are columns of their own,
-their names joined by ``/``. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing
+their names joined by ``/``, but for structs of ``bytes`` and ``path``, of which the bytes are the value. A row without a value is an error unless ``fill`` is set: then it reads as 0. A missing
 float is always NaN, and a missing text None. The column ``missing:NAME`` marks rows without a value.
 """
 
@@ -61,6 +61,9 @@ class ArrowFile:
             if column is None or not _is_known(column.type):
                 self.left_out[name] = str(kinds[name])
                 continue
+            if _is_binary(column.type) or _is_image(column.type):
+                self.columns[name] = ((num_rows,), np.dtype("V"))
+                continue
             values, _ = self.values(name, column, None)
             self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
 
@@ -103,6 +106,12 @@ class ArrowFile:
 
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         missing = column.is_null().to_numpy(zero_copy_only=False)
+        if _is_image(column.type):
+            column = pa.compute.struct_field(column, "bytes")
+        if _is_binary(column.type):
+            values = np.empty(len(column), object)
+            values[:] = column.to_pylist()
+            return values, missing
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if missing.any() and not (self.fill or text or pa.types.is_floating(column.type)):
             raise UnknownLayout(
@@ -152,7 +161,12 @@ class ArrowRows:
         self._tops = sorted({source.tops[n] for n in self._read})
         self._batches: Iterator[Any] | None = None if names else iter(())
         self._start = 0
-        self._kept = {n: np.empty((0, *shape[1:]), dtype) for n in names for shape, dtype in [self._kind(n)]}
+        self._kept = {n: self._none(*self._kind(n)) for n in names}
+
+    @staticmethod
+    def _none(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return no rows of a column."""
+        return np.empty((0, *shape[1:]), object if dtype.kind == "V" else dtype)
 
     def _kind(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         if name.startswith(MISSING):
@@ -199,7 +213,7 @@ class ArrowRows:
         for name in self._read:
             shape, dtype = self._source.columns[name]
             values, missing = self._source.values(name, flat[name], shape[1:])
-            out[name] = values if dtype.kind in "SUO" else values.astype(dtype, copy=False)
+            out[name] = values if dtype.kind in "SUOV" else values.astype(dtype, copy=False)
             out[MISSING + name] = missing | is_nan(values)
         return {n: out[n] for n in self._names}
 
@@ -232,7 +246,7 @@ def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]
     import pyarrow as pa
 
     name = f"{above}{field.name}"
-    if not pa.types.is_struct(field.type):
+    if not pa.types.is_struct(field.type) or _is_image(field.type):
         yield name, column
         return
     for member, values in zip(field.type, column.flatten(), strict=True):
@@ -243,7 +257,7 @@ def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Names and types of a column, or of the members of a struct."""
     import pyarrow as pa
 
-    if not pa.types.is_struct(field.type):
+    if not pa.types.is_struct(field.type) or _is_image(field.type):
         yield f"{above}{field.name}", field.type
         return
     for member in field.type:
@@ -256,11 +270,26 @@ def _is_known(kind: Any) -> bool:
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind) or _is_image(kind):
         return True
     while _is_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_image(kind: Any) -> bool:
+    """Return whether a struct is the one in which the ``datasets`` library keeps images: ``bytes`` and ``path``."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind) or {member.name for member in kind} != {"bytes", "path"}:
+        return False
+    return _is_binary(kind.field("bytes").type)
 
 
 def _is_list(kind: Any) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -48,7 +48,9 @@ class RowReader:
     path : Path
         The file, for messages.
     datasets : mapping of str to h5py.Dataset
-        By any name; each with at least one axis. Texts come as object arrays of str.
+        By any name; each with at least one axis. Texts are returned as object arrays of str.
+    as_bytes : collection of str
+        Names of texts that are returned as bytes.
 
     Example
     -------
@@ -56,8 +58,8 @@ class RowReader:
     ...     block = rows.read(0, 4096)["observation"]
     """
 
-    def __init__(self, path: Path, datasets: Mapping[str, h5py.Dataset]) -> None:
-        self._path = path
+    def __init__(self, path: Path, datasets: Mapping[str, h5py.Dataset], *, as_bytes: Collection[str] = ()) -> None:
+        self._path, self._as_bytes = path, as_bytes
         self._datasets = datasets
         self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
         self._bands = {name: _Bands(d, self._pool) for name, d in datasets.items() if _is_deflated(d)}
@@ -99,7 +101,8 @@ class RowReader:
         with reading(self._path, d.name):
             if name in self._bands:
                 return self._bands[name].collect(start, stop)
-            rows: Array = (d.asstr() if h5py.check_string_dtype(d.dtype) else d)[start:stop]
+            text = name not in self._as_bytes and h5py.check_string_dtype(d.dtype)
+            rows: Array = (d.asstr() if text else d)[start:stop]
             return rows
 
 

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,10 +30,12 @@ import numpy as np
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
 from rlds_cli.errors import NoSpace, ReaderError, RldsError, UnknownLayout
+from rlds_cli.formats import image_columns
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
+from rlds_cli.formats.image_header import ImageHeader
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
@@ -82,10 +84,11 @@ class Hdf5:
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self.file = path, file
+        self.images: Collection[str] = ()  # columns of texts that are encoded images
 
     def rows(self, names: Collection[str]) -> TableRows:
         """Return a reader of the rows of some columns."""
-        return RowReader(self.path, {n: self.file[n] for n in sorted(names)})
+        return RowReader(self.path, {n: self.file[n] for n in sorted(names)}, as_bytes=self.images)
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
         """Read a whole column."""
@@ -94,12 +97,16 @@ class Hdf5:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column, with the attributes of an HDF5 dataset that readers use."""
+    """A column, with the attributes of an HDF5 dataset that readers use.
+
+    ``image`` is the header of the first image of a column of encoded images, whose rows are bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     filename: str
+    image: ImageHeader | None = None
 
     @property
     def size(self) -> int:
@@ -219,7 +226,8 @@ class Table:
         plain_ones = {k for k in order if k not in self._derivations}
         native = {m.native for k in order if (m := self._derivations.get(k)) and m.native}
         made = {k: self._derivations[k] for k in order if k in self._derivations}
-        return _DerivedRows(self.source.rows(plain_ones | native), set(keys), made)
+        images = {k for k in plain_ones if self.columns[k].image}
+        return _DerivedRows(self.source.rows(plain_ones | native), set(keys), made, images)
 
     def _needed(self, key: str, order: dict[str, None]) -> None:
         """Add a column to ``order``, after its inputs."""
@@ -229,7 +237,7 @@ class Table:
 
     def samples(self, key: str, starts: Collection[int], size: int) -> Iterator[Array]:
         """Blocks of ``size`` rows of one column, from each of ``starts``, which ascend."""
-        if isinstance(self.source, Hdf5) and key in self.source.file:
+        if isinstance(self.source, Hdf5) and key in self.source.file and not self.columns[key].image:
             yield from (self.source.file[key][start : start + size] for start in starts)
             return
         with self.rows([key]) as rows:
@@ -267,6 +275,7 @@ class _DerivedRows:
     inner: TableRows
     keys: set[str]
     made: Mapping[str, _Derivation]
+    images: Collection[str]
 
     def __enter__(self) -> _DerivedRows:
         self.inner.__enter__()
@@ -276,7 +285,8 @@ class _DerivedRows:
         self.inner.__exit__(*exc)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        seen = {k: texts(v) for k, v in self.inner.read(start, stop).items()}
+        read = self.inner.read(start, stop)
+        seen = {k: image_columns.images(v) if k in self.images else texts(v) for k, v in read.items()}
         for key, made in self.made.items():
             counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
             rows = counts[0] if counts else stop - start
@@ -342,8 +352,8 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
             yield npz_table(path, npz)
     elif kind not in (None, "hdf5"):
         with {"parquet": open_parquet, "arrow": open_arrow}.get(kind, open_text)(path, fill=fill) as f:
-            columns = {n: TableColumn(n, s, _dtype(d), path.name) for n, (s, d) in f.columns.items()}
-            yield Table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
+            columns = {n: TableColumn(n, s, d, path.name) for n, (s, d) in f.columns.items()}
+            yield _table(path, f, columns, tuple(f"{n} ({kind})" for n, kind in f.left_out.items()))
     else:
         with open_file(path, check=check) as h5:
             yield hdf5_table(path, h5)
@@ -352,14 +362,38 @@ def open_flat(path: Path, *, check: bool = True, fill: bool = False) -> Iterator
 def npz_table(path: Path, npz: NpzFile) -> Table:
     """An open npz as a table."""
     members = npz.members.values()
-    return Table(path, npz, {m.name: TableColumn(m.name, m.shape, _dtype(m.dtype), path.name) for m in members})
+    return _table(path, npz, {m.name: TableColumn(m.name, m.shape, m.dtype, path.name) for m in members})
 
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
     """An open HDF5 file as a table."""
-    return Table(
-        path, Hdf5(path, f), {n: TableColumn(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()}
-    )
+    columns = {n: TableColumn(n, d.shape or (), d.dtype, path.name) for n, d in datasets(f).items()}
+    return _table(path, Hdf5(path, f), columns)
+
+
+def _table(
+    path: Path, source: TableSource, columns: Mapping[str, TableColumn], left_out: tuple[str, ...] = ()
+) -> Table:
+    """Make a table, whose columns of encoded images are known by their first rows."""
+    found = {n: _with_image(source, c) for n, c in columns.items()}
+    if isinstance(source, Hdf5):
+        source.images = {n for n, c in found.items() if c.image}
+        return Table(path, source, found)
+    binary = [n for n, c in found.items() if c.dtype.kind == "V" and not c.image]
+    known = {n: replace(c, dtype=_dtype(c.dtype)) for n, c in found.items() if n not in binary}
+    return Table(path, source, known, (*left_out, *(f"{n} (binary)" for n in binary)))
+
+
+def _with_image(source: TableSource, c: TableColumn) -> TableColumn:
+    if not image_columns.may_hold(c.dtype, c.shape):
+        return c
+    if isinstance(source, Hdf5):
+        first = source.file[c.name][:1]
+    else:
+        with source.rows([c.name]) as rows:
+            first = rows.read(0, 1)[c.name]
+    header = image_columns.header(first)
+    return c if header is None else replace(c, shape=c.shape[:1], dtype=image_columns.DTYPE, image=header)
 
 
 CONTAINERS: Mapping[str, Callable[[Path], bool]] = {

@@ -512,12 +512,13 @@ def _episode(
             continue
         f = schema[name]
         values = observations[name] if name in observations else steps[key][late[key] : length + late[key]]
-        columns[name] = shaped(values, f)
+        columns[name] = shaped(values, f, f"{place}: {key}")
     _join_next(columns, first, steps, length, place)
     terminated, truncated = (_flag(steps, k, length, arrive) for k in (first.layout.terminals, first.layout.timeouts))
     inside = first.layout.timeouts_field
     if plan.facts["late"] and inside and first.layout.timeouts:
-        columns[inside.name] = shaped(steps[first.layout.timeouts][arrive : length + arrive], inside)
+        timeouts = steps[first.layout.timeouts][arrive : length + arrive]
+        columns[inside.name] = shaped(timeouts, inside, place)
     columns[FLAGS[0]] = terminated
     columns[FLAGS[1]], end = ended(terminated, truncated)
     return EpisodeData(columns, length, end, source=file, row=at)

@@ -496,7 +496,7 @@ def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, *, strict: b
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
     for name, key in columns_of.items():
-        columns[name] = shaped(seen[key][e.steps(name)], schema[name])
+        columns[name] = shaped(seen[key][e.steps(name)], schema[name], f"{e.where}: {key}")
     _join_next(e, columns, seen)
     columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlds_cli.archives import Archive, once
 from rlds_cli.archives.d4rl import ends as layouts
-from rlds_cli.archives.flat_rows import FlatLayout, differs, is_set
+from rlds_cli.archives.flat_rows import FlatLayout, differs, frames_of, is_set
 from rlds_cli.archives.names import (
     NEXT_OBSERVATION,
     Meaning,
@@ -38,6 +38,7 @@ from rlds_cli.archives.plain.boundaries import (
     find,
 )
 from rlds_cli.errors import UnknownLayout
+from rlds_cli.formats import image_columns
 from rlds_cli.formats.arrow_tables import ArrowFile
 from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, TableView, no_rows, open_flat
 from rlds_cli.ted import (
@@ -48,6 +49,7 @@ from rlds_cli.ted import (
     TRUNCATED,
     Array,
     BoolArray,
+    EncodedFrames,
     Field,
     IntArray,
     Note,
@@ -484,8 +486,18 @@ def _inside(table: Table, fields: Mapping[str, str], rows: int) -> bool:
     return any(is_set(seen, k, rows)[:-1].any() for k in flags)
 
 
-def shaped(values: Array, f: Field) -> Array | Text:
-    """Convert values [rows, ...] to the dtype and the shape of a field; texts to a list."""
+def shaped(values: Array, f: Field, where: str, first: int = 0) -> Array | Text | EncodedFrames:
+    """Convert values [rows, ...] from row ``first`` on to the dtype and the shape of a field; texts to a list.
+
+    Raises
+    ------
+    CorruptArchive, UnknownLayout, UnsafeArchive
+        Images that are damaged, or of another kind than the field's; ``where`` names their column.
+    """
+    if f.kind == "frames":
+        images = values.tolist()
+        image_columns.check(images, (f.codec, f.shape), where, first)
+        return frames_of(images)
     found = values.reshape(len(values), *f.shape)
     return found.tolist() if f.kind == "text" else found.astype(f.dtype, copy=False)
 

@@ -1,0 +1,119 @@
+"""Columns of tables whose rows are encoded images, PNG or JPEG, in the forms in which files hold them.
+
+==================  ==============================================================  =============================
+padded rows         uint8 [N, size], zeros behind each image (ALOHA's cameras)      HDF5, npz
+bytes of any length sequences of uint8; opaque values; binary columns               HDF5; Parquet and Arrow
+texts of bytes      fixed length, zeros behind each image                           HDF5, npz (dtype ``S``)
+structs             ``{bytes, path}``, as the ``datasets`` library writes images    Parquet and Arrow
+==================  ==============================================================  =============================
+
+A column is one of images if its first row begins as a PNG or JPEG does. Neither ends with a zero, so the zeros behind
+an image are padding.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rlds_cli.array_types import Array
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import image_header
+from rlds_cli.formats.image_header import MAX_PIXELS, ImageHeader
+
+DTYPE = np.dtype("V")  # of a column of images: no number, flag or text
+LEAST = 32  # bytes of a padded row or text: the header of an image takes more
+
+
+def may_hold(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Return whether a column of that dtype and shape [N, ...] could be one of images."""
+    if not shape or not shape[0]:
+        return False
+    if dtype == np.uint8:
+        return len(shape) == 2 and shape[1] >= LEAST
+    if len(shape) != 1:
+        return False
+    binary = dtype.kind == "V" and dtype.names is None
+    return binary or (dtype.kind == "S" and dtype.itemsize >= LEAST) or h5py.check_vlen_dtype(dtype) == np.uint8
+
+
+def image(value: Any) -> bytes | None:
+    """Return the image in a row of a column, without padding; None if the row has none."""
+    if value is None:
+        return None
+    data = value if isinstance(value, bytes) else np.asarray(value).tobytes()
+    return data.rstrip(b"\0") or None
+
+
+def images(rows: Array) -> Array:
+    """Return the images of rows as an object array of bytes [N], None where a row has none."""
+    found = np.empty(len(rows), object)
+    found[:] = [image(row) for row in rows]
+    return found
+
+
+def header(rows: Array) -> ImageHeader | None:
+    """Return the header of the first of some rows, if it is an image of 8 bits."""
+    data = image(rows[0]) if len(rows) else None
+    found = image_header.read(data) if data else None
+    return found if found is not None and found.bits == 8 else None
+
+
+def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, ...]], where: str, first: int) -> None:
+    """Compare the headers of images with the codec and the shape that are expected, and decode the first image.
+
+    Parameters
+    ----------
+    rows : sequence of bytes or None
+        None where a row has no image.
+    expected : (str, tuple)
+        Codec and shape.
+    where : str
+        The column and its file, for messages.
+    first : int
+        The number of the first row, for messages.
+
+    Raises
+    ------
+    CorruptArchive
+        Bytes that are no image, or a PNG whose checksum is wrong, or an image that cannot be decoded.
+    UnknownLayout
+        A row without an image, or an image of another size, channels or codec.
+    UnsafeArchive
+        An image that is too large to be decoded.
+    """
+    codec, shape = expected
+    for row, data in enumerate(rows, first):
+        if data is None:
+            raise UnknownLayout(f"{where}: row {row:,} has no image.", hint="every row of a camera needs one")
+        found = image_header.read(data)
+        if found is None:
+            raise CorruptArchive(f"{where}: row {row:,} holds {len(data):,} bytes that are neither PNG nor JPEG.")
+        if (found.codec, found.shape) != (codec, shape):
+            raise UnknownLayout(
+                f"{where}: row {row:,} holds a {found.codec} of {list(found.shape)}; the first row holds a {codec} of "
+                f"{list(shape)}.",
+                hint="a camera has images of one size; resize the others, or import them under another name",
+            )
+        if found.bits != 8:
+            raise UnknownLayout(f"{where}: row {row:,} holds an image of {found.bits} bits a channel; 8 expected.")
+        if found.height * found.width > MAX_PIXELS:
+            raise UnsafeArchive(f"{where}: row {row:,} holds an image of {found.height}x{found.width}.")
+        if image_header.is_damaged(data):
+            raise CorruptArchive(f"{where}: row {row:,} holds a PNG that is damaged.")
+    if rows and rows[0] is not None:
+        _decode(rows[0], f"{where}: row {first:,}")
+
+
+def _decode(data: bytes, where: str) -> None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
+            opened.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+        raise CorruptArchive(f"{where} holds an image that cannot be decoded: {e}.") from e
