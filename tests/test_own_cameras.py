@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from lerobot_archives import decoded
 from PIL import Image
 
-import rlds_cli
-from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.importing import import_files
+from rlds_cli import verify
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.importing import import_files, plan_import
 from rlds_cli.loader import Loader
 from rlds_cli.maintenance.verification import trace
 
@@ -106,7 +109,8 @@ def parquet_binary(path: Path, images: list[bytes]) -> Path:
 
 
 def parquet_struct(path: Path, images: list[bytes]) -> Path:
-    cells = pa.array([{"bytes": i, "path": None} for i in images], pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    cells = pa.array([{"bytes": data, "path": None} for data in images], kind)
     pyarrow.parquet.write_table(table(images, cells), path / "rows.parquet", row_group_size=3)
     return path / "rows.parquet"
 
@@ -149,9 +153,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
 @pytest.mark.parametrize("write", LAYOUTS)
-def test_images_are_kept_as_they_are(
-    tmp_path: Path, write: Callable[[Path, list[bytes]], Path], codec: str
-) -> None:
+def test_images_are_kept_as_they_are(tmp_path: Path, write: Callable[[Path, list[bytes]], Path], codec: str) -> None:
     images = [image(seed, codec) for seed in range(sum(LENGTHS))]
     ds = import_files(write(tmp_path, images), "local/filmed", progress=False)
     name = next(n for n in ds.schema if n.endswith("cam"))
@@ -167,3 +169,197 @@ def test_images_are_kept_as_they_are(
     assert tuple(batch[tuple(name.split("/"))].shape) == (4, 24, 32, 3)
     found = trace(ds, 10)
     assert found.ok and name in found.fields
+
+
+# -- files beside a table
+
+
+def rows_of(length: int) -> dict[str, Any]:
+    return {"obs/q": np.arange(length, dtype=np.float32), "action": np.ones((length, 2), np.float32)}
+
+
+def csv_file(path: Path, length: int, **more: list[Any]) -> None:
+    """A log as a spreadsheet has it: two columns of observations, one of actions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ["observation.x", "observation.y", "action_0", "action_1", *more]
+    lines = [[t, 2 * t, 1, 1, *(values[t] for values in more.values())] for t in range(length)]
+    path.write_text("\n".join(",".join(map(str, line)) for line in [names, *lines]) + "\n")
+
+
+def image_files(folder: Path, images: list[bytes], suffix: str = ".jpg") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, data in enumerate(images):
+        (folder / f"{k}{suffix}").write_bytes(data)
+
+
+def split(images: list[bytes]) -> list[list[bytes]]:
+    ends = np.cumsum(LENGTHS).tolist()
+    return [images[end - length : end] for length, end in zip(LENGTHS, ends, strict=True)]
+
+
+def a_folder_each(path: Path, images: list[bytes]) -> Path:
+    for k, own in enumerate(split(images)):
+        csv_file(path / f"ep_{k}/log.csv", len(own))
+        image_files(path / f"ep_{k}/cam", own)
+    return path
+
+
+def called_after_tables(path: Path, images: list[bytes]) -> Path:
+    for k, own in enumerate(split(images)):
+        np.savez(path / f"ep_{k}.npz", **rows_of(len(own)))
+        image_files(path / f"ep_{k}/cam", own)
+    return path
+
+
+def a_folder_each_below_cameras(path: Path, images: list[bytes]) -> Path:
+    for k, own in enumerate(split(images)):
+        np.savez(path / f"ep_{k}.npz", **rows_of(len(own)))
+        image_files(path / f"images/cam/ep_{k}", own)
+    return path
+
+
+def named_in_a_column(path: Path, images: list[bytes]) -> Path:
+    image_files(path / "img", images)
+    names = [f"img/{k}.jpg" for k in range(len(images))]
+    episode = np.repeat(np.arange(len(LENGTHS)), LENGTHS).tolist()
+    csv_file(path / "log.csv", len(images), **{"observation.cam": names, "episode": episode})
+    return path
+
+
+def one_folder_for_all_rows(path: Path, images: list[bytes]) -> Path:
+    episode = np.repeat(np.arange(len(LENGTHS)), LENGTHS).tolist()
+    csv_file(path / "log.csv", len(images), episode=episode)
+    image_files(path / "frames/cam", images)
+    return path
+
+
+BESIDE = [a_folder_each, called_after_tables, a_folder_each_below_cameras, named_in_a_column, one_folder_for_all_rows]
+
+
+@pytest.mark.parametrize("write", BESIDE)
+def test_image_files_beside_a_table(tmp_path: Path, write: Callable[[Path, list[bytes]], Path]) -> None:
+    images = [image(seed) for seed in range(sum(LENGTHS))]
+    ds = import_files(write(tmp_path, images), "local/filmed", progress=False)
+    assert ds.episodes["length"].tolist() == LENGTHS
+    for k, own in enumerate(split(images)):
+        seen = ds.episode(k)["observation", "cam"][: len(own)]
+        assert (seen == np.stack([pixels(i) for i in own])).all()
+    found = trace(ds, 10)
+    assert found.ok and CAMERA in found.fields
+    assert ds.manifest.facts["cameras"][CAMERA]["rows_by"] == "count"
+
+
+def test_folders_are_in_natural_order(tmp_path: Path) -> None:
+    images = [image(seed) for seed in range(12)]
+    csv_file(tmp_path / "log.csv", 12)
+    image_files(tmp_path / "cam", images)
+    ds = import_files(tmp_path, "local/filmed", episodes_by="file", progress=False)
+    assert (ds.episode(0)["observation", "cam"][10] == pixels(images[10])).all()
+
+
+def test_the_final_image_is_the_final_observation(tmp_path: Path) -> None:
+    for k, length in enumerate(LENGTHS):
+        (tmp_path / f"ep_{k}").mkdir()
+        np.savez(tmp_path / f"ep_{k}/log.npz", action=np.ones((length, 2)), rewards=np.zeros(length))
+        image_files(tmp_path / f"ep_{k}/cam", [image(100 * k + t) for t in range(length + 1)])
+    ds = import_files(tmp_path, "local/filmed", progress=False)
+    after = ds.episode(1)["next", "observation", "cam"]
+    assert (after[-1] == pixels(image(100 + LENGTHS[1]))).all()
+
+
+# -- videos beside a table
+
+
+def film(path: Path, count: int, fps: int = 10) -> Any:
+    """A video of that many frames; return them as av decodes them."""
+    codes = np.random.default_rng(count).integers(0, 255, (count, 32, 48, 3), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=fps)
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        for k, frame in enumerate(codes):
+            made = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            made.pts, made.time_base = k, Fraction(1, fps)
+            container.mux(stream.encode(made))
+        container.mux(stream.encode())
+    return decoded(path)
+
+
+@pytest.mark.parametrize("name", ["ep_{k}_cam.mp4", "ep_{k}/cam.mp4", "cam/ep_{k}.mp4", "videos/cam/ep_{k}.mp4"])
+def test_a_video_for_each_episode(tmp_path: Path, name: str) -> None:
+    films = []
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        films.append(film(tmp_path / name.format(k=k), length))
+    ds = import_files(tmp_path, "local/filmed", progress=False)
+    assert ds.schema[CAMERA].codec == "mp4"
+    for k, frames in enumerate(films):
+        assert (ds.episode(k)["observation", "cam"][: len(frames)] == frames).all()
+    assert trace(ds, 10).ok and verify(ds.id).ok
+
+
+def test_a_video_of_another_rate_is_aligned_by_time_stamps(tmp_path: Path) -> None:
+    times = [0.0, 0.04, 0.09, 0.11, 0.2, 0.31]  # the video has a frame every 0.1 s
+    csv_file(tmp_path / "log.csv", len(times), timestamp=[1000 + t for t in times])
+    frames = film(tmp_path / "cam.mp4", 4)
+    ds = import_files(tmp_path, "local/filmed", episodes_by="file", progress=False)
+    assert (ds.episode(0)["observation", "cam"][:6] == frames[[0, 0, 0, 1, 2, 3]]).all()
+    assert ds.manifest.facts["cameras"][CAMERA]["rows_by"] == "timestamp"
+
+
+def test_one_video_for_all_rows(tmp_path: Path) -> None:
+    episode = np.repeat(np.arange(len(LENGTHS)), LENGTHS).tolist()
+    csv_file(tmp_path / "log.csv", sum(LENGTHS), episode=episode)
+    frames = film(tmp_path / "cam.mp4", sum(LENGTHS))
+    ds = import_files(tmp_path, "local/filmed", progress=False)
+    assert (ds.episode(1)["observation", "cam"][: LENGTHS[1]] == frames[LENGTHS[0] :]).all()
+
+
+# -- what is refused
+
+
+def test_an_image_of_another_size_is_refused_by_row(tmp_path: Path) -> None:
+    images = [image(0), image(1), image(2, size=(12, 16))]
+    np.savez(tmp_path / "rows.npz", **{"obs/cam": padded(images)}, **rows_of(3))
+    with pytest.raises(UnknownLayout, match="row 2 holds a jpeg of"):
+        import_files(tmp_path / "rows.npz", "local/filmed", progress=False)
+
+
+def test_a_damaged_image_is_refused_by_row(tmp_path: Path) -> None:
+    images = [image(0), image(1), b"\x01" * 100]
+    np.savez(tmp_path / "rows.npz", **{"obs/cam": padded(images)}, **rows_of(3))
+    with pytest.raises(CorruptArchive, match="row 2 holds 100 bytes"):
+        import_files(tmp_path / "rows.npz", "local/filmed", progress=False)
+
+
+def test_names_that_leave_the_directory_are_refused(tmp_path: Path) -> None:
+    image_files(tmp_path, [image(0)])
+    image_files(tmp_path / "logs", [image(1)])
+    csv_file(tmp_path / "logs/log.csv", 2, **{"observation.cam": ["../0.jpg", "../0.jpg"], "episode": [0, 0]})
+    with pytest.raises(UnsafeArchive, match="not in its directory"):
+        import_files(tmp_path / "logs", "local/filmed", progress=False)
+
+
+def test_a_video_without_a_frame_for_each_row_needs_time_stamps(tmp_path: Path) -> None:
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        film(tmp_path / f"ep_{k}_cam.mp4", length if k == 0 else 2)
+    with pytest.raises(UnknownLayout, match="has 2 frames") as e:
+        import_files(tmp_path, "local/filmed", progress=False)
+    assert "time stamps" in str(e.value.hint)
+
+
+def test_images_that_no_table_owns_are_noted(tmp_path: Path) -> None:
+    csv_file(tmp_path / "log.csv", 4, episode=[0, 0, 1, 1])
+    image_files(tmp_path / "thumbnails", [image(0)])
+    planned = plan_import(tmp_path, "local/x")
+    assert any("0.jpg" in note for note in planned.notes)
+
+
+def test_a_video_in_another_container_names_the_command(tmp_path: Path) -> None:
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"ep_{k}.npz", **rows_of(length))
+        (tmp_path / f"ep_{k}_cam.mkv").write_bytes(b"\x1a\x45\xdf\xa3" + bytes(100))
+    with pytest.raises(UnknownLayout, match="another container") as e:
+        import_files(tmp_path, "local/filmed", progress=False)
+    assert "ffmpeg" in str(e.value.hint)

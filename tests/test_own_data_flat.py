@@ -418,8 +418,8 @@ def test_rows_shuffled_over_all_files_are_put_in_order(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_in_memory_is_ordered_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlds_cli.formats.tables.MEMORY_BYTES", 0)
-    monkeypatch.setattr("rlds_cli.formats.tables.COPY_BYTES", 64)
+    monkeypatch.setattr("rlds_cli.formats.table_views.MEMORY_BYTES", 0)
+    monkeypatch.setattr("rlds_cli.formats.table_views.COPY_BYTES", 64)
     rows = [ROWS[i] for i in np.random.default_rng(3).permutation(30)]
     check_six(Rows("plain", write(tmp_path / "a.npz", columns(rows))))
 

@@ -19,6 +19,7 @@ from rlds_cli.ted import (
     FLAGS,
     TERMINATED,
     TRUNCATED,
+    VIDEO,
     Array,
     BoolArray,
     Chunk,
@@ -28,6 +29,7 @@ from rlds_cli.ted import (
     Field,
     IntArray,
     Note,
+    VideoFrames,
 )
 
 MIN_SPAN = 16
@@ -203,6 +205,8 @@ class Stretch:
         Marks the values of a field, from a row on, that a note tells of; see `Flat.odd_values`.
     places : callable
         Maps rows to the numbers of files, and to rows in them.
+    videos : callable, optional
+        Returns the frames of some rows, by the column of the video.
     """
 
     name_of: Callable[[int], str]
@@ -217,6 +221,7 @@ class Stretch:
     flagged: bool = False
     odd_values: Callable[[Field, Array, int], tuple[str, str, BoolArray] | None] = noted_nan
     inside_notes: bool = True
+    videos: Callable[[str, IntArray], VideoFrames] | None = None
 
     @property
     def stop(self) -> int:
@@ -388,6 +393,8 @@ class _Block:
         return Chunk(columns, last, table, tuple(self.notes)), after
 
     def _column(self, f: Field, ends: IntArray, last: BoolArray) -> Column:
+        if f.codec == VIDEO:
+            return self._frames_of_videos(f, last)
         values = self.seen[self.stretch.keys[f.name]]
         is_array = f.kind == "array"
         source = values.reshape(len(values), *f.shape) if is_array else values.reshape(-1)
@@ -407,6 +414,14 @@ class _Block:
         if f.kind == "frames":
             return frames_of(out.tolist())
         return out.astype(f.dtype, copy=False) if is_array else out.tolist()
+
+    def _frames_of_videos(self, f: Field, last: BoolArray) -> VideoFrames:
+        assert self.stretch.videos is not None
+        rows = self.copy(np.arange(self.start, self.start + self.rows))
+        found = self.stretch.videos(self.stretch.keys[f.name], rows)
+        if f.placement != "both":
+            found.index[last] = -1
+        return found
 
     def _check_images(self, f: Field, images: Array) -> None:
         source, row = self.stretch.places(np.array([self.start]))

@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.errors import CorruptArchive, UnknownLayout
+from rlds_cli.formats import camera_files
 from rlds_cli.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.ted import EPISODE_COLUMNS, FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
 from rlds_cli.text import did_you_mean, is_below, natural
@@ -154,12 +155,13 @@ def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str
             named, listed = _chosen(columns, name, key, file)
             fields.update(named)
             notes += listed
-    taken = {*fields.values(), *said.values()}
+    taken = {*fields.values(), *said.values(), *(key.removeprefix(camera_files.FILES) for key in said.values())}
+    cameras = {name for name, key in fields.items() if key.startswith(camera_files.KINDS)}  # beside other observations
     is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
     for name, heads_of in NAMES.items():
-        if not any(is_below(k, name) for k in fields):
+        if not any(is_below(k, name) for k in fields.keys() - cameras):
             known = [h for h in heads_of if h in heads and not (is_ted and h in ROOT_FLAGS)]
-            fields |= _found(heads, name, known, taken, notes)
+            fields |= {k: v for k, v in _found(heads, name, known, taken, notes).items() if k not in fields}
     found = Meaning(
         fields=fields,
         ids=roles.get("ids") or _first(heads, IDS, taken),
@@ -396,8 +398,8 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
     """
     placement: Placement = "next" if name.startswith("next/") else "both" if is_observation(name) else "root"
     shape = d.shape[1:]
-    if (image := getattr(d, "image", None)) is not None:
-        return Field(name, "uint8", image.shape, placement, "frames", image.codec)
+    if (camera := getattr(d, "image", None)) is not None:
+        return Field(name, "uint8", camera.shape, placement, "frames", camera.codec)
     text = h5py.check_string_dtype(d.dtype) is not None
     if (scalar or text) and shape == (1,):
         shape = ()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -23,10 +23,17 @@ import numpy as np
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.formats import image_header
-from rlds_cli.formats.image_header import MAX_PIXELS, ImageHeader
+from rlds_cli.formats.image_header import MAX_PIXELS
 
 DTYPE = np.dtype("V")  # of a column of images: no number, flag or text
 LEAST = 32  # bytes of a padded row or text: the header of an image takes more
+
+
+class Encoded(NamedTuple):
+    """Codec and shape of the images of a column."""
+
+    codec: str
+    shape: tuple[int, ...]
 
 
 def may_hold(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
@@ -56,11 +63,11 @@ def images(rows: Array) -> Array:
     return found
 
 
-def header(rows: Array) -> ImageHeader | None:
-    """Return the header of the first of some rows, if it is an image of 8 bits."""
+def kind(rows: Array) -> Encoded | None:
+    """Return codec and shape of the image in the first of some rows; None if it is no image of 8 bits."""
     data = image(rows[0]) if len(rows) else None
     found = image_header.read(data) if data else None
-    return found if found is not None and found.bits == 8 else None
+    return Encoded(found.codec, found.shape) if found is not None and found.bits == 8 else None
 
 
 def check(rows: Sequence[bytes | None], expected: tuple[str | None, tuple[int, ...]], where: str, first: int) -> None:

@@ -9,16 +9,14 @@ columns are in no file, and are computed from others::
     first:step_type     whether a step type of dm_env is FIRST (0); last:step_type, whether it is LAST (2)
     done without late   whether ``done`` is set and ``late`` is not
     [x, y, theta]       several columns as one, components side by side
-
-A `TableView` reads several files as one table, in any order of rows.
+    files:image, folder:frames, video:top.mp4
+                        images and videos in files beside the table, see `camera_files`
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +27,13 @@ import numpy as np
 
 from rlds_cli import text
 from rlds_cli.array_types import Array, IntArray
-from rlds_cli.errors import NoSpace, ReaderError, RldsError, UnknownLayout
-from rlds_cli.formats import image_columns
+from rlds_cli.errors import ReaderError, RldsError, UnknownLayout
+from rlds_cli.formats import camera_files, image_columns
 from rlds_cli.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.formats.arrow_tables import ArrowFile, is_arrow, is_nan, open_arrow
 from rlds_cli.formats.hdf5 import attributes, datasets, is_hdf5, open_file, plain, walk, whole
 from rlds_cli.formats.hdf5_rows import RowReader
-from rlds_cli.formats.image_header import ImageHeader
+from rlds_cli.formats.image_columns import Encoded
 from rlds_cli.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.formats.parquet import is_parquet, open_parquet
 from rlds_cli.formats.text_numbers import Mixed
@@ -47,8 +45,6 @@ STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the
 MAX_METADATA = 64 << 20
 TABLES = (*CSV, *JSON_LINES, ".npz", ".parquet", ".arrow", ".feather", ".h5", ".hdf5", ".hdf")
 EMPTY_ZIP = b"PK\x05\x06"  # an archive of no files, which begins with its end
-MEMORY_BYTES = 256 << 20  # of sorted rows; more are in a temporary file
-COPY_BYTES = 8 << 20
 
 
 class TableRows(Protocol):
@@ -99,14 +95,15 @@ class Hdf5:
 class TableColumn:
     """A column, with the attributes of an HDF5 dataset that readers use.
 
-    ``image`` is the header of the first image of a column of encoded images, whose rows are bytes.
+    ``image`` is the codec and the shape of the images of a camera, whose rows are bytes; those of a video are the
+    numbers of its frames.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     filename: str
-    image: ImageHeader | None = None
+    image: Encoded | None = None
 
     @property
     def size(self) -> int:
@@ -178,6 +175,9 @@ class Table:
                 self._add(key, *found)
 
     def _add(self, key: str, kind: str, inputs: tuple[str, ...]) -> None:
+        if kind in (camera_files.FOLDER, camera_files.VIDEO):
+            self._add_camera(key, kind, inputs[0])
+            return
         self.derive(inputs)
         for name in inputs:
             if name not in self.columns:
@@ -198,6 +198,9 @@ class Table:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _stack([seen[n] for n in inputs], dtype))
             self.columns[key] = TableColumn(key, shape, dtype, self.path.name)
             return
+        if kind == camera_files.FILES:
+            self._add_named(key, first)
+            return
         if kind == MISSING:
             self._derivations[key] = self._missing(inputs[0])
         elif kind == NOT:
@@ -208,6 +211,30 @@ class Table:
             self._derivations[key] = _Derivation(inputs, lambda seen, _: _without(seen[inputs[0]], seen[inputs[1]]))
         shape = first.shape[:1] if kind == MISSING else first.shape
         self.columns[key] = TableColumn(key, shape, np.dtype(bool), self.path.name)
+
+    def _add_named(self, key: str, names: TableColumn) -> None:
+        """Add a column of the images that a column of texts names."""
+        path, name = self.path, names.name
+        with self.rows([name]) as rows:
+            first = str(rows.read(0, 1)[name].reshape(-1)[0])
+        image = camera_files.of_image(camera_files.beside(path, first))
+        self._derivations[key] = _Derivation((name,), lambda seen, _: camera_files.images(path, seen[name]))
+        self.columns[key] = replace(names, name=key, shape=names.shape[:1], dtype=image_columns.DTYPE, image=image)
+
+    def _add_camera(self, key: str, kind: str, name: str) -> None:
+        """Add a column of the images of a folder, or of the numbers of a video's frames."""
+        path = camera_files.beside(self.path, name)
+        if kind == camera_files.FOLDER:
+            files = camera_files.in_folder(path)
+            if not files:
+                raise UnknownLayout(f"{path} has no PNG or JPEG images.", hint="folder:NAME names a folder of images")
+            count, image, rows = len(files), camera_files.of_image(files[0]), partial(camera_files.rows, files)
+        else:
+            track = camera_files.track(path)
+            count, image = len(track.frames), Encoded("mp4", (track.height, track.width, 3))
+            rows = partial(_numbers, count)
+        self._derivations[key] = _Derivation((), _nothing, rows=rows)
+        self.columns[key] = TableColumn(key, (count,), image_columns.DTYPE, self.path.name, image)
 
     def _missing(self, name: str) -> _Derivation:
         if name in self._derivations:
@@ -263,11 +290,15 @@ def _text_or_array(value: Array) -> Array | str:
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """The computation of a derived column: ``inputs``, and a function of their values and the first row."""
+    """The computation of a derived column: ``inputs``, and a function of their values and the first row.
+
+    ``rows`` reads rows [start, stop) instead, of which there may be more than of other columns.
+    """
 
     inputs: tuple[str, ...]
     make: Callable[[Mapping[str, Array], int], Array]
     native: str | None = None  # the column that the source computes itself
+    rows: Callable[[int, int], Array] | None = None
 
 
 @dataclass(slots=True)
@@ -288,10 +319,21 @@ class _DerivedRows:
         read = self.inner.read(start, stop)
         seen = {k: image_columns.images(v) if k in self.images else texts(v) for k, v in read.items()}
         for key, made in self.made.items():
+            if made.rows is not None:
+                continue
             counts = [len(seen[k]) for k in made.inputs or seen if k in seen]  # columns may be of different lengths
             rows = counts[0] if counts else stop - start
             seen[key] = np.asarray(made.make(seen, start))[:rows]
+        seen |= {k: made.rows(start, stop) for k, made in self.made.items() if made.rows is not None}
         return {k: seen[k] for k in self.keys}
+
+
+def _nothing(_seen: Mapping[str, Array], _start: int) -> Array:
+    return np.zeros(0)
+
+
+def _numbers(count: int, start: int, stop: int) -> Array:
+    return np.arange(min(start, count), min(stop, count))
 
 
 def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
@@ -302,7 +344,8 @@ def _parse_derived(key: str) -> tuple[str, tuple[str, ...]] | None:
         a, _, b = key.partition(WITHOUT)
         return WITHOUT, (a, b)
     kind = key.partition(":")[0] + ":"
-    return (kind, (key.removeprefix(kind),)) if kind in (NOT, ENDS, MISSING, FIRST, LAST) else None
+    known = kind in (NOT, ENDS, MISSING, FIRST, LAST, *camera_files.KINDS)
+    return (kind, (key.removeprefix(kind),)) if known else None
 
 
 def _stacked(columns: Sequence[TableColumn], file: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -392,8 +435,8 @@ def _with_image(source: TableSource, c: TableColumn) -> TableColumn:
     else:
         with source.rows([c.name]) as rows:
             first = rows.read(0, 1)[c.name]
-    header = image_columns.header(first)
-    return c if header is None else replace(c, shape=c.shape[:1], dtype=image_columns.DTYPE, image=header)
+    kind = image_columns.kind(first)
+    return c if kind is None else replace(c, shape=c.shape[:1], dtype=image_columns.DTYPE, image=kind)
 
 
 CONTAINERS: Mapping[str, Callable[[Path], bool]] = {
@@ -482,156 +525,3 @@ def _stops(values: Array, key: str, name: str) -> IntArray:
         raise UnknownLayout(f"{name}: {key} is {values.dtype} {list(values.shape)}; a list of row numbers is expected.")
     stops = flat.astype(np.int64)
     return stops if (np.diff(stops) > 0).all() and "len" not in key.lower() else np.cumsum(stops)
-
-
-# -- several files as one table
-
-
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """The rows of several files: one file after the other, or in ``order``.
-
-    Parameters
-    ----------
-    paths, counts : tuple
-        The files, and how many rows of each are read.
-    derived : tuple of str
-        Derived columns, which are added to every file.
-    stops : int array [E]
-        The row after the last one of each episode, in the order of reading.
-    order : int array or None
-        Rows, counted through all files, in the order of reading; None reads them as they stand.
-    fill : bool
-        Read rows without a value as 0.
-    """
-
-    paths: tuple[Path, ...]
-    counts: tuple[int, ...]
-    derived: tuple[str, ...]
-    stops: IntArray
-    order: IntArray | None = None
-    fill: bool = False
-
-    def rows(self, keys: Collection[str]) -> TableRows:
-        """Read the rows of some columns, forward."""
-        joined = _FileRows(self, list(keys))
-        return joined if self.order is None else _OrderedRows(joined, self.order)
-
-    def place(self, row: int) -> tuple[int, int]:
-        """Find the file, and the row in it, of a row in the order of reading."""
-        file, at = self.places(np.array([row]))
-        return int(file[0]), int(at[0])
-
-    def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Find the files, and the rows in them, of rows in the order of reading."""
-        at = rows if self.order is None else self.order[rows]
-        starts = np.cumsum([0, *self.counts])
-        file = np.searchsorted(starts, at, "right") - 1
-        return file, at - starts[file]
-
-
-class _FileRows:
-    """Rows of one file after the other; a file is open while its rows are read."""
-
-    def __init__(self, view: TableView, keys: Sequence[str]) -> None:
-        self._view, self._keys = view, keys
-        self._starts = np.cumsum([0, *view.counts]).tolist()
-        self._at, self._stack = -1, ExitStack()
-        self._rows: TableRows | None = None
-
-    def __enter__(self) -> _FileRows:
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._stack.close()
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        first = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        pieces: list[Mapping[str, Array]] = []
-        for file in range(first, len(self._view.paths)):
-            a, b = max(start, self._starts[file]), min(stop, self._starts[file + 1])
-            if a < b or (not pieces and file == len(self._view.paths) - 1):
-                pieces.append(self._read(file, a - self._starts[file], max(a, b) - self._starts[file]))
-            if stop <= self._starts[file + 1]:
-                break
-        if len(pieces) == 1:
-            return dict(pieces[0])
-        return {k: np.concatenate([p[k] for p in pieces]) for k in self._keys}
-
-    def _read(self, file: int, start: int, stop: int) -> Mapping[str, Array]:
-        if file != self._at:
-            self._stack.close()
-            table = self._stack.enter_context(open_flat(self._view.paths[file], check=False, fill=self._view.fill))
-            table.derive(self._view.derived)
-            self._rows, self._at = self._stack.enter_context(table.rows(self._keys)), file
-        assert self._rows is not None
-        return self._rows.read(start, stop)
-
-    @property
-    def num_rows(self) -> int:
-        return int(self._starts[-1])
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row, by the first file; texts count as pointers."""
-        with open_flat(self._view.paths[0], check=False, fill=self._view.fill) as table:
-            table.derive(self._view.derived)
-            return sum(_row_bytes(table, k) for k in self._keys)
-
-
-def _row_bytes(table: Table, key: str) -> int:
-    c = table[key]
-    return int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize
-
-
-class _OrderedRows:
-    """Rows of all files in another order.
-
-    Files are read forward only, so the rows are copied once, in file order, to an array that can be read in any order:
-    in memory if it is small, else in a temporary file that is mapped.
-    """
-
-    def __init__(self, joined: _FileRows, order: IntArray) -> None:
-        self._joined, self._order = joined, order
-        self._stack = ExitStack()
-        self._columns: dict[str, Array] = {}
-
-    def __enter__(self) -> _OrderedRows:
-        try:
-            self._copy()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._columns = {}
-        self._stack.close()
-
-    def _copy(self) -> None:
-        n, width = self._joined.num_rows, self._joined.width
-        in_memory = n * width <= MEMORY_BYTES
-        if not in_memory and shutil.disk_usage(tempfile.gettempdir()).free < n * width:
-            raise NoSpace(
-                f"Sorting the rows by time needs {text.size_of(n * width)} in {tempfile.gettempdir()}, which has less.",
-                hint="set TMPDIR to a directory with more space, or sort the rows yourself",
-            )
-        size = max(1, COPY_BYTES // max(width, 1))
-        with self._joined as rows:
-            for start in range(0, n, size):
-                stop = min(start + size, n)
-                for key, values in rows.read(start, stop).items():
-                    if key not in self._columns:
-                        self._columns[key] = self._empty((n, *values.shape[1:]), values.dtype, in_memory)
-                    self._columns[key][start:stop] = values
-
-    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], in_memory: bool) -> Array:
-        if in_memory or dtype.kind == "O" or 0 in shape:
-            return np.empty(shape, dtype)
-        file = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (closed by the stack)
-        file.truncate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        return np.memmap(file, dtype, "r+", shape=shape)
-
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        chosen = self._order[start:stop]
-        return {k: np.asarray(v[chosen]) for k, v in self._columns.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from rlds_cli.archives.names import (
     meaning,
     scalar,
 )
-from rlds_cli.archives.plain import arriving, grouped
+from rlds_cli.archives.plain import arriving, cameras, grouped
 from rlds_cli.archives.plain.boundaries import SCAN_ROWS
 from rlds_cli.archives.plain.survey import (
     FileSurvey,
@@ -64,18 +65,23 @@ from rlds_cli.archives.plain.survey import (
 )
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.files import json as documents
+from rlds_cli.formats import camera_files
 from rlds_cli.formats.hdf5 import reading
-from rlds_cli.formats.tables import IN_WORDS, MISSING, Table, TableView, container_of, is_flat, open_flat
+from rlds_cli.formats.table_views import TableView
+from rlds_cli.formats.tables import IN_WORDS, MISSING, Table, container_of, is_flat, open_flat
 from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
+    VIDEO,
     Array,
     BoolArray,
     Chunk,
     EpisodeData,
     Field,
+    IntArray,
     Note,
     Scalar,
+    VideoFrames,
     chunks,
 )
 
@@ -84,6 +90,7 @@ choose = every_file
 # Files that describe the data beside them: they are left out, and a note names them.
 BESIDE = (".json", ".yaml", ".yml", ".toml", ".txt", ".log", ".cfg", ".ini", ".xml")
 CHECK_ROWS = 1 << 12
+_SHOWN = 10  # of the files that were left out
 
 
 def recognise(paths: Sequence[Path]) -> str | None:
@@ -99,11 +106,12 @@ def recognise(paths: Sequence[Path]) -> str | None:
             return (
                 f"one episode per group: {files}{len(found):,} groups {level}; {', '.join(next(iter(found.values())))}"
             )
-        what = meaning(table.columns, {}, paths[0].name)
+        beside = cameras.beside(table, {})
+        what = meaning(table.columns, beside, paths[0].name)
         if not has_essentials(what):
             return None
         columns = ", ".join(what.fields.values())
-        if is_one_episode(table, {}, len(paths)):
+        if is_one_episode(table, beside, len(paths)):
             return f"one episode per file: {len(paths)} {_kind(paths[0])}; {columns}"
         fields = flags_of(what)[0]
         table.derive(list(fields.values()))
@@ -114,7 +122,9 @@ def recognise(paths: Sequence[Path]) -> str | None:
 
 
 def _is_beside(path: Path) -> bool:
-    """Tell whether a file holds settings, logs or a description, and no rows."""
+    """Tell whether a file holds settings, logs, a description, images or a video, and no rows."""
+    if camera_files.is_media(path):
+        return True
     if path.suffix.lower() not in BESIDE or is_flat(path):
         return False
     try:
@@ -135,13 +145,16 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
-    beside = [p.name for p in archive.files if _is_beside(p)]
+    beside = [p for p in archive.files if _is_beside(p)]
     if len(beside) < len(archive.files):
         archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
     made = _plan(archive)
-    if not beside:
+    used = any(key.startswith(camera_files.KINDS) for key in made.archive.fields.values())
+    left_out = [p.name for p in beside if not (used and camera_files.is_media(p))]
+    if not left_out:
         return made
-    note = Note("left-out", f"files that describe the data were left out: {', '.join(beside)}")
+    shown = ", ".join(left_out[:_SHOWN]) + (", ..." if len(left_out) > _SHOWN else "")
+    note = Note("left-out", f"files that are no tables were left out: {shown}", len(left_out))
     return replace(made, notes=(*made.notes, note))
 
 
@@ -149,9 +162,17 @@ def _plan(archive: Archive) -> Plan:
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.", hint=f"rlds inspect {odd}")
+    archive = _with_cameras(archive)
     if _is_grouped(archive):
         return grouped.plan(archive)
     return _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
+
+
+def _with_cameras(archive: Archive) -> Archive:
+    """Map fields to the images and videos that lie beside the files."""
+    with _first_readable(archive) as table:
+        found = {} if groups_of(table, archive.fields) is not None else cameras.beside(table, archive.fields)
+    return replace(archive, fields={**found, **archive.fields})
 
 
 def _is_grouped(archive: Archive) -> bool:
@@ -258,6 +279,7 @@ def _plan_flat(archive: Archive) -> Plan:
         "per_episode": per_episode,
         **({"per_file": per_file} if per_file else {}),
         **({"rewards": archive.rewards} if archive.rewards else {}),
+        **cameras.facts(first.meaning.fields, {n: rule for s in seen for n, rule in s.videos.items()}),
     }
     episodes = FlatEpisodes(joined.view.stops, joined.finals)
     width = sum(f.row_bytes for f in first.layout.fields)
@@ -350,7 +372,7 @@ def _read_flat(plan: Plan, part: Part) -> Iterator[Chunk]:
         return
     stops = part.args["stops"]
     try:
-        for chunk in stretch_chunks(view, _stretch(plan, part, first)):
+        for chunk in stretch_chunks(view, _stretch(plan, part, first, view)):
             if extra:
                 of = np.searchsorted(stops, chunk.episodes.row, "right").tolist()
                 chunk.episodes.extra = {name: [values[k] for k in of] for name, values in extra.items()}
@@ -422,7 +444,7 @@ def _view(plan: Plan, part: Part, first: FileSurvey) -> TableView:
     return TableView(plan.archive.files, tuple(plan.facts["counts"]), derived, stops, fill=fill)
 
 
-def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
+def _stretch(plan: Plan, part: Part, first: FileSurvey, view: TableView) -> Stretch:
     total = sum(plan.facts["counts"])
     return Stretch(
         name_of=plan.archive.name_of,
@@ -434,7 +456,21 @@ def _stretch(plan: Plan, part: Part, first: FileSurvey) -> Stretch:
         cuts=plan.facts["next_observations"] == FINAL and first.layout.recorded,
         flagged=plan.episodes_by == "flags",
         places=lambda rows: (np.zeros(len(rows), np.int32), rows),
+        videos=partial(_frames, plan, view),
     )
+
+
+def _frames(plan: Plan, view: TableView, key: str, rows: IntArray) -> VideoFrames:
+    """Return the frames of rows of the videos that belong to their files."""
+    rule = next(c["rows_by"] for c in plan.facts["cameras"].values() if c["files"] == key)
+    file, row = view.places(rows)
+    files, of = np.unique(file, return_inverse=True)
+    numbers = row.copy()  # by count
+    for k, index in enumerate(files.tolist() if rule != "count" else ()):
+        with open_flat(plan.archive.files[index], check=False, fill=True) as table:
+            every = cameras.frames(table, key, rule, plan.facts["counts"][index])
+        numbers[of == k] = every[row[of == k]]
+    return cameras.of_videos([plan.archive.name_of(k) for k in files.tolist()], key, of, numbers)
 
 
 def _metadata_flat(plan: Plan) -> Iterator[tuple[str, Array | str]]:
@@ -511,6 +547,9 @@ def _episode(
         if name in FLAGS or name not in schema:
             continue
         f = schema[name]
+        if f.codec == VIDEO:
+            columns[name] = _frames(plan, view, key, np.arange(start, start + length))
+            continue
         values = observations[name] if name in observations else steps[key][late[key] : length + late[key]]
         columns[name] = shaped(values, f, f"{place}: {key}")
     _join_next(columns, first, steps, length, place)
@@ -551,7 +590,8 @@ def _join_next(columns: dict[str, Any], first: FileSurvey, steps: Mapping[str, A
 
 def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next; steps in another file are left out."""
-    archive = Archive(place.root, (place.file,), fields=place.fields, rewards=place.facts.get("rewards"))
+    fields = cameras.mapped(place)
+    archive = Archive(place.root, (place.file,), fields=fields, rewards=place.facts.get("rewards"))
     found = survey(archive, place.file)
     with open_flat(place.file, check=False, fill=True) as table:
         table.derive([*found.keys.values(), *found.by.keys])
@@ -559,6 +599,7 @@ def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
         if row is None:
             return
         keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
+        keys = {n: k for n, k in keys.items() if not k.startswith(camera_files.VIDEO)}
         actions = {MISSING + k for k in found.by.actions}
         seen = _read_rows(table, {*keys.values(), *actions}, row, after)
     late = {name for name in keys if archive.arrive and arriving.is_late(name)}

@@ -46,7 +46,7 @@ from rlds_cli.archives.names import (
     row_field,
     scalar,
 )
-from rlds_cli.archives.plain import arriving
+from rlds_cli.archives.plain import arriving, cameras
 from rlds_cli.archives.plain.boundaries import is_count, signed
 from rlds_cli.archives.plain.survey import ended, groups_of, is_pattern, shaped, with_final
 from rlds_cli.errors import ArchiveError, UnknownLayout
@@ -55,6 +55,7 @@ from rlds_cli.ted import (
     END_NAMES,
     FLAGS,
     REWARD,
+    VIDEO,
     Array,
     Chunk,
     EpisodeData,
@@ -107,7 +108,7 @@ class _GroupEpisode:
 
     ``keys`` maps fields to columns, ``next_keys`` next observations, ``once`` the columns of the episode table;
     ``others`` are columns that are kept as metadata. ``trimmed``: the last row of the actions is no step, but the row
-    of the final observation. ``rewards`` is as in `Archive`.
+    of the final observation. ``rewards`` is as in `Archive`. ``videos`` are the rules by which frames belong to rows.
     """
 
     group: str
@@ -122,6 +123,7 @@ class _GroupEpisode:
     attributes: dict[str, Scalar] = field(default_factory=dict)
     trimmed: bool = False
     rewards: str | None = None
+    videos: Mapping[str, str] = field(default_factory=dict)
 
     def late(self, name: str) -> int:
         """Return the rows between an action and its result in a column."""
@@ -202,6 +204,7 @@ def _episode(
         if name_of_column.startswith(EPISODE_PREFIX):
             check_key(table.columns, key, name)
     rows = _length(table, fields, name)
+    videos = cameras.fit(table, fields, rows, name, final=True)
     trimmed = _is_trimmed(table, fields, rows, rewards)
     found = _GroupEpisode(
         group=group,
@@ -214,6 +217,7 @@ def _episode(
         done=done,
         trimmed=trimmed,
         rewards=rewards,
+        videos=videos,
     )
     _sort_others(found, {*fields.values(), *what.fields.values()})
     found.attributes |= {name: value for name, value in said.items() if name not in found.once}
@@ -316,6 +320,7 @@ class _Contents:
     notes: list[Note] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
     once: dict[str, str] = field(default_factory=dict)
+    videos: dict[str, str] = field(default_factory=dict)
     first: str = ""  # where the first episode is
     level: str = "file"
 
@@ -332,7 +337,7 @@ class _Contents:
                 self.notes += _check_final(e)
                 _, _, end = _ends(e, strict=strict)
                 if archive.skip_bad:
-                    _read(e, fields, index, strict=strict)
+                    _read(e, fields, index, archive.name_of(index), strict=strict)
                 self._add(e, fields)
                 nbytes = (e.length + 1) * sum(f.row_bytes for f in fields.values())
                 self.entries.append(_EpisodeEntry(index, number, e.length, end, nbytes))
@@ -344,6 +349,7 @@ class _Contents:
         if not self.entries:
             self.notes += e.meaning.notes
             self.keys = {**e.keys, **e.next_keys}
+        self.videos |= {n: rule for n, rule in e.videos.items() if rule != "count" or n not in self.videos}
 
 
 def plan(archive: Archive) -> Plan:
@@ -387,6 +393,7 @@ def plan(archive: Archive) -> Plan:
             "fields": found.keys,
             "per_episode": found.once,
             **({"rewards": archive.rewards} if archive.rewards else {}),
+            **cameras.facts(found.keys, found.videos),
         },
         notes=merge_notes(found.notes),
         episode_summary=EpisodeSummary(
@@ -484,19 +491,27 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
         with _open(plan.archive.files[file], plan.archive.fields, plan.archive.rewards) as found:
             for number, e in enumerate(found):
                 if number in wanted:
-                    yield _read(e, schema, file, strict=plan.archive.episodes_by != "file")
+                    name, strict = plan.archive.name_of(file), plan.archive.episodes_by != "file"
+                    yield _read(e, schema, file, name, strict=strict)
                     wanted.discard(number)
                 if not wanted:
                     break
 
 
-def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, *, strict: bool) -> EpisodeData:
+def _read(e: _GroupEpisode, schema: Mapping[str, Field], file: int, name: str, *, strict: bool) -> EpisodeData:
+    """Read an episode of the file that the archive calls ``name``."""
     columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS}
     with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values()})) as rows:
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
-    for name, key in columns_of.items():
-        columns[name] = shaped(seen[key][e.steps(name)], schema[name], f"{e.where}: {key}")
+    for field_name, key in columns_of.items():
+        count = e.table[key].shape[0]
+        if schema[field_name].codec == VIDEO:
+            frames = cameras.frames(e.table, key, e.videos[field_name], count)
+            columns[field_name] = cameras.of_videos([name], key, np.zeros_like(frames), frames)
+        else:
+            values = seen[key][:count][e.steps(field_name)]
+            columns[field_name] = shaped(values, schema[field_name], f"{e.where}: {key}")
     _join_next(e, columns, seen)
     columns[FLAGS[0]], columns[FLAGS[1]], end = _ends(e, strict=strict)
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
@@ -591,9 +606,10 @@ def _join_next(e: _GroupEpisode, columns: dict[str, Any], seen: Mapping[str, Arr
 
 def look_up(place: ArchivedStep) -> Iterator[ArchivedValue]:
     """Look up the values of one step and the next observation."""
-    with _open(place.file, place.fields, place.facts.get("rewards")) as found:
+    with _open(place.file, cameras.mapped(place), place.facts.get("rewards")) as found:
         e = next(e for e in found if e.group == place.group)
-        with e.table.rows(sorted({k for k in e.keys.values() if e.table[k].shape})) as rows:
+        per_row = {k for n, k in e.keys.items() if e.table[k].shape and n not in e.videos}
+        with e.table.rows(sorted(per_row)) as rows:
             seen = rows.read(place.step, place.step + 2)
         single = {name for name, key in e.keys.items() if e.table[key].shape == (1,)}
         keys = {n: k for n, k in e.keys.items() if k in seen and (n not in FLAGS or n not in single or place.is_last)}

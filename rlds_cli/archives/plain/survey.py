@@ -28,7 +28,7 @@ from rlds_cli.archives.names import (
     is_observation,
     meaning,
 )
-from rlds_cli.archives.plain import arriving
+from rlds_cli.archives.plain import arriving, cameras
 from rlds_cli.archives.plain.boundaries import (
     SCAN_ROWS,
     Boundaries,
@@ -40,7 +40,9 @@ from rlds_cli.archives.plain.boundaries import (
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.formats import image_columns
 from rlds_cli.formats.arrow_tables import ArrowFile
-from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, TableView, no_rows, open_flat
+from rlds_cli.formats.camera_files import FILES
+from rlds_cli.formats.table_views import TableView
+from rlds_cli.formats.tables import FIRST, LAST, MISSING, Table, TableColumn, no_rows, open_flat
 from rlds_cli.ted import (
     CUT,
     FLAGS,
@@ -67,6 +69,7 @@ class FileSurvey:
 
     ``by`` are the columns that mark episodes, ``rows`` counts the actions and ``observations`` the observations;
     ``lists`` are columns that may have one value per episode, with their shapes, and ``once`` values of the whole file.
+    ``videos`` are the rules by which frames belong to rows, see `cameras.fit`.
     """
 
     path: Path
@@ -77,6 +80,7 @@ class FileSurvey:
     observations: int
     lists: Mapping[str, tuple[int, ...]]
     once: Mapping[str, Scalar]
+    videos: Mapping[str, str]
 
     @property
     def keys(self) -> dict[str, str]:
@@ -94,6 +98,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
         if archive.episodes_by:
             by = by_rule(by, archive.episodes_by, table)
         rows = max((table[a].shape[0] for a in by.actions if table[a].shape), default=0)
+        rules = cameras.fit(table, flags_of(what)[0], rows, path.name, final=False)
         observed = [key for name, key in what.fields.items() if is_observation(name) and table[key].shape]
         observations = max((table[key].shape[0] for key in observed), default=rows)
         if not rows and not observations:
@@ -102,7 +107,7 @@ def survey(archive: Archive, path: Path) -> FileSurvey:
             table.columns[key] = replace(table[key], shape=(rows, *table[key].shape[1:]))
         found = layouts.of(table, path.name, flags_of(what)[0])
         lists = {k: table[k].shape for k in (*found.metadata, *what.per_episode.values()) if _is_list(table[k])}
-        return FileSurvey(path, what, by, rows, found, observations, lists, once.of_file(table))
+        return FileSurvey(path, what, by, rows, found, observations, lists, once.of_file(table), rules)
 
 
 def _is_list(c: TableColumn) -> bool:
@@ -136,7 +141,7 @@ def understood(table: Table, chosen: Mapping[str, str], *, arrive: bool = False)
     if done is not None and done not in fields.values():
         table.hidden.add(done)
     for key in fields.values():
-        if key.startswith("["):
+        if key.startswith(("[", FILES)):
             table.hidden.update(table.made_of(key))
     return what
 

@@ -1,0 +1,154 @@
+"""Cameras of a table whose images or videos are files beside it.
+
+Derived columns of `tables` stand for them, with names relative to the table's directory. ``{stem}`` in a name is the
+name of the table's file without its suffix::
+
+    files:KEY       images that a column of texts names
+    folder:NAME     the images in a folder, in natural order (frame2.jpg before frame10.jpg)
+    video:NAME      the frames of an MP4 file, in the order in which they are shown
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from rlds_cli.array_types import Array
+from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
+from rlds_cli.formats import image_header, mp4
+from rlds_cli.formats.image_columns import Encoded
+from rlds_cli.text import natural
+
+FILES, FOLDER, VIDEO = KINDS = ("files:", "folder:", "video:")
+STEM = "{stem}"
+IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".webm")
+MP4 = (".mp4", ".m4v", ".mov")  # of these, the container that is stored as it is
+MAX_IMAGE = 64 << 20  # bytes of a file
+
+
+def is_image(name: str | Path) -> bool:
+    """Return whether a file has the name of a PNG or JPEG image."""
+    return os.fspath(name).lower().endswith(IMAGES)
+
+
+def is_media(path: Path) -> bool:
+    """Return whether a file has the name of an image or a video."""
+    return path.suffix.lower() in (*IMAGES, *VIDEOS)
+
+
+def named(table: str, key: str) -> str:
+    """Return the file or folder of a derived column, relative to what the path of the table is relative to."""
+    path = PurePosixPath(table)
+    return (path.parent / key.partition(":")[2].replace(STEM, path.stem)).as_posix()
+
+
+def beside(table: Path, name: str) -> Path:
+    """Return a file or folder by its name, relative to the directory of a table.
+
+    Raises
+    ------
+    UnsafeArchive
+        The name leads out of that directory.
+    """
+    directory = table.parent.resolve()
+    found = (directory / name.replace(STEM, table.stem)).resolve()
+    if directory not in found.parents:
+        raise UnsafeArchive(
+            f"{table.name} names {name[:100]!r}, which is not in its directory.",
+            hint="it is not read; put the images into the directory of the table",
+        )
+    return found
+
+
+def image(path: Path) -> bytes:
+    """Read the bytes of an image.
+
+    Raises
+    ------
+    CorruptArchive
+        There is no such file.
+    UnsafeArchive
+        It is too large for an image.
+    """
+    try:
+        with path.open("rb") as f:
+            data = f.read(MAX_IMAGE + 1)
+    except OSError as e:
+        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
+    if len(data) > MAX_IMAGE:
+        raise UnsafeArchive(f"{path} has more than {MAX_IMAGE:,} bytes: it is no image of a camera.")
+    return data
+
+
+def images(table: Path, names: Array) -> Array:
+    """Read the images that texts [N] name, as an object array of bytes [N]; None where a row names none."""
+    found = np.empty(len(names), object)
+    found[:] = [image(beside(table, str(name))) if name else None for name in names.reshape(-1)]
+    return found
+
+
+def in_folder(folder: Path) -> tuple[Path, ...]:
+    """Return the images in a folder, in natural order."""
+    try:
+        return _in_folder(folder, folder.stat().st_mtime_ns)
+    except OSError:
+        return ()
+
+
+@lru_cache(1 << 12)
+def _in_folder(folder: Path, _changed: int) -> tuple[Path, ...]:
+    with os.scandir(folder) as entries:
+        found = [entry.name for entry in entries if is_image(entry.name) and entry.is_file()]
+    return tuple(folder / name for name in sorted(found, key=natural))
+
+
+def rows(files: tuple[Path, ...], start: int, stop: int) -> Array:
+    """Read the images of rows [start, stop) of a folder, as an object array of bytes."""
+    some = files[start:stop]
+    found = np.empty(len(some), object)
+    found[:] = [image(path) for path in some]
+    return found
+
+
+def of_image(path: Path) -> Encoded:
+    """Return the codec and the shape of an image.
+
+    Raises
+    ------
+    UnknownLayout
+        It is neither a PNG nor a JPEG of 8 bits.
+    """
+    header = image_header.read(image(path))
+    if header is None or header.bits != 8:
+        raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image of 8 bits.", hint="rlds inspect shows its table")
+    return Encoded(header.codec, header.shape)
+
+
+@lru_cache(1 << 10)
+def _track(path: Path, _state: tuple[int, int]) -> mp4.Track:
+    return mp4.read(path)
+
+
+def track(path: Path) -> mp4.Track:
+    """Return the video track of a file.
+
+    Raises
+    ------
+    CorruptArchive
+        There is no such file, or it is damaged.
+    UnknownLayout
+        It is no MP4 file, or of a codec that is not read.
+    """
+    if path.suffix.lower() not in MP4:
+        raise UnknownLayout(
+            f"{path.name} is a video in another container than MP4, which cannot be stored as it is.",
+            hint=f"ffmpeg -i {path.name} -c copy {path.stem}.mp4, for each of them, keeps the frames and their times",
+        )
+    try:
+        stat = path.stat()
+    except OSError as e:
+        raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
+    return _track(path, (stat.st_size, stat.st_mtime_ns))
