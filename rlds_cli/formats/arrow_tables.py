@@ -1,9 +1,9 @@
 """Read Arrow record batches forward, as columns of numbers, flags, texts and lists of one length.
 
 Parquet, Arrow files, CSV and JSON lines are all read through this module. Members of a struct are columns of their own,
-their names joined by ``/``, but for structs of ``bytes`` and ``path``, of which the bytes are the value. A row without a
-value is an error unless ``fill`` is set: then it reads as 0. A missing float is always NaN, and a missing text None. The
-column ``missing:NAME`` marks rows without a value.
+their names joined by ``/``; a struct of ``bytes`` and ``path`` is one column, of the bytes. A row without a value is an
+error unless ``fill`` is set: then it reads as 0. A missing float is always NaN, and a missing text None. The column
+``missing:NAME`` marks rows without a value.
 """
 
 from __future__ import annotations
