@@ -369,6 +369,27 @@ def check(plan, outputs, table, samples, given, length, part):
         )
     for output, got, wanted in zip(outputs, made, expected, strict=True):
         assert got.tobytes() == wanted.tobytes() and got.dtype == wanted.dtype and got.shape == wanted.shape, output
+    check_slots(Bound(plan, episode, number, [given[g] for g in plan.givens], length), part, expected)
+
+
+def check_slots(bound, part, expected):
+    """Scatter the samples over batches of three, of which a slot in three stays as it is."""
+    first, n = part
+    slots = np.sort(np.random.default_rng(n).permutation(n + n // 2 + 1)[:n])
+    batches = -(-(n + n // 2 + 1) // 3)
+    made = [[np.full((3, *x.shape[1:]), 7).astype(x.dtype) for x in expected] for _ in range(batches)]
+    places = np.array([[kernel.address(x) for x in batch] for batch in made], np.int64).reshape(batches, -1)
+    bound.scatter(first, slots, 3, places)
+    for column, wanted in enumerate(expected):
+        got = np.concatenate([batch[column] for batch in made]).astype(wanted.dtype)
+        assert got[slots].tobytes() == wanted.tobytes()
+        others = np.setdiff1d(np.arange(len(got)), slots)
+        assert got[others].tobytes() == np.full_like(got[others], 7).tobytes()
+    for slot in (-1, 3 * batches):
+        with pytest.raises(IndexError):
+            bound.scatter(first, np.full(n, slot), 3, places) if n else bound.scatter(
+                first, np.zeros(9, int), 3, places
+            )
 
 
 @settings(max_examples=25)

@@ -65,6 +65,14 @@ def here(files: BlockFiles, file: int) -> list[int]:
     return np.unique(files.state(file).nonzero()[0] * BLOCK // GROUP).tolist()
 
 
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Wait for what happens in the background; return whether it did."""
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.01)
+    return done()
+
+
 def read(files: BlockFiles, file: int, group: int) -> bool:
     """Hold a group, and say whether its bytes are right."""
     with files.hold([(file, blocks(group, file=file))]):
@@ -270,12 +278,11 @@ def test_of_scattered_reads_single_blocks_come_until_half_of_a_group_is_wanted(t
     files.hold([(0, np.array([40, 41, 42, 70]))], scattered=[0]).release()  # adjacent ones together
     assert sorted(store.asked[2:]) == [(0, 40 * BLOCK, 3 * BLOCK), (0, 70 * BLOCK, BLOCK)]
     files.hold([(0, np.array([17, 18, 19, 24, 25, 26]))], scattered=[0]).release()  # with those here, half
-    until = time.monotonic() + 60
-    while not files.state(0)[16:32].all() and time.monotonic() < until:
-        time.sleep(0.01)  # nobody waits for what comes along
-    assert files.state(0)[16:32].all() and not files.state(0)[:16].any() and not files.state(0)[32:40].any()
+    assert wait_for(lambda: bool(files.state(0)[16:32].all()))  # nobody waits for what comes along
+    assert not files.state(0)[:16].any() and not files.state(0)[32:40].any()
     files.hold([(1, np.array([1]))], scattered=[1]).release()  # a source of whole groups
-    assert here(files, 1) == [0] and files.state(1)[:16].all()
+    assert wait_for(lambda: bool(files.state(1)[:16].all()))
+    assert here(files, 1) == [0]
 
 
 def test_single_blocks_leave_and_a_held_one_stays(tmp_path: Path) -> None:

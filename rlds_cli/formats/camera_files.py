@@ -34,9 +34,19 @@ def is_image(name: str | Path) -> bool:
     return os.fspath(name).lower().endswith(IMAGES)
 
 
+def is_video(path: Path) -> bool:
+    """Return whether a file has the name of a video."""
+    return path.suffix.lower() in VIDEOS
+
+
 def is_media(path: Path) -> bool:
     """Return whether a file has the name of an image or a video."""
-    return path.suffix.lower() in (*IMAGES, *VIDEOS)
+    return is_image(path) or is_video(path)
+
+
+def is_video_key(key: str) -> bool:
+    """Return whether a derived column is one of a video's frames."""
+    return key.startswith(VIDEO)
 
 
 def named(table: str, key: str) -> str:

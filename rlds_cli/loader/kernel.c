@@ -18,6 +18,7 @@ typedef unsigned char byte;
 #define EACH for (i64 i = 0; i < n; i++)
 #define TILE 256 /* samples at a time: their numbers stay in the first cache */
 #define AHEAD 64 /* samples whose rows are fetched into the second cache while others are copied */
+#define NEAR 512 /* bytes of a value of a sample that is written beside others first, if samples go to slots */
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 clip(i64 x, i64 low, i64 high) { /* low where the range is empty */
@@ -298,15 +299,28 @@ static inline void move(char *to, const char *from, i64 size) {
   }
 }
 
+/* Sizes of flags, numbers and the most common observations, which compilers unroll. */
+#define SIZES FIXED(1) FIXED(4) FIXED(8) FIXED(12) FIXED(16) FIXED(24) FIXED(32) FIXED(44) FIXED(68)
 #define FIXED(bytes) case bytes: EACH memcpy(out + i * bytes, base + row[i] * stride, bytes); return;
 
 static void copy(const char *base, i64 stride, i64 size, const i64 *row, i64 n, char *out) {
-  switch (size) { /* sizes of flags, numbers and the most common observations, which compilers unroll */
-    FIXED(1) FIXED(4) FIXED(8) FIXED(12) FIXED(16) FIXED(24) FIXED(32) FIXED(44) FIXED(68)
+  switch (size) {
+    SIZES
     default: break;
   }
   if (size > 1024) EACH memcpy(out + i * size, base + row[i] * stride, (size_t)size);
   else EACH move(out + i * size, base + row[i] * stride, size);
+}
+
+#undef FIXED
+#define FIXED(bytes) case bytes: EACH memcpy(to[i], from + i * bytes, bytes); return;
+
+/* Copies values that lie side by side to places [n]. */
+static void deal(const char *from, i64 size, i64 n, char *const *to) {
+  switch (size) {
+    SIZES
+    default: EACH move(to[i], from + i * size, size);
+  }
 }
 
 /* The difference in double: times and counters are large against the range that they vary in. */
@@ -458,6 +472,36 @@ static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 don
   }
 }
 
+/* Where samples go that are not written one after the other: sample i to row slot[i] % size of batch slot[i] / size. */
+typedef struct {
+  const i64 *slot;
+  i64 size; /* samples of a batch */
+} Slots;
+
+/* Writes all columns of the tile's entries to the slots [n] of batches, out [batches, columns]. */
+static void spread(const Plan *p, const Samples *s, const Tile *t, i64 n, const Slots *to, i64 done, char *const *out) {
+  _Alignas(16) char near[AHEAD * NEAR];
+  char *const *batch[AHEAD], *at[AHEAD];
+  i64 row[AHEAD];
+  fetch(p, s, t, 0, least(AHEAD, n));
+  for (i64 from = 0; from < n; from += AHEAD) {
+    const i64 part = least(AHEAD, n - from);
+    fetch(p, s, t, from + part, least(AHEAD, n - from - part));
+    for (i64 i = 0; i < part; i++) {
+      const i64 slot = to->slot[done + from + i];
+      batch[i] = out + slot / to->size * p->columns, row[i] = slot % to->size;
+    }
+    for (i64 k = 0; k < p->columns; k++) {
+      const Column *c = p->column + k;
+      const i64 width = c->size * (c->place == OFFSETS ? c->amount : 1);
+      if (!width) continue;
+      for (i64 i = 0; i < part; i++) at[i] = batch[i][k] + row[i] * width;
+      if (width <= NEAR) column(p, s, t, c, from, part, near), deal(near, width, part, at);
+      else for (i64 i = 0; i < part; i++) column(p, s, t, c, from + i, 1, at[i]);
+    }
+  }
+}
+
 /* -- touch: the blocks of files that a gather reads -- */
 
 typedef struct {
@@ -556,10 +600,10 @@ static void longest_spans(const Plan *p, Tile *t, i64 n) {
   }
 }
 
-/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; or
- * touches what would be read, if there is a `to`.
+/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; into
+ * `slots` of several batches' outputs, if there are any; or touches what would be read, if there is a `to`.
  * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
-static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const *out, Touch *to) {
+static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots *slots, char *const *out, Touch *to) {
   const Windows *w = &p->windows;
   const i64 *episode = s->episode + first, *number = s->number + first;
   Tile t;
@@ -584,12 +628,15 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
       if (to && to->before) longest_spans(p, &t, m);
       else if (p->terminated && p->n_step > 1) spans(p, &t, m);
       if (to) touch(p, s, &t, m, to);
+      else if (slots) spread(p, s, &t, m, slots, done, out);
       else write(p, s, &t, m, done, out);
     }
     return -1;
   }
   t.lone = 1;
   for (i64 k = 0; k < n; k++) {
+    const i64 row = slots ? slots->slot[k] % slots->size : k;
+    char *const *batch = slots ? out + slots->slot[k] / slots->size * p->columns : out;
     const i64 e = episode[k], start = first_step(w, number[k]), T = w->steps[e];
     t.sample = first + k;
     if (k + 1 < n && !to) fetch_slice(p, s, first + k + 1);
@@ -601,7 +648,7 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
         t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
       }
       if (to) touch(p, s, &t, m, to);
-      else write(p, s, &t, m, k * s->length + done, out);
+      else write(p, s, &t, m, row * s->length + done, batch);
     }
   }
   return -1;
@@ -610,16 +657,24 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, char *const
 /* Gathers batches of n samples each, from sample `first` on, into out [batches, columns]. */
 API i64 rlds_gather(const Plan *p, const Samples *s, i64 first, i64 n, i64 batches, char *const *out) {
   for (i64 b = 0; b < batches; b++) {
-    const i64 bad = gather(p, s, first + b * n, n, out + b * p->columns, 0);
+    const i64 bad = gather(p, s, first + b * n, n, 0, out + b * p->columns, 0);
     if (bad >= 0) return bad;
   }
   return -1;
 }
 
+/* Gathers samples first, first + 1, ... [n] into the slots [n] of batches of `size` samples, out [batches, columns].
+ * Returns the number of a sample whose slot is in none of the batches, too. */
+API i64 rlds_scatter(const Plan *p, const Samples *s, i64 first, i64 n, const i64 *slot, i64 size, i64 batches,
+                     char *const *out) {
+  EACH if ((u64)slot[i] >= (u64)(size * batches)) return first + i;
+  return gather(p, s, first, n, &(Slots){slot, size}, out, 0);
+}
+
 /* Marks the blocks that rlds_gather reads for samples first, first + 1, ... [n]. The flags that can end a sum must be
  * there already, unless it is done `before`: then rows are marked as if no flag ended a sum. */
 API i64 rlds_touch(const Plan *p, const Samples *s, i64 first, i64 n, Touch *to) {
-  return gather(p, s, first, n, 0, to);
+  return gather(p, s, first, n, 0, 0, to);
 }
 
 /* -- goals -- */

@@ -135,6 +135,7 @@ def _load() -> ctypes.CDLL:
         ("find", (p, p, i, p, p), i),
         ("fall", (p, i, p, i, p, i, p), None),
         ("gather", (p, p, i, i, i, p), i),
+        ("scatter", (p, p, i, i, p, i, i, p), i),
         ("touch", (p, p, i, i, p), i),
         ("goals", (p, p, p, i, p, p, p), i),
         ("tree_renew", (p, i, i), None),
@@ -759,6 +760,29 @@ class Bound:
         if batches == 1:
             return [arrays]
         return [arrays[i : i + len(made)] for i in range(0, len(arrays), len(made))]
+
+    def scatter(self, first: int, slots: IntArray, size: int, places: IntArray) -> None:
+        """Write the outputs of samples from ``first`` on into batches that others write to, too.
+
+        Parameters
+        ----------
+        first : int
+        slots : contiguous int64 [n]
+            Sample ``first + i`` becomes row ``slots[i] % size`` of batch ``slots[i] // size``.
+        size : int
+            Samples of a batch.
+        places : contiguous int64 [batches, outputs]
+            Addresses of the arrays of each batch, in the order of the plan's outputs.
+        """
+        self._check(first, len(slots))
+        batches, columns = places.shape
+        if columns != max(1, len(self._made)):
+            raise ValueError(f"{columns} arrays of a batch for {len(self._made)} outputs")
+        _checked(
+            _KERNEL.rlds_scatter(
+                self._at, self._sent, first, len(slots), address(slots), size, batches, address(places)
+            )
+        )
 
     def touch(self, first: int, n: int, marks: Any) -> None:
         """Mark the blocks that `read` reads, see `Touches`."""

@@ -77,6 +77,14 @@ class Gathered:
     complete: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
+class BatchColumns(Protocol):
+    """Columns that are read as batches have them."""
+
+    def reader(self, located: Any) -> Callable[..., list[list[Any]]]:
+        """Return the function (first, n, batches, wrap) that reads batches, see `Bound.read_batches`."""
+        ...
+
+
 class BatchSource(Protocol):
     """The origin of a reader's columns: one dataset, or a mixture."""
 
@@ -135,6 +143,10 @@ class BatchSource(Protocol):
     @property
     def apart(self) -> bool:
         """True if batches of a run can be gathered one by one."""
+        ...
+
+    def final(self, floats: str | None) -> BatchColumns | None:
+        """Return the columns, if batches are what they read, with floats in the dtype ``floats``; else None."""
         ...
 
     @property
@@ -249,6 +261,10 @@ class DatasetSource:
         arrival = self.compiled.arrival(located)
         return 0 if arrival is None else arrival.missing
 
+    def final(self, floats: str | None) -> CompiledColumns | None:
+        """Return the columns, see `BatchSource`; None of those on a device, which are row numbers here."""
+        return self.compiled if not self.resident and self.compiled.is_final(floats) else None
+
     def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns, see `BatchSource`."""
         values, inside = self.compiled.read(located, first, len(located) if count is None else count)
@@ -297,6 +313,16 @@ class CompiledColumns:
             encoded = [(of, o.shift) for o, of in frames]
             self.remote = RemoteReads(pool.dataset, self._plan, sums=n_step is not None, encoded=encoded)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._names
+
+    @property
+    def kinds(self) -> Sequence[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and shape of a step of each output; each is a column if they are final."""
+        return self._plan.made
+
     def is_final(self, floats: str | None) -> bool:
         """Return whether each column is an output, with floats in the dtype ``floats``."""
         kinds = [o.dtype for o in self._plan.outputs if o.dtype.kind == "f"]
@@ -316,9 +342,9 @@ class CompiledColumns:
 
     def reader(self, located: Located) -> Callable[..., list[list[Any]]]:
         """Return the function (first, n, batches, wrap) that reads the outputs of batches, see `Bound.read_batches`."""
-        return self._there(located).read_batches
+        return self.samples(located).read_batches
 
-    def _there(self, located: Located) -> Bound:
+    def samples(self, located: Located) -> Bound:
         """Return the samples, once all blocks that they are read from are here."""
         arrival = self.arrival(located)
         if arrival is not None:
@@ -331,7 +357,7 @@ class CompiledColumns:
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
-        made = self._there(located).read(first, n)
+        made = self.samples(located).read(first, n)
         if self._plain:
             return dict(zip(self._names, made, strict=True)), {}
         values, memo = {name: made[i] for name, i in self._direct}, dict[str, Any]()
@@ -493,13 +519,11 @@ class BatchReader:
         self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
         self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
         self._tree: Tree = Batch.nest((name, name) for name in source.names)
-        self._apart = source.apart and not arrays.together
         self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
         left = any(transforms.left(name) for name in source.names if name not in source.summed)
-        self._compiled: CompiledColumns | None = None  # where batches are what it reads
-        final = self._apart and not left and arrays.dtype == arrays.working
-        if final and isinstance(source, DatasetSource) and not source.resident:  # those on a device are row numbers
-            self._compiled = source.compiled if source.compiled.is_final(arrays.working) else None
+        final = not arrays.together and not left and arrays.dtype == arrays.working
+        self._compiled = source.final(arrays.working) if final else None
+        self._apart = self._compiled is not None or (source.apart and not arrays.together)
         keep_freed()
 
     def over(self, source: BatchSource) -> BatchReader:

@@ -95,6 +95,7 @@ _SHOWN = 10  # of the files that were left out
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the columns in one line; None if observations or actions are missing."""
+    media = [p for p in paths if camera_files.is_media(p)]
     paths = [p for p in paths if not _is_beside(p)]
     if not paths or not all(map(is_flat, paths)):
         return None
@@ -107,6 +108,8 @@ def recognise(paths: Sequence[Path]) -> str | None:
                 f"one episode per group: {files}{len(found):,} groups {level}; {', '.join(next(iter(found.values())))}"
             )
         beside = cameras.beside(table, {})
+        if any(map(camera_files.is_video, media)) and not any(map(camera_files.is_video_key, beside.values())):
+            return None  # videos of another layout, which would be left out
         what = meaning(table.columns, beside, paths[0].name)
         if not has_essentials(what):
             return None
@@ -599,7 +602,7 @@ def _look_up_flat(place: ArchivedStep) -> Iterator[ArchivedValue]:
         if row is None:
             return
         keys = {n: k for n, k in found.keys.items() if not (place.facts["longer"] and is_observation(n))}
-        keys = {n: k for n, k in keys.items() if not k.startswith(camera_files.VIDEO)}
+        keys = {n: k for n, k in keys.items() if not camera_files.is_video_key(k)}
         actions = {MISSING + k for k in found.by.actions}
         seen = _read_rows(table, {*keys.values(), *actions}, row, after)
     late = {name for name in keys if archive.arrive and arriving.is_late(name)}

@@ -26,7 +26,7 @@ from rlds_cli.archives import ArchivedStep
 from rlds_cli.archives.names import EPISODE_PREFIX, free_name, has_essentials, is_observation, meaning
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import camera_files
-from rlds_cli.formats.camera_files import FILES, FOLDER, STEM, VIDEO
+from rlds_cli.formats.camera_files import FILES, FOLDER, STEM, VIDEO, is_video_key
 from rlds_cli.formats.tables import TABLES, Table
 from rlds_cli.ted import FLAGS, Array, IntArray, VideoFrames
 
@@ -133,10 +133,10 @@ def _fits(table: Table, key: str, rows: int) -> bool:
     try:
         table.derive([key])
     except ArchiveError:
-        if key.startswith(VIDEO):  # which is not left out silently
+        if is_video_key(key):  # which is not left out silently
             raise
         return False
-    return table[key].shape[0] in (rows, rows + 1) or (key.startswith(VIDEO) and times_of(table) is not None)
+    return table[key].shape[0] in (rows, rows + 1) or (is_video_key(key) and times_of(table) is not None)
 
 
 def times_of(table: Table) -> str | None:
@@ -162,7 +162,7 @@ def fit(table: Table, fields: Mapping[str, str], rows: int, where: str, *, final
     wanted, rules = max(others, default=0), {}
     expected = [wanted or rows, *([(wanted or rows) + 1] if final else [])]
     for name, key in cameras.items():
-        is_video, count, times = key.startswith(VIDEO), table[key].shape[0], times_of(table)
+        is_video, count, times = is_video_key(key), table[key].shape[0], times_of(table)
         if is_video:
             rules[name] = "count"
         if count not in expected:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,13 +12,35 @@ import numpy as np
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.fields.episode_columns import EPISODE
 from rlds_cli.loader.fields.fields import MASK, STEP_MASK
-from rlds_cli.loader.index import SOURCE
+from rlds_cli.loader.index import SOURCE, FloatArray, Located
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.read import Gathered, Places
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Window
 from rlds_cli.ted import Array, BoolArray, IntArray
 from rlds_cli.text import is_below
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureLocation:
+    """The located samples of a gather.
+
+    Attributes
+    ----------
+    count : int
+        K, the number of samples.
+    parts : list of (int, int array [n], Located)
+        Member, slots in the gather, and samples.
+    chance : callable
+        Returns the share of each sample's member, float64 [K].
+    absent : tuple of str
+        Members that have no windows.
+    """
+
+    count: int
+    parts: list[tuple[int, IntArray, Located]]
+    chance: Callable[[], FloatArray]
+    absent: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +202,11 @@ class ColumnMerger:
         inner = {m: f"{m}/step" for m in masks if any(other.startswith(f"{m}/") for other in self._masks)}
         self._shown = {f.name: inner.get(f.name, f.name) for f in fields}
         self.names = tuple(dict.fromkeys([*self._shown.values(), *self._masks, SOURCE]))
+
+    @property
+    def plain(self) -> bool:
+        """True if every member has every field, and none is padded or masked."""
+        return not self._masks and all(f.widths is None and all(f.has) for f in self.fields)
 
     def merge(self, count: int, steps: tuple[int, ...], parts: Sequence[MemberPart]) -> Gathered:
         """Merge the parts of a gather.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.fields.fields import MASK, STEP_MASK, Extra, Fields, listed
-from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, FloatArray, Located, SampledWindows, WindowIndex
+from rlds_cli.loader.index import PROBABILITY, SOURCE, WEIGHT, Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import SampleNumbers
-from rlds_cli.loader.mixture.merging import MemberPart, join, size_of
+from rlds_cli.loader.mixture.direct import DirectColumns
+from rlds_cli.loader.mixture.merging import MemberPart, MixtureLocation, join, size_of
 from rlds_cli.loader.mixture.mixture import EitherName, Member, Mixture, OfFields, renamed
 from rlds_cli.loader.mixture.shares import (
     ConstantShares,
@@ -221,6 +222,11 @@ class MemberSource:
             values = self._called(values, gathered.blank)
         return Gathered(values, gathered.blank)
 
+    def is_final(self, floats: str | None) -> bool:
+        """Return whether the member changes nothing that it has read."""
+        left = any(self.transforms.left(name) for name in self.source.names if name not in self.source.summed)
+        return not left and not self.transforms.functions and self.source.final(floats) is not None
+
     def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
         """Apply the member's functions to a batch of these samples."""
         own = {name: np.array(x, order="C", copy=True if name in blank else None) for name, x in values.items()}
@@ -264,28 +270,6 @@ def _dense(places: IntArray) -> SampleNumbers:
     """Return ascending numbers as a range, if none is missing."""
     first, last = int(places[0]), int(places[-1])
     return range(first, last + 1) if last - first + 1 == len(places) else places
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureLocation:
-    """The located samples of a gather.
-
-    Attributes
-    ----------
-    count : int
-        K, the number of samples.
-    parts : list of (int, int array [n], Located)
-        Member, slots in the gather, and samples.
-    chance : callable
-        Returns the share of each sample's member, float64 [K].
-    absent : tuple of str
-        Members that have no windows.
-    """
-
-    count: int
-    parts: list[tuple[int, IntArray, Located]]
-    chance: Callable[[], FloatArray]
-    absent: tuple[str, ...]
 
 
 class MixtureSource:
@@ -469,6 +453,12 @@ class MixtureSource:
     def planned_reads(self, located: MixtureLocation) -> list[PlannedRead]:
         """Return the reads of all members' files, see `BatchSource`."""
         return [c for i, _, samples in located.parts for c in self.members[i].source.planned_reads(samples)]
+
+    def final(self, floats: str | None) -> DirectColumns | None:
+        """Return the columns, if every member writes all of them as they are in a batch, see `BatchSource`."""
+        if not self._merging.plain or not all(m.is_final(floats) for m in self.members):
+            return None
+        return DirectColumns.of(self.names, [m.source.compiled for m in self.members])
 
     def gather(self, located: MixtureLocation, first: int = 0, count: int | None = None) -> Gathered:
         """Read and merge all samples, see `BatchSource`."""

@@ -1,0 +1,95 @@
+"""Members that write their samples into the same batches, where no column has to be changed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray
+from rlds_cli.loader.kernel import Bound, address
+from rlds_cli.loader.mixture.merging import MixtureLocation
+from rlds_cli.loader.read import CompiledColumns
+from rlds_cli.ted import Array, IntArray
+
+Kind = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectColumns:
+    """The columns of a mixture, as its members' plans write them.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of all columns, `SOURCE` among them.
+    kinds : sequence of (dtype, shape)
+        Of a step of each column.
+    members : sequence of CompiledColumns
+    orders : sequence of int array
+        For each member, the number of the column that each output of its plan is.
+    """
+
+    names: tuple[str, ...]
+    kinds: Sequence[Kind]
+    members: Sequence[CompiledColumns]
+    orders: Sequence[IntArray]
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], members: Iterable[CompiledColumns]) -> DirectColumns | None:
+        """Return the columns ``names``; None if members do not write the same ones, with the same dtypes and shapes."""
+        members, written = list(members), [name for name in names if name != SOURCE]
+        if any(sorted(m.names) != sorted(written) for m in members):
+            return None
+        kinds = dict(zip(members[0].names, members[0].kinds, strict=True))
+        if any(dict(zip(m.names, m.kinds, strict=True)) != kinds for m in members):
+            return None
+        kinds[SOURCE] = np.dtype(np.int64), ()
+        orders = [np.array([names.index(name) for name in m.names], np.int64) for m in members]
+        return cls(names, [kinds[name] for name in names], members, orders)
+
+    def reader(self, located: MixtureLocation) -> Callable[..., list[list[Any]]]:
+        """Return the function (first, n, batches, wrap) that reads batches, see `Bound.read_batches`."""
+        parts = [(i, slots, self.members[i].samples(samples)) for i, slots, samples in located.parts]
+        member = np.empty(located.count, np.int64)
+        for i, slots, _ in parts:
+            member[slots] = i
+        length = located.parts[0][2].length
+        chance = located.chance() if PROBABILITY in self.names else None
+        return _Reader(self, parts, member, (length,) if length else (), chance).read_batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    columns: DirectColumns
+    parts: Sequence[tuple[int, IntArray, Bound]]
+    member: IntArray
+    steps: tuple[int, ...]
+    chance: FloatArray | None
+
+    def read_batches(
+        self, first: int, n: int, batches: int, wrap: Callable[[Array], Any] | None = None
+    ) -> list[list[Any]]:
+        stop, lead = first + n * batches, (n, *self.steps)
+        made: list[list[Array]]
+        made = [[np.empty(lead + shape, dtype) for dtype, shape in self.columns.kinds] for _ in range(batches)]
+        given: list[list[Any]] = made if wrap is None else [[wrap(x) for x in batch] for batch in made]
+        at = [[address(x) if wrap is None else x.data_ptr() for x in batch] for batch in given]
+        places = np.array(at, np.int64)
+        for i, slots, bound in self.parts:
+            a, b = np.searchsorted(slots, (first, stop)).tolist()
+            if a < b:
+                bound.scatter(a, slots[a:b] - first, n, places.take(self.columns.orders[i], axis=1))
+        names = self.columns.names
+        for k, batch in enumerate(made):
+            here = slice(first + k * n, first + (k + 1) * n)
+            self._put(batch[names.index(SOURCE)], self.member[here])
+            if self.chance is not None:
+                values = batch[names.index(PROBABILITY)]
+                values *= self.chance[here].reshape(-1, *(1,) * (values.ndim - 1))
+        return given
+
+    def _put(self, column: Array, values: IntArray) -> None:
+        column[...] = values[:, None] if self.steps else values
