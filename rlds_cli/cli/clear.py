@@ -27,7 +27,7 @@ def clear(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Let all episodes of a dataset that grows leave; its id and its fields stay.
+    """Remove all episodes of a growing dataset; its fields stay.
 
     Readers go on with the version that they hold. Protected episodes stay without --protected.
 

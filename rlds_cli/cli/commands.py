@@ -17,48 +17,61 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command_from_info
 
 from rlds_cli import __version__, visible
 from rlds_cli.cli import out
 from rlds_cli.errors import RldsError
 
-# The commands in the order of `rlds --help`, with the first sentence of their help: so it is printed without them.
-COMMANDS = {
-    "list": "List families of datasets, or datasets that match a query.",
-    "info": "Show source, licence, task and known defects of a dataset.",
-    "download": "Download, verify and convert datasets.",
-    "import": "Make a dataset from your own files.",
-    "append": "Append the episodes of your own files to a dataset.",
-    "select": "Make a dataset of some of the episodes, or of ranges of their steps.",
-    "label": "Set episode columns and facts of a dataset: its next version.",
-    "drop": "Leave episodes out of a dataset: its next version.",
-    "restore": "Undo changes of a dataset: make a next version with the content of an earlier one.",
-    "log": "Show the versions of a dataset: when each was made, and what changed.",
-    "merge": "Make one dataset of several.",
-    "export": "Write a dataset in the format of another library.",
-    "convert": "Change the storage of a dataset: memory-mapped or compressed.",
-    "inspect": "Show the contents of a dataset, an episode or a file.",
-    "check": "Check the content of a dataset for errors.",
-    "diff": "Compare two datasets.",
-    "bench": "Measure how fast a dataset loads on this machine.",
-    "preprocess": "Make a dataset ID@NAME with your function or a built-in one.",
-    "tag": "Name versions of a dataset, or list their names.",
-    "verify": "Hash all files again and compare with the recorded hashes.",
-    "push": "Push a dataset to a store, from which rlds download ADDRESS fetches it.",
-    "index": "Make the directory of a dataset an address, from which others train: write an index beside its files.",
-    "lock": "Print a lock file: content, files, functions, episodes and labels.",
-    "sync": "Make the datasets of a lock file again.",
-    "mirror": "Copy the archives of datasets to a store of your own, for RLDS_MIRROR.",
-    "registry": "List, add, remove, refresh or check registries of your own.",
-    "compact": "Rewrite a dataset end to end, without the rows of episodes that left.",
-    "clear": "Let all episodes of a dataset that grows leave; its id and its fields stay.",
-    "du": "Show the disk usage of your home by dataset.",
-    "rm": "Remove datasets; archives and derived datasets stay.",
-    "gc": "Free disk space: remove packed rows and interrupted work.",
-    "path": "Print the directory of a dataset.",
+# The commands by panel of `rlds --help`, with the first sentence of their help: so it is printed without them.
+PANELS = {
+    "Get": {
+        "list": "List families of datasets, or datasets that match a query.",
+        "info": "Show source, licence, task and known defects of a dataset.",
+        "download": "Download, verify and convert datasets.",
+        "import": "Make a dataset from your own files.",
+        "registry": "List, add, remove, refresh or check registries of your own.",
+    },
+    "Look": {
+        "inspect": "Show the contents of a dataset, an episode or a file.",
+        "check": "Check the content of a dataset for errors.",
+        "diff": "Compare two datasets.",
+        "bench": "Measure how fast a dataset loads on this machine.",
+    },
+    "Make": {
+        "preprocess": "Make a dataset ID@NAME with your function or a built-in one.",
+        "select": "Make a dataset of some episodes, or of ranges of their steps.",
+        "label": "Set episode columns and facts of a dataset.",
+        "drop": "Leave episodes out of a dataset.",
+        "restore": "Make a next version with the content of an earlier one.",
+        "merge": "Make one dataset of several.",
+        "export": "Write a dataset in the format of another library.",
+    },
+    "Share": {
+        "push": "Push a dataset to an address; only what is missing is sent.",
+        "index": "Make the directory of a dataset an address, in place.",
+        "mirror": "Copy the archives of datasets to a store of your own.",
+        "lock": "Print a lock file of datasets: all that makes them again.",
+        "sync": "Make the datasets of a lock file again.",
+        "tag": "Name versions of a dataset, or list their names.",
+        "log": "Show the versions of a dataset and what each changed.",
+    },
+    "House-keeping": {
+        "du": "Show the disk usage of your home by dataset.",
+        "rm": "Remove datasets; archives and derived datasets stay.",
+        "gc": "Free disk space: remove packed rows and interrupted work.",
+        "path": "Print the directory of a dataset.",
+        "verify": "Hash all files again and compare with the recorded hashes.",
+        "convert": "Change the storage of a dataset: memory-mapped or compressed.",
+    },
+    "Growing": {
+        "append": "Append the episodes of your own files to a dataset.",
+        "compact": "Rewrite a dataset without the rows of episodes that left.",
+        "clear": "Remove all episodes of a growing dataset; its fields stay.",
+    },
 }
+COMMANDS = {name: sentence for commands in PANELS.values() for name, sentence in commands.items()}
 
 # Commands that people expect and that do not exist: (message, hint).
 INSTEAD = {
@@ -107,9 +120,10 @@ class _Commands(TyperGroup):
         return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        limit = formatter.width - 6 - max(map(len, COMMANDS))  # as Typer does
-        with formatter.section("Commands"):
-            formatter.write_dl([(n, TyperCommand(n, help=h).get_short_help_str(limit)) for n, h in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for panel, commands in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(width), sentence) for name, sentence in commands.items()])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in INSTEAD:

@@ -21,7 +21,7 @@ def compact(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Rewrite a dataset end to end, without the rows of episodes that left.
+    """Rewrite a dataset without the rows of episodes that left.
 
     Contents and fingerprint stay. Earlier versions are removed, but for those that have a tag: rlds drop hides
     episodes, and this removes them. Rows that are stored in another dataset are copied. Of a dataset that grows,

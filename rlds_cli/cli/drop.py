@@ -26,7 +26,7 @@ def drop(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Leave episodes out of a dataset: its next version. Earlier versions have them, and their rows stay on the disk.
+    """Leave episodes out of a dataset. Earlier versions have them, and their rows stay on the disk.
 
     A dataset of the registry is not changed in its place: --name makes ID@NAME.
 

@@ -23,9 +23,10 @@ def index(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make the directory of a dataset an address, from which others train: write an index beside its files.
+    """Make the directory of a dataset an address, in place.
 
-    No rows are copied. DIR may be served by a web server, be a mounted bucket, or be copied to a bucket afterwards.
+    An index is written beside its files; no rows are copied. DIR may be served by a web server, be a mounted bucket, or
+    be copied to a bucket afterwards.
     After a change of the dataset, the same command adds its new version; rlds log DIR shows all of them.
 
     Example: rlds index /mnt/bucket/arm

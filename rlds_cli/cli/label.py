@@ -51,7 +51,7 @@ def label(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Set episode columns and facts of a dataset: its next version. No row is copied.
+    """Set episode columns and facts of a dataset. No row is copied.
 
     A dataset of the registry is not changed in its place: --name makes ID@NAME.
 

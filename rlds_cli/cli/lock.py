@@ -28,7 +28,9 @@ def lock(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Print a lock file: content, files, functions, episodes and labels. rlds sync makes the same datasets of it.
+    """Print a lock file of datasets: all that makes them again.
+
+    It holds content, files, functions, episodes and labels. rlds sync makes the same datasets of it.
 
     Example: rlds lock d4rl/hopper-medium-v2@norm > rlds.lock
     """

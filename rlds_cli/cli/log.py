@@ -27,7 +27,7 @@ def log(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the versions of a dataset: when each was made, and what changed.
+    """Show the versions of a dataset and what each changed.
 
     ID#vN opens version N, and rlds restore ID#vN makes its content the newest. rlds log ID#vN ends with version N. Tags
     of a version are in brackets. An address has the versions that were pushed there.

@@ -32,9 +32,10 @@ def mirror(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Copy the archives of datasets to a store of your own, for RLDS_MIRROR.
+    """Copy the archives of datasets to a store of your own.
 
-    Files that are there with the right hash stay. SHA256SUMS at the store lists all of them.
+    RLDS_MIRROR=ADDRESS lets rlds download use it. Files that are there with the right hash stay. SHA256SUMS at the
+    store lists all of them.
 
     Example: rlds mirror 'd4rl/*' s3://our-bucket/mirror
     """

@@ -50,9 +50,10 @@ def push(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Push a dataset to a store, from which rlds download ADDRESS fetches it. Only what is missing there is sent.
+    """Push a dataset to an address; only what is missing is sent.
 
-    Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS removes them. Tags go along.
+    rlds download ADDRESS fetches it. Earlier versions stay there: rlds log ADDRESS shows them, and rlds gc ADDRESS
+    removes them. Tags are sent, too.
 
     Example: rlds push local/arm s3://our-bucket/arm --catalogue s3://our-bucket
     """

@@ -26,7 +26,7 @@ def restore(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Undo changes of a dataset: make a next version with the content of an earlier one.
+    """Make a next version with the content of an earlier one.
 
     The versions between stay, and no row is copied. rlds log ID shows all versions.
 

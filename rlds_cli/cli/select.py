@@ -35,7 +35,7 @@ def select(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Make a dataset of some of the episodes, or of ranges of their steps. No row is copied.
+    """Make a dataset of some episodes, or of ranges of their steps. No row is copied.
 
     The function of --trim gets an episode, and returns a flag for each step, a pair (first, stop), a list of pairs, or
     None to leave the episode out. Each range becomes an episode.

@@ -46,3 +46,7 @@ __all__ = [
     "Weighted",
     "Window",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
