@@ -36,7 +36,7 @@ for several datasets accept glob patterns; quote them.
 """
 
 # Said once, above the commands that have them.
-COMMON = ("--json", "--quiet", "--verbose", "--cache-dir", "--help")
+COMMON = ("--json", "--quiet", "--verbose", "--home", "--help")
 
 
 def page() -> str:

@@ -52,7 +52,7 @@ class Job:
 
 def rlds(home: Path, *arguments: str) -> list[str]:
     """A command line that works in ``home``."""
-    return [sys.executable, "-m", "rlds_cli", *arguments, "-q", "--cache-dir", str(home)]
+    return [sys.executable, "-m", "rlds_cli", *arguments, "-q", "--home", str(home)]
 
 
 def fingerprint(home: Path, id: str) -> str | None:

@@ -54,7 +54,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
     ref = UNHASHED[0]
     with Server() as server:
         page = serve(server, tmp_path, ref, stall=20_000)
-        with rlds("download", ref, "--from", server.url, "--store", "zarr") as child:
+        with rlds("download", ref, "--from", server.url, "--storage", "zarr") as child:
             wait_for(part_of(home, ref), 20_000)
             child.send_signal(how)
             _, said = child.communicate(timeout=60)
@@ -63,7 +63,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
         if how == signal.SIGINT:
             assert child.returncode == 130
             assert f"stopped. Kept: 19.5 KiB of {ref}." in said
-            assert f" Continue with:  rlds download {ref} --from {server.url} --store zarr" in said
+            assert f" Continue with:  rlds download {ref} --from {server.url} --storage zarr" in said
         page.stall = None
         with rlds("download", "--resume-all", "--json") as child:
             printed, said = child.communicate(timeout=60)

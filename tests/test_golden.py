@@ -123,7 +123,7 @@ def test_datasets_of_before_open_and_hold_what_was_written(kept: Path, name: str
 
 
 def test_datasets_of_before_verify(kept: Path) -> None:
-    done = run_rlds("verify", "--all", "--cache-dir", kept, "--json")
+    done = run_rlds("verify", "--all", "--home", kept, "--json")
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 
 

@@ -311,4 +311,4 @@ def test_commands(tmp_path: Path, other: Path) -> None:
     (listed,) = json.loads(run_rlds("list", tmp_path / "copies", "--json").stdout)
     assert (listed["id"], listed["version"]) == ("local/arm", 2)
     assert run_rlds("verify", place).returncode == 0
-    assert run_rlds("inspect", f"file://{place}", "--cache-dir", other).returncode == 0
+    assert run_rlds("inspect", f"file://{place}", "--home", other).returncode == 0

@@ -134,6 +134,6 @@ def test_the_commands(tmp_path, elsewhere):
         )
 
     (tmp_path / "rlds.lock").write_text(rlds("lock", "sample/pendulum-d4rl").stdout)
-    done = rlds("sync", "--cache-dir", elsewhere)
+    done = rlds("sync", "--home", elsewhere)
     assert done.returncode == 0 and done.stdout.split()[:2] == ["sample/pendulum-d4rl", "downloaded"]
     assert rlds("sync", "nothing.lock").returncode == 1

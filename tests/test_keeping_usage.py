@@ -197,7 +197,7 @@ def test_datasets_of_a_shared_home_are_not_ours_to_remove(tmp_path: Path, monkey
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     with pytest.raises(NoPermission, match="not in your home") as caught:
         remove(["local/s"])
-    assert "--cache-dir" in str(caught.value.hint)
+    assert "--home" in str(caught.value.hint)
     assert ds.path.exists()
     remove(["local/s"], cache_dir=tmp_path / "shared")
     assert not ds.path.exists()

@@ -162,7 +162,7 @@ def test_commands_read_the_version(run: rlds_cli.Dataset, tmp_path: Path) -> Non
     assert command("merge", "local/run#v1", "--as", "local/merged").exit_code == 0
     assert rlds_cli.open_dataset("local/merged").num_episodes == 10
     assert (
-        command("preprocess", "local/run#v1", "--fn", "scale_reward", "--arg", "scale=2", "--name", "scaled").exit_code
+        command("preprocess", "local/run#v1", "--fn", "scale_reward", "--arg", "scale=2", "--as", "scaled").exit_code
         == 0
     )
     assert rlds_cli.open_dataset("local/run@scaled").num_episodes == 10

@@ -38,7 +38,7 @@ def pushed(store: Path, *, ref: str = "local/arm", seed: int = 0) -> Dataset:
 
 
 def run(*args: str, other: Path, ok: int = 0) -> tuple[str, str]:
-    done = run_rlds(*args, "--cache-dir", str(other))
+    done = run_rlds(*args, "--home", str(other))
     assert done.returncode == ok, done.stderr
     return done.stdout.decode(), done.stderr.decode()
 

@@ -306,7 +306,7 @@ def test_what_is_no_address_is_refused(given: str | Path, message: str, hint: st
     with pytest.raises(RldsError, match=message) as caught:
         rlds_cli.open_dataset(given, cache_dir=far)
     assert caught.value.hint is not None and hint in caught.value.hint
-    done = run_rlds("inspect", given, "--cache-dir", far)
+    done = run_rlds("inspect", given, "--home", far)
     assert done.returncode == 1 and b"Traceback" not in done.stderr and hint.encode() in done.stderr
 
 

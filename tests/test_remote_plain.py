@@ -258,7 +258,7 @@ def test_a_plain_copy_is_not_read_where_it_is(kind: str, tmp_path: Path, bucket:
 
 def test_commands_on_a_plain_copy(tmp_path: Path, bucket: ObjectStore, other: Path) -> None:
     ds = SMALL["texts"](tmp_path)
-    address, home = copied(bucket, ds, "copies/a"), ("--cache-dir", other)
+    address, home = copied(bucket, ds, "copies/a"), ("--home", other)
     shown = run_rlds("inspect", address, *home)
     assert shown.returncode and f"rlds download {address} --as local/NAME".encode() in shown.stderr
     assert ds.id.encode() in run_rlds("list", "s3://lab/copies", *home).stdout

@@ -88,7 +88,7 @@ def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) 
 def test_the_command(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(3_000)
     push(ds.id, store)
-    done = run_rlds("download", str(store), "--blocks", "--as", "local/mine", "--cache-dir", str(other))
+    done = run_rlds("download", str(store), "--blocks", "--as", "local/mine", "--home", str(other))
     assert done.returncode == 0, done.stderr
     assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == ds.fingerprint
 
@@ -108,7 +108,7 @@ def test_du_and_gc_know_the_blocks(store: Path, other: Path) -> None:  # noqa: F
     del got
     assert len(gc.collect(planned).removed) == 1
     assert usage(cache_dir=other).remote == 0
-    out = run_rlds("du", "--cache-dir", str(other)).stdout.decode()
+    out = run_rlds("du", "--home", str(other)).stdout.decode()
     assert "at an address" not in out
 
 

@@ -63,7 +63,7 @@ def test_a_directory_of_far_too_many_files_is_none_to_look_at(tmp_path: Path) ->
 def test_what_may_not_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0)
     for command in (
-        ["du", "--cache-dir", str(tmp_path / "locked" / "home")],
+        ["du", "--home", str(tmp_path / "locked" / "home")],
         ["inspect", str(tmp_path / "locked" / "x")],
     ):
         done = subprocess.run([sys.executable, "-m", "rlds_cli", *command], capture_output=True, text=True, check=False)

@@ -419,7 +419,7 @@ def test_interrupted_downloads_are_resumed_together(
     with pytest.raises(DownloadFailed):
         bring("s3://lab/x", other, as_="local/mine")
     bucket.faults = []
-    assert run_rlds("download", "--resume-all", "--cache-dir", other).returncode == 0
+    assert run_rlds("download", "--resume-all", "--home", other).returncode == 0
     assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == ds.fingerprint
 
 
@@ -1019,9 +1019,9 @@ def test_the_command(store: Path, other: Path) -> None:
     said = run_rlds("push", "local/large", store, "--json")
     assert json.loads(said.stdout)["objects"] == 1
     assert b"0 B sent" in run_rlds("push", "local/large", store, "-q").stdout
-    said = run_rlds("download", store, "--as", "local/mine", "--cache-dir", other)
+    said = run_rlds("download", store, "--as", "local/mine", "--home", other)
     assert said.returncode == 0 and b"local/mine" in said.stdout
-    assert b"is here" in run_rlds("download", store, "--as", "local/mine", "--cache-dir", other, "--dry-run").stdout
+    assert b"is here" in run_rlds("download", store, "--as", "local/mine", "--home", other, "--dry-run").stdout
     assert run_rlds("download", store, store, "--as", "local/mine").returncode == 1
 
 
@@ -1074,10 +1074,10 @@ def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, t
             with pytest.raises(RldsError, match=f"would send requests to {host}") as caught:
                 pinning.sync(lock, allow_address=allowed, cache_dir=other)
             assert f"--allow-address {host}" in str(caught.value.hint)
-        said = run_rlds("sync", lock, "--cache-dir", other)
+        said = run_rlds("sync", lock, "--home", other)
         assert said.returncode == 1 and b"--allow-address" in said.stderr
         assert not server.asked
-        done = run_rlds("sync", lock, "--cache-dir", other, "--allow-address", host.partition(":")[0])
+        done = run_rlds("sync", lock, "--home", other, "--allow-address", host.partition(":")[0])
         assert done.returncode == 0, done.stderr
         assert pinning.sync(lock, cache_dir=other)[0].how == "here"  # nothing is asked for
     assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == ds.fingerprint
@@ -1131,7 +1131,7 @@ def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path)
         preprocess.run("sample/pendulum-d4rl", "scale_reward", "half", args={"scale": 0.5})
     said = run_rlds("push", id, str(store))
     command = next(line for line in said.stdout.decode().splitlines() if line.startswith("rlds download "))
-    done = run_rlds(*shlex.split(command)[1:], "--cache-dir", str(other))
+    done = run_rlds(*shlex.split(command)[1:], "--home", str(other))
     assert done.returncode == 0, done.stderr
     came = next(word for word in (*shlex.split(command)[::-1], "local/large") if word.startswith("local/"))
     assert rlds_cli.open_dataset(came, cache_dir=other).fingerprint == rlds_cli.open_dataset(id).fingerprint

@@ -338,7 +338,7 @@ def test_space_is_asked_of_the_nearest_directory_that_exists(tmp_path: Path) -> 
     disk.check_space(1, nowhere)
     with pytest.raises(NoSpace, match=r"1024\.0 TiB") as caught:
         disk.check_space(2**50, nowhere)
-    assert "--cache-dir" in str(caught.value)
+    assert "--home" in str(caught.value)
     assert not nowhere.exists()
 
 

@@ -370,7 +370,7 @@ def test_an_index_that_is_not_the_pinned_one(store: Path, other: Path, tmp_path:
     text = others[0].read_bytes()
     file.unlink()
     file.write_bytes(text)
-    assert run_rlds("sync", lock, "--cache-dir", other).returncode == 1
+    assert run_rlds("sync", lock, "--home", other).returncode == 1
     assert not (other / "datasets/local/arm").exists()
 
 
@@ -385,7 +385,7 @@ def test_a_selection_takes_no_rows_of_its_source_along(address: str, other: Path
     assert alone.others == 25 * 51  # actions are small: those of all episodes between 4 and 30 are sent
     here = bring(f"{address}-few", other, "x")
     same(here, few)
-    assert run_rlds("verify", here.id, "--cache-dir", other).returncode == 0
+    assert run_rlds("verify", here.id, "--home", other).returncode == 0
     assert push(few.id, f"{address}/few").sent < 0.01 * source  # beside its source
 
 

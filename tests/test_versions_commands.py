@@ -201,8 +201,8 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     run("label", "local/arm", "--from", str(file), "--set", "fps=50")
     run("drop", "local/arm", "--episodes", "0-1,3")
     arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
-    run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
-    run("select", "local/arm#v1", "--episodes", "3,1-2", "--name", "turned")
+    run("select", "local/arm#v1", "--where", "take > 4", "--as", "late")
+    run("select", "local/arm#v1", "--episodes", "3,1-2", "--as", "turned")
     run("label", "local/arm", "--episodes", "0,0", 'code="3"', "note=" + 300 * "x")
     assert changes() == [
         "create",
@@ -236,7 +236,7 @@ def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> No
     few = arm.select(episodes=[0]).save("few")
     few.label(quality="good").tag("kept")
     with pytest.raises(NameTaken, match="kept"):
-        run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+        run("select", "local/arm", "--episodes", "1", "--as", "few", "--force")
     with pytest.raises(NameTaken, match="kept"):
         rlds_cli.preprocess.run(arm, "scale_reward", "few", args={"scale": 2}, force=True)
     now = rlds_cli.open_dataset("local/arm")
@@ -245,7 +245,7 @@ def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> No
 
 def test_a_dataset_without_tags_is_replaced_with_its_versions(arm: Dataset) -> None:
     few = arm.select(episodes=[0]).save("few").label(quality="good")
-    run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
+    run("select", "local/arm", "--episodes", "1", "--as", "few", "--force")
     assert [v.number for v in rlds_cli.open_dataset(few.id).versions] == [1]
     assert not list((few.path.parents[2] / "versions").glob("*/*/*"))
 
@@ -303,7 +303,7 @@ def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
 @pytest.mark.parametrize("function", ["scale_reward", "missing.py:moving"])
 def test_a_function_of_a_trim_that_is_not_found(arm: Dataset, function: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--trim {function}: ") as e:
-        run("select", "local/arm", "--trim", function, "--name", "x")
+        run("select", "local/arm", "--trim", function, "--as", "x")
     assert e.value.hint is not None and e.value.hint.startswith("--trim FILE.py:FUNCTION")
 
 
@@ -340,4 +340,4 @@ def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, mon
     monkeypatch.setattr(editing.views, "write", refused)
     with pytest.raises(NoPermission, match=r"local/arm is as it was.") as e:
         arm.label(q=1)
-    assert "--name NAME" in str(e.value.hint)
+    assert "--as NAME" in str(e.value.hint)

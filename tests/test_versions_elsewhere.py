@@ -255,9 +255,7 @@ def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     monkeypatch.delenv("RLDS_PATH")
     planned = remove.plan(["local/five"], cache_dir=there.root)
     assert planned[0].referring == (few.path,)
-    assert f"rows of {few.path} are stored there" in run(
-        "rm", "local/five", "--dry-run", "--cache-dir", str(there.root)
-    )
+    assert f"rows of {few.path} are stored there" in run("rm", "local/five", "--dry-run", "--home", str(there.root))
     monkeypatch.setenv("RLDS_PATH", os.pathsep.join([str(home), str(there.root)]))
     there.make(lambda: compact("local/five") and rlds_cli.open_dataset("local/five"), monkeypatch)
     assert [v.number for v in rlds_cli.open_dataset("local/five").versions] == [1, 3]
@@ -394,11 +392,11 @@ def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monke
 
 def test_commands_say_where_the_rows_are(source: Dataset) -> None:
     where = str(source.store.identity)
-    out = run("select", "local/five", "--episodes", "2,0", "--name", "part")
+    out = run("select", "local/five", "--episodes", "2,0", "--as", "part")
     assert f"note: rows stay in {where}; --copy copies them" in out.replace("\n", " ")
     for shown in (run("inspect", "local/five@part", "--verbose"), run("info", "local/five@part"), run("du")):
         assert "local/five#v1 in" in shown
-    assert "rows stay" not in run("select", "local/five", "--episodes", "1", "--name", "one", "--copy")
+    assert "rows stay" not in run("select", "local/five", "--episodes", "1", "--as", "one", "--copy")
     assert "stay where they are: local/five" in run("merge", "local/five", "--as", "local/m", "--dry-run")
     run("merge", "local/five", "--as", "local/m", "--copy")
     assert not rlds_cli.open_dataset("local/m").store.refers_to

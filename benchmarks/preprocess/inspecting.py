@@ -49,4 +49,4 @@ def run(rounds: int) -> Group:
 
 
 def _inspect(id: str, home: object, *options: str) -> Callable[[], Took]:
-    return command("-m", "rlds_cli", "inspect", id, "-q", "--cache-dir", str(home), *options)
+    return command("-m", "rlds_cli", "inspect", id, "-q", "--home", str(home), *options)

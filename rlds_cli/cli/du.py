@@ -40,7 +40,7 @@ def du(
     \b
     Examples:
       rlds du local/day1
-      rlds du --cache-dir /shared/rlds
+      rlds du --home /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.home import usage

@@ -53,7 +53,7 @@ def label(
 ) -> None:
     """Set episode columns and facts of a dataset. No row is copied.
 
-    A dataset of the registry is not changed in its place: --name makes ID@NAME.
+    A dataset of the registry is not changed in its place: --as makes ID@NAME.
 
     Example: rlds label local/day1 --where "episode in [3, 7]" quality=bad
     """

@@ -39,14 +39,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")]
 CacheDir = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Use this home instead of RLDS_HOME.", show_default=False)
+    Path | None, typer.Option("--home", help="Use this home instead of RLDS_HOME.", show_default=False)
 ]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=0, help="Number of worker processes; 0 starts none.", show_default=False),
 ]
 StoreAs = Annotated[
-    Encoding, typer.Option("--store", help="Storage of arrays: memory-mapped files, or compressed Zarr.")
+    Encoding, typer.Option("--storage", help="Storage of arrays: memory-mapped files, or compressed Zarr.")
 ]
 Frames = Annotated[
     str,
@@ -97,8 +97,6 @@ Episodes = Annotated[
     str | None,
     typer.Option("--episodes", metavar="3,7,10-19", help="Episodes by number, from 0.", show_default=False),
 ]
-NewName = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Make ID@NAME instead.", show_default=False)
-]
+NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Make ID@NAME instead.", show_default=False)]
 Copy = Annotated[bool, typer.Option("--copy", help="Copy rows of another disk or user, instead of referring to them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]

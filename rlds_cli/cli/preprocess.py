@@ -78,7 +78,7 @@ _Fn = Annotated[
 ]
 _Name = Annotated[
     str | None,
-    typer.Option("--name", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
+    typer.Option("--as", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
 ]
 _Unit = Annotated[
     list[UnitOption] | None,

@@ -15,7 +15,7 @@ from rlds_cli.errors import InvalidArgument, PreprocessError
 @app.command("select")
 def select(
     id: options.Here,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new dataset is ID@NAME.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The new dataset is ID@NAME.")],
     where: options.Where = None,
     split: options.Split = None,
     episodes: options.Episodes = None,
@@ -40,7 +40,7 @@ def select(
     The function of --trim gets an episode, and returns a flag for each step, a pair (first, stop), a list of pairs, or
     None to leave the episode out. Each range becomes an episode.
 
-    Example: rlds select local/day1 --where "success" --name clean
+    Example: rlds select local/day1 --where "success" --as clean
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting

@@ -247,7 +247,7 @@ def _check_room(c: Conversion, plan: Plan, home: Home, threads: int) -> None:
     if needed > free:
         raise NoSpace(
             f"{c.id} needs {text.size_of(needed)}, {text.size_of(free)} are free below {home.root}.",
-            hint="another disk: --cache-dir DIR, or RLDS_HOME",
+            hint="another disk: --home DIR, or RLDS_HOME",
         )
 
 

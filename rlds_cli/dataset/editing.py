@@ -52,7 +52,7 @@ class NotNewest(InvalidArgument):
         super().__init__(
             f"{id}#v{version} is not the newest version: that is v{newest}. Nothing was changed.",
             hint=f"without #v{version}, or opened again, the newest is changed; rlds restore {id}#v{version} makes a "
-            "version with its content; --name NAME (name=) makes another dataset",
+            "version with its content; --as NAME (name=) makes another dataset",
         )
         self.version = version
 
@@ -355,7 +355,7 @@ def _apply(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target)
     try:
         return _publish(ds, change, step)
     except NoPermission as e:
-        hint = f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
+        hint = f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
         raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
 
 
@@ -363,7 +363,7 @@ def _check_own(id: DatasetId, m: Manifest) -> None:
     if is_published(id, m):
         raise InvalidArgument(
             f"{id} is a dataset of the registry: it stays as it is.",
-            hint=f"label and drop with --name NAME (name=) make {id.base}@NAME; rlds select makes one, too",
+            hint=f"label and drop with --as NAME (name=) make {id.base}@NAME; rlds select makes one, too",
         )
 
 
@@ -454,5 +454,5 @@ def _home_of(path: Path, id: DatasetId) -> Home:
             return place
     raise InvalidArgument(
         f"{path} is not in a home, where its earlier versions would be kept.",
-        hint="--name NAME (name=) makes another dataset, in your home",
+        hint="--as NAME (name=) makes another dataset, in your home",
     )

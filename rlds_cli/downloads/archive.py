@@ -174,7 +174,7 @@ def make(
     if not steps.finished and where.offline and any(s.action == "fetch" for s in steps.steps):
         raise Offline(
             f"{id} is not in {where.home}, and network access is off (RLDS_OFFLINE or --offline).",
-            hint=f"on a machine with network access:  rlds download {id} --cache-dir {where.home}",
+            hint=f"on a machine with network access:  rlds download {id} --home {where.home}",
         )
     before = _replaced(request, steps)
     fetched = fetching.fetch(steps, where, id=str(id), progress=progress)

@@ -322,7 +322,7 @@ def _check_options(request: DownloadRequest) -> None:
     plain = DownloadRequest(request.ref)
     for name, option in (
         ("source", "--from"),
-        ("store", "--store"),
+        ("store", "--storage"),
         ("frames", "--frames"),
         ("keep_archive", "--no-keep-archive"),
         ("skip_bad", "--skip-bad"),
@@ -370,7 +370,7 @@ def plan(requests: Sequence[DownloadRequest], *, guess: bool = False, progress: 
             f"{text.size_of(planned.to_fetch)} to download and about "
             f"{text.size_of(planned.needed - planned.to_fetch)} of cache "
             f"do not fit: {text.size_of(planned.free)} are free below {where.home}. Nothing was written.",
-            hint="another disk: --cache-dir DIR, or RLDS_HOME; rlds du shows what is there",
+            hint="another disk: --home DIR, or RLDS_HOME; rlds du shows what is there",
         )
     return planned
 

@@ -50,7 +50,7 @@ def check_space(needed: int, path: Path, *, kept: str = "Nothing was written.") 
     if needed > have:
         raise NoSpace(
             f"{size_of(needed)} are needed below {path}, {size_of(have)} are free there. {kept}",
-            hint="free some (rlds du, rlds gc), or use another disk: --cache-dir DIR, or RLDS_HOME",
+            hint="free some (rlds du, rlds gc), or use another disk: --home DIR, or RLDS_HOME",
         )
 
 
@@ -69,7 +69,7 @@ def disk_error(exc: OSError, path: Path, *, kept: str = "") -> RldsError:
     if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return NoPermission(
             f"{path} may not be written: {exc.strerror}. {kept}".rstrip(),
-            hint="use a directory of your own: --cache-dir DIR, or RLDS_HOME",
+            hint="use a directory of your own: --home DIR, or RLDS_HOME",
         )
     return RldsError(f"{path} could not be written: {exc.strerror or exc}. {kept}".rstrip())
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from rlds_cli.errors import NoPermission
 
 _CAREFUL = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the last: a FIFO must not make us wait
-_HINT = "remove it if it is not yours, or use a home of your own: --cache-dir DIR, or RLDS_HOME"
+_HINT = "remove it if it is not yours, or use a home of your own: --home DIR, or RLDS_HOME"
 _LONGEST = 200  # bytes of a name that its temporary name keeps
 
 

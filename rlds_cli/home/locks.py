@@ -16,7 +16,7 @@ from rlds_cli.ids import DatasetId
 from rlds_cli.progress import Event, Progress
 from rlds_cli.store.workers import check_started
 
-_OTHER = "another home: --cache-dir DIR"
+_OTHER = "another home: --home DIR"
 _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
@@ -72,7 +72,7 @@ def writing(home: Home) -> Iterator[None]:
         if is_full(e):
             raise NoSpace(
                 f"The disk of {home.root} is full. Finished work is kept in {home.root / 'partial'}.",
-                hint="free some space and run the same command again, or use another home: --cache-dir DIR",
+                hint="free some space and run the same command again, or use another home: --home DIR",
             ) from e
         if e.errno in _FILE_SYSTEM:
             where = e.filename or home.root

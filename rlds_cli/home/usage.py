@@ -111,7 +111,7 @@ def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[s
     paths = locate.datasets(refs, cache_dir=cache_dir, why="its bytes are counted with those of all versions")
     for path in paths:
         if not path.is_relative_to(root / "datasets"):
-            raise DatasetNotFound(f"{path} is not in {root}.", hint=f"--cache-dir {path.parents[2]} selects that home")
+            raise DatasetNotFound(f"{path} is not in {root}.", hint=f"--home {path.parents[2]} selects that home")
     return {str(ids.from_component(path.parent.name, path.name)) for path in paths}
 
 

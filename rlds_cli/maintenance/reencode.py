@@ -78,7 +78,7 @@ def convert(
     if m.growing and to == "zarr":
         raise RldsError(
             f"{m.id} grows: its rows are memory-mapped.",
-            hint=f"rlds merge {m.id} --as local/NAME --store zarr copies it",
+            hint=f"rlds merge {m.id} --as local/NAME --storage zarr copies it",
         )
     if m.encoding == to:
         return _unchanged(path, m)

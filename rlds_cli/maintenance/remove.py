@@ -73,7 +73,7 @@ def plan(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Remo
         if not path.is_relative_to(own / "datasets"):
             raise NoPermission(
                 f"{path} is not in your home {own}. Nothing was removed.",
-                hint=f"--cache-dir {path.parents[2]} selects that home",
+                hint=f"--home {path.parents[2]} selects that home",
             )
         safe_files.check_directories(path, own)
     lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]

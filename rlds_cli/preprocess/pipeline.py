@@ -102,7 +102,7 @@ class Pipeline:
         made = dict(m.provenance[-1].get("pipeline", {})) if m.provenance else {}
         if made.get("key") == self.key:
             return
-        hint = "another name (--name, name=), or --force (force=True) to replace it"
+        hint = "another name (--as, name=), or --force (force=True) to replace it"
         if not m.provenance or str(m.provenance[-1].get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and was not made by preprocess.", hint=hint)
         raise NameTaken(f"{self.id} exists and was made differently: {self._differs(made)}.", hint=hint)

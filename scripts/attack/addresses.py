@@ -154,7 +154,7 @@ def wrong_objects_beside(scene: Scene) -> None:
         data[len(data) // 2] ^= 255
         file.unlink()
         file.write_bytes(data)
-    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--name", "made")
+    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--as", "made")
     second = pushed(scene, f"{SAMPLE}@made", "store/b")
     result = scene.run("download", second, "--as", "local/came")
     if result.code:
@@ -339,7 +339,7 @@ def a_stranger_beside(scene: Scene) -> None:
     forged.publish(scene.root / "store/b-endless", endless.to_bytes(), claims=index)
     laid(scene.root / "store/c-deep/rlds.json", b"[" * (8 << 20))
     (scene.root / "store/d-link").symlink_to(scene.victim)
-    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--name", "made")
+    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--as", "made")
     second = pushed(scene, f"{SAMPLE}@made", "store/second")
     for number, (ref, wanted) in enumerate(((genuine, SAMPLE), (second, f"{SAMPLE}@made"))):
         as_ = f"local/came{number}"

@@ -457,4 +457,4 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
 def _rm(id: str, path: Path) -> str:
     """Return the command that removes a dataset in a home."""
     home = settings.read().home
-    return f"rlds rm {id}" + ("" if path.is_relative_to(home) else f" --cache-dir {shlex.quote(str(path.parents[2]))}")
+    return f"rlds rm {id}" + ("" if path.is_relative_to(home) else f" --home {shlex.quote(str(path.parents[2]))}")
