@@ -471,6 +471,19 @@ def test_the_list_of_commands_has_the_first_sentence_of_their_help() -> None:
         assert commands[name].help[len(sentence) :][:1] in ("", " ", "\n")
 
 
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_help_fits_60_lines_of_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = CliRunner().invoke(cli.app, [name, "--help"]).output.splitlines()
+    assert 5 < len(lines) <= 60 and max(map(len, lines)) <= 80
+
+
+def test_the_list_of_commands_is_not_cut() -> None:
+    assert all(len(f"  {name:10}  {sentence}") <= 80 for name, sentence in cli.COMMANDS.items())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_below_a_listing(unbuffered: str) -> None:

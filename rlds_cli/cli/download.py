@@ -49,14 +49,14 @@ def download(
     ] = None,
     map: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="FIELD=KEY", help="Of a URL: read FIELD from KEY, as rlds import does."),
+        typer.Option("--map", metavar="FIELD=KEY", help="Of a URL: read FIELD from KEY."),
     ] = None,
     map_file: Annotated[
         Path | None, typer.Option("--map-file", metavar="FILE", help="Of a URL: read such a mapping from a file.")
     ] = None,
     episodes_by: Annotated[
         str | None,
-        typer.Option("--episodes-by", metavar="RULE", help="Of a URL: how episodes are divided, as in rlds import."),
+        typer.Option("--episodes-by", metavar="RULE", help="Of a URL: how episodes are divided."),
     ] = None,
     last_step: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def download(
     ] = None,
     rewards: options.Rewards = None,
     blocks: Annotated[
-        bool, typer.Option("--blocks", help="Of an ADDRESS: go on with the blocks that reading it has brought here.")
+        bool, typer.Option("--blocks", help="Of an ADDRESS: reuse the blocks that are cached.")
     ] = False,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
