@@ -63,9 +63,7 @@ def download(
         typer.Option("--last-step", metavar="action|observation", help="Of a URL: content of the last step."),
     ] = None,
     rewards: options.Rewards = None,
-    blocks: Annotated[
-        bool, typer.Option("--blocks", help="Of an ADDRESS: reuse the blocks that are cached.")
-    ] = False,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Of an ADDRESS: reuse the blocks that are cached.")] = False,
     resume_all: Annotated[bool, typer.Option("--resume-all", help="Continue all interrupted downloads.")] = False,
     source: Annotated[
         str | None,
