@@ -59,11 +59,6 @@ CASES = {
     "step": Case(functions.normalise_step, lambda e: units.normalised(e, functions.MEAN, functions.STD)),
     "window": Case(functions.smooth, lambda e: units.smoothed(e, 2, 1), rtol=1e-5),
     "two passes": Case(functions.standardise, lambda e: units.standardised(e, SOURCE), rtol=1e-9),
-    "pipeline": Case(
-        [functions.twice, functions.smooth],
-        lambda e: units.doubled(e) | units.smoothed(e | units.doubled(e), 2, 1),
-        rtol=1e-5,
-    ),
     "split": Case(long_halves, lambda e: {}),
 }
 

@@ -254,7 +254,7 @@ def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
 
 def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NoPermission, match="cache-dir"):
+    with pytest.raises(NoPermission, match="--home"):
         rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "file")
 
 

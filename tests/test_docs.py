@@ -797,7 +797,6 @@ def test_the_code_about_preprocessing_runs(desk: Path) -> None:
     returns = [x.sum(dtype=np.float64) for x in np.split(rewards, range(200, 5100, 200))]  # 25 of 200 steps, one of 100
     np.testing.assert_allclose(preprocess.state(made["scaled"]), [min(returns), max(returns)], rtol=1e-5)
     np.testing.assert_allclose(np.ptp(made["scaled"].episodes["total_reward"]), 1000, rtol=1e-5)
-    assert min(made["long"].episodes["length"]) >= 400 and "return_to_go" in made["long"].schema
     assert made["ds"].manifest.shared["observation"] in ("link", "reflink", "copy")
 
 

@@ -210,18 +210,6 @@ def test_another_function_of_the_name_is_refused_and_force_processes_all(tmp_pat
     assert len(set(CALLS)) == 12 and not any("taken from" in n for n in notes)
 
 
-def test_a_pipeline_runs_again_over_all_episodes(tmp_path):
-    home = tmp_path / "home"
-    add(home, 0, 10, rlds_cli.Reservoir(episodes=6, seed=4))
-    run(home, [doubled, noisy])
-    add(home, 10, 14)
-    made, _ = run(home, [doubled, noisy])
-    assert made.episodes["number"].tolist() == (
-        rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist()
-    )
-    assert files(made.path) == of_scratch(home, [doubled, noisy], tmp_path)
-
-
 def test_worker_processes_take_over_the_same(tmp_path, monkeypatch):
     from rlds_cli.preprocess import job, reuse
 

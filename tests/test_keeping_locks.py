@@ -96,6 +96,9 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     r"datasets\[1\]\.id is \"local/X\", not an id that occurs once": lambda lock: lock["datasets"].insert(
         1, {**lock["datasets"][0], "id": "local/X"}
     ),
+    r"datasets\[1\]\.made_by is a list, not one step": lambda lock: lock["datasets"][1]["made_by"].append(
+        lock["datasets"][1]["made_by"][0]
+    ),
     r"datasets\[0\]\.fingerprint is \"rlds1:aa\"": put(*FIRST, "fingerprint", value="rlds1:aa"),
     r"datasets\[0\]\.fields is a list, not an object": put(*FIRST, "fields", value=[]),
     r"datasets\[0\]\.fields\.observation is 7": put(*FIRST, "fields", "observation", value=7),

@@ -34,14 +34,14 @@ def locked(tmp_path, *refs):
 def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
     ds = rlds_cli.download("sample/pendulum-d4rl")
     one = preprocess.run(ds, functions.normalise)
-    fns = ["preprocess_functions:normalise_step", preprocess.return_to_go]
-    last = preprocess.run(one, fns, "last", args=[{}, {"gamma": 0.5}], unit=["step", "episode"])
+    two = preprocess.run(one, "preprocess_functions:normalise_step", "two", unit="step")
+    last = preprocess.run(two, preprocess.return_to_go, "last", args={"gamma": 0.5})
     wide = preprocess.run(ds, "preprocess_functions:smooth", "w", unit="window", history=3, future=1)
     file = locked(tmp_path, last.id, wide.id)
     own = [f"preprocess_functions:{name}" for name in ("normalise", "normalise_step", "smooth")]
     assert [w.reference for w in pinning.functions(file, cache_dir=elsewhere)] == own
     done = pinning.sync(file, allow_code=own, cache_dir=elsewhere)
-    assert [d.how for d in done] == ["downloaded", "made", "made", "made"]
+    assert [d.how for d in done] == ["downloaded", "made", "made", "made", "made"]
     for d in done:
         assert d.path.is_relative_to(elsewhere)
         assert rlds_cli.open_dataset(d.id, cache_dir=elsewhere).fingerprint == rlds_cli.open_dataset(d.id).fingerprint

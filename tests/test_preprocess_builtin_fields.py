@@ -288,6 +288,3 @@ def test_names_stand_for_the_same_in_preprocess_and_in_a_loader(bodies, fields):
     read = Loader(bodies, 1, fields=fields, backend="numpy").fields
     expected = {n if n in bodies.schema else n.removeprefix("next/") for n in read}
     assert seen - {"next/terminated", "next/truncated"} == expected
-    several = set()
-    preprocess.attempt(bodies, [lambda e: e, lambda e: several.update(e.names()) or e], "two", fields=fields)
-    assert several - {"next/terminated", "next/truncated"} == expected

@@ -200,23 +200,20 @@ def test_functions_of_transitions_see_columns_and_set_none(ds, unit):
         preprocess.run(ds, sets, unit=unit, jobs=0)
 
 
-def test_shards_and_pipelines_give_the_same_columns(ds):
+def test_shards_give_the_same_columns(ds):
     whole = preprocess.run(ds, by_name, jobs=0)
     for number in (2, 1):
         preprocess.run_shard(ds, "test_preprocess_columns:by_name", "sharded", shard=(number, 2))
     sharded = preprocess.finish(ds, "test_preprocess_columns:by_name", "sharded")
     assert own(sharded) == own(whole)
-    twice = preprocess.run(ds, [by_name, by_name], "twice", jobs=0)
-    assert own(twice)["task"] == [f"{a['task']}!!" for a in ABOUT]
 
 
 def test_a_trial_names_the_columns_that_change(ds):
-    for fn, name in ((by_name, None), ([by_name, by_group], "both")):
-        report = preprocess.attempt(ds, fn, name, episode=1)
-        found = {c.name: c for c in report.fields if c.name.startswith("episode/")}
-        assert {n: c.what for n, c in found.items()} == {"episode/good": "new", "episode/task": "changed"}
-        assert found["episode/good"].after.dtype == "bool"
-        assert found["episode/task"].before.dtype == "text"
+    report = preprocess.attempt(ds, by_name, episode=1)
+    found = {c.name: c for c in report.fields if c.name.startswith("episode/")}
+    assert {n: c.what for n, c in found.items()} == {"episode/good": "new", "episode/task": "changed"}
+    assert found["episode/good"].after.dtype == "bool"
+    assert found["episode/task"].before.dtype == "text"
 
 
 CALLS: list[int] = []

@@ -55,12 +55,10 @@ def test_files_that_a_partial_holds_and_directories_count(ds):
 
 
 def test_other_files_can_be_named(ds):
-    for fn in (scaled, [scaled, scaled]):
-        name = "one" if fn is scaled else "two"
-        preprocess.run(ds, fn, name, depends_on=["model.npy"], jobs=0)
-        assert preprocess.run(ds, fn, name, depends_on=["model.npy"], jobs=0).num_steps == 3
-        with pytest.raises(NameTaken, match=r"files that it reads was model\.npy"):
-            preprocess.run(ds, fn, name, jobs=0)
+    preprocess.run(ds, scaled, "one", depends_on=["model.npy"], jobs=0)
+    assert preprocess.run(ds, scaled, "one", depends_on=["model.npy"], jobs=0).num_steps == 3
+    with pytest.raises(NameTaken, match=r"files that it reads was model\.npy"):
+        preprocess.run(ds, scaled, "one", jobs=0)
     with pytest.raises(PreprocessError, match=r"There is no lost\.npy"):
         preprocess.run(ds, scaled, "x", depends_on=["lost.npy"])
 

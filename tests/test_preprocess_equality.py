@@ -26,8 +26,6 @@ def test_workers_and_shards_give_the_bytes_that_numpy_computes(ds, name):
     content = units.content(here)
     for jobs in (1, 2):
         assert units.content(preprocess.run(ds, case.fn, f"by{jobs}", jobs=jobs, **case.how)) == content
-    if name == "pipeline":
-        return  # which has no shards
     for number in (3, 1, 4, 3, 2):
         report = preprocess.run_shard(ds, case.fn, "shards", shard=(number, 4), jobs=0, **case.how)
     assert report.missing == ()

@@ -10,6 +10,8 @@ import numpy as np
 import preprocess_functions as module
 import pytest
 
+import rlds_cli
+from rlds_cli import preprocess
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import modules
 from rlds_cli.preprocess import functions, sources, unit
@@ -141,3 +143,9 @@ def test_the_decorator_says_the_unit_and_leaves_the_function_alone():
 def test_libraries_are_not_followed():
     files = sources.made_of(Path(module.__file__), [Path.cwd()])
     assert [Path(n).name for n, _ in files] == ["preprocess_functions.py"]
+
+
+def test_several_functions_are_run_one_after_the_other():
+    ds = rlds_cli.create("local/two", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}])
+    with pytest.raises(PreprocessError, match="one is run at a time"):
+        preprocess.run(ds, ["cast", "scale_reward"])

@@ -68,11 +68,11 @@ _Id = Annotated[
     typer.Argument(metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here),
 ]
 _Fn = Annotated[
-    list[str] | None,
+    str | None,
     typer.Option(
         "--fn",
         metavar="MOD:FUNC|FILE.py:FUNC|NAME",
-        help="Your function, or a built-in one. Several --fn run one after the other.",
+        help="Your function, or a built-in one.",
         autocompletion=_complete_name,
     ),
 ]
@@ -80,18 +80,13 @@ _Name = Annotated[
     str | None,
     typer.Option("--as", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
 ]
-_Unit = Annotated[
-    list[UnitOption] | None,
-    typer.Option(
-        "--unit", help="Data that the function receives in one call. With several --fn: one for all, or one for each."
-    ),
-]
+_Unit = Annotated[UnitOption | None, typer.Option("--unit", help="Data that the function receives in one call.")]
 _History = Annotated[
     int | None, typer.Option("--history", metavar="N", help="Steps before the current one in a window.")
 ]
 _Future = Annotated[int | None, typer.Option("--future", metavar="N", help="Steps after the current one in a window.")]
 _Arrays = Annotated[
-    list[ArraysOption] | None,
+    ArraysOption | None,
     typer.Option("--arrays", help="Library of the function's arrays; default: numpy."),
 ]
 _Arg = Annotated[list[str] | None, typer.Option("--arg", metavar="K=V", help="An argument of the function.")]
@@ -179,7 +174,7 @@ def preprocess(
     from rlds_cli.report import summary
 
     how: dict[str, Any] = {"args": _arguments(arg or [])}
-    how |= {"unit": _one_or_each(unit), "arrays": _one_or_each(arrays) or "numpy"}
+    how |= {"unit": unit and unit.value, "arrays": arrays.value if arrays else "numpy"}
     how |= {"history": history, "future": future}
     how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
     if list_:
@@ -191,7 +186,6 @@ def preprocess(
         raise typer.BadParameter("needs --episode", param_hint="--step")
     _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address)
     source: Any = id if source_home is None else open_dataset(id, cache_dir=source_home)
-    which: Any = fn if len(fn) > 1 else fn[0]
     job_options: dict[str, Any] = {
         "keep_going": keep_going,
         "force": force,
@@ -205,18 +199,18 @@ def preprocess(
     ):
         shown: tuple[Report | ShardReport | Outcome, str]
         if alone:
-            tried = library.attempt(source, which, name, episode=episode or 0, step=step, **how)
+            tried = library.attempt(source, fn, name, episode=episode or 0, step=step, **how)
             shown = tried, _trial(tried)
         elif shard is not None:
             share = library.run_shard(
-                source, which, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
+                source, fn, name, shard=_parse_shard(shard), progress=progress, **job_options, **how
             )
             shown = share, _shard(share)
         else:
             make: Callable[..., Any] = library.finish if finish else library.run
             where = {} if finish else {"executor": executor.value, "address": address}
             outcome = summary.summarise_derived(
-                make(source, which, name, progress=progress, **where, **job_options, **how)
+                make(source, fn, name, progress=progress, **where, **job_options, **how)
             )
             shown = outcome, _outcome(outcome)
     return out.result(*shown)
@@ -234,12 +228,6 @@ def _check_together(
         raise typer.BadParameter("needs --executor ray", param_hint="--address")
 
 
-def _one_or_each(given: Sequence[StrEnum] | None) -> str | list[str] | None:
-    """The value of an option that is given once for all functions, or the list of one value per function."""
-    values = [v.value for v in given or ()]
-    return values if len(values) > 1 else values[0] if values else None
-
-
 def _parse_shard(text: str) -> tuple[int, int]:
     """Parse ``I/N``."""
     number, slash, count = text.partition("/")
@@ -253,7 +241,7 @@ def _arguments(given: list[str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
-        if not equals or not key.rpartition(".")[2].isidentifier():
+        if not equals or not key.isidentifier():
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--arg")
         arguments[key] = _value(value)
     return arguments

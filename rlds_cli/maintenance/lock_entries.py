@@ -214,12 +214,11 @@ def _unreproducible(m: Manifest, steps: Sequence[Mapping[str, Any]], whole: bool
 
 
 def own_steps(m: Manifest) -> tuple[Mapping[str, Any], ...]:
-    """Return the steps of preprocess that made the first version of this dataset: one, or those of a pipeline."""
+    """Return the step of preprocess that made the first version of this dataset, if it was made by one."""
     steps = _unedited_steps(m)
     if not steps or steps[-1]["unit"] in (editing.UNIT, editing.APPEND):
         return ()
-    pipeline = steps[-1].get("pipeline")
-    return steps[-(len(pipeline["functions"]) if pipeline else 1) :]
+    return steps[-1:]
 
 
 def _is_appended(m: Manifest) -> bool:

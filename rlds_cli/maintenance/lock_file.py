@@ -117,8 +117,10 @@ def _dataset(value: Value, before: Mapping[str, Locked]) -> Locked:
     steps = value.member("made_by").items()
     for step in steps:
         _check_step(step)
+    if len(steps) > 1:
+        raise value.member("made_by").wrong("one step")
     if steps:
-        _check_chain(steps, id, before)
+        _check_source(steps[0].member("from"), id, before)
     _check_options(value.member("options"), str(id.base))
     reproducible, why, version = (value.optional(name) for name in ("reproducible", "why", "version"))
     address, index, edited = value.optional("address"), value.optional("index"), value.optional("edits")
@@ -279,12 +281,8 @@ def _check_step(step: Value) -> None:
         raise window.wrong("steps before and steps after")
 
 
-def _check_chain(steps: Sequence[Value], id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
-    """Check that a dataset is made of an earlier one in the file, and is a variant of the same archive."""
-    _check_source(steps[0].member("from"), id, before)
-
-
 def _check_source(source: Value, id: ids.DatasetId, before: Mapping[str, Locked]) -> None:
+    """Check that a dataset is made of an earlier one in the file, and is a variant of the same archive."""
     if source.value not in before:
         raise source.wrong("an earlier dataset of the lock file")
     if id.variant is None or ids.parse(source.value).base != id.base:

@@ -6,7 +6,7 @@ A lock file is JSON::
         "id": ..., "fingerprint": "rlds1:...", "fields": {name: digest},
         "files": [{"file", "size", "sha256", "url", "revision"}],       of the archive
         "options": {...},                                               options of the conversion
-        "made_by": [...],                                               steps of `rlds preprocess`, oldest first
+        "made_by": [...],                                               the step of `rlds preprocess` that made it
         "edits": {...},                                                 of a selection, trim, label or drop: see `edits`
         "reproducible": false, "why": ...,                              if no other machine can make it again
         "version": ...,                                                 if it grows or has edits
@@ -495,29 +495,22 @@ def _names(d: Locked) -> str:
     return ", ".join(names[:3]) + more if names else "values given in Python"
 
 
-def _of_steps(steps: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Return a value per function for a pipeline, else the value."""
-    return [s[key] for s in steps] if len(steps) > 1 else steps[0][key]
-
-
 def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.preprocess import running
 
-    steps = d.made_by
+    (step,) = d.made_by
     _check_depends(d)
-    found: list[Any] = [lock_file.load(step) for step in steps]
-    spans = [s["window"] for s in steps if s.get("window")]
     ds = running.run_checked(
         lambda made: _check(d, made.path),
         source,
-        found if len(found) > 1 else found[0],
+        lock_file.load(step),
         ids.parse(d.id).variant,
-        unit=_of_steps(steps, "unit"),
-        arrays=_of_steps(steps, "arrays"),
-        args=_of_steps(steps, "args"),
-        span=spans[0] if spans else (None, None),
-        fields=steps[0].get("fields"),
-        keep_going=bool(steps[-1].get("keep_going")),
+        unit=step["unit"],
+        arrays=step["arrays"],
+        args=step["args"],
+        span=step.get("window") or (None, None),
+        fields=step.get("fields"),
+        keep_going=bool(step.get("keep_going")),
         depends_on=list(lock_file.depends(d)),
         jobs=jobs,
         force=force,

@@ -151,16 +151,14 @@ def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) ->
 
 
 def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
-    pipeline = m.provenance[-1].get("pipeline")
-    steps = m.provenance[-(len(pipeline["functions"]) if pipeline else 1) :]
-    if steps[-1].get("unit") == editing.APPEND:
+    step = m.provenance[-1]
+    if step.get("unit") == editing.APPEND:
         return "files were appended to it"
-    if steps[-1].get("unit") == editing.UNIT:
+    if step.get("unit") == editing.UNIT:
         return f"its labels and its choice of episodes are stored nowhere else (rlds lock {m.id} writes them down)"
-    for reference in (str(s.get("reference", "")) for s in steps):
-        if not _is_kept(reference):
-            return f'the source of its function "{reference}" is not kept'
-    source = str(steps[0].get("from", ""))
+    if not _is_kept(reference := str(step.get("reference", ""))):
+        return f'the source of its function "{reference}" is not kept'
+    source = str(step.get("from", ""))
     there = home.find(ids.parse(source), settings.read(cache_dir))
     if there is not None and there not in gone:
         return ""

@@ -194,20 +194,15 @@ def named(source: Dataset) -> str:
     return source.store.address or source.id
 
 
-def command_words(
-    f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any], of: str = ""
-) -> str | None:
-    """Return the options that name a function on the command line; None if it cannot be named there.
-
-    ``of`` is put before the names of its arguments, as a pipeline of several functions needs.
-    """
+def command_words(f: Function, unit: str, span: tuple[int, int], arrays: str, args: Mapping[str, Any]) -> str | None:
+    """Return the options that name a function on the command line; None if it cannot be named there."""
     if f.file is None and (f.module is None or f.module == "__main__"):
         return None
     words = [f"--fn {f.reference}"]
-    words += [f"--unit {unit}"] if of or unit != (f.unit or "episode") else []
-    words += [f"--history {span[0]} --future {span[1]}"] if span != f.span and not of else []
-    words += [f"--arrays {arrays}"] if of or arrays != "numpy" else []
-    words += [f"--arg {of}{k}={v}" for k, v in args.items() if isinstance(v, str | int | float)]
+    words += [f"--unit {unit}"] if unit != (f.unit or "episode") else []
+    words += [f"--history {span[0]} --future {span[1]}"] if span != f.span else []
+    words += [f"--arrays {arrays}"] if arrays != "numpy" else []
+    words += [f"--arg {k}={v}" for k, v in args.items() if isinstance(v, str | int | float)]
     return " ".join(words)
 
 

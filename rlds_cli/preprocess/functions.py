@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -161,9 +161,9 @@ def _marked(call: Any, mark: str) -> Any:
     return getattr(call, mark, None) or getattr(type(call).__call__, mark, None)
 
 
-def search_path(fns: Iterable[object]) -> tuple[str, ...]:
-    """Return the directories to search first: the current one, unless all functions are built-in."""
-    return () if all(isinstance(fn, str) and ":" not in fn for fn in fns) else (str(Path.cwd()),)
+def search_path(fn: object) -> tuple[str, ...]:
+    """Return the directories to search first: the current one, unless the function is built-in."""
+    return () if isinstance(fn, str) and ":" not in fn else (str(Path.cwd()),)
 
 
 def find(fn: str | Callable[..., Any] | Function) -> Function:
@@ -179,7 +179,9 @@ def find(fn: str | Callable[..., Any] | Function) -> Function:
     if isinstance(fn, str):
         return _referenced(fn)
     if isinstance(fn, list | tuple):
-        raise PreprocessError("A list of functions is a pipeline, which runs as a whole.", hint="preprocess.run")
+        raise PreprocessError(
+            f"{len(fn)} functions: one is run at a time.", hint="run the next one on the result of the one before"
+        )
     if not callable(fn):
         raise PreprocessError(f"{fn!r} is not a function.", hint=f"a function, or {_FORM}")
     if isinstance(fn, FunctionType) and builtin.traits_of(fn).version:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlds_cli import home, text
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import PreprocessError
 from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
-from rlds_cli.ids import DatasetId
 from rlds_cli.preprocess import job, reuse, task
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions, WritePlan, removal
@@ -25,7 +24,7 @@ from rlds_cli.settings import Settings
 from rlds_cli.store import arrays, joining, manifest, versions
 from rlds_cli.store.build import JOURNAL, Built, write_rows
 from rlds_cli.store.finish import Description, Linked, finish
-from rlds_cli.store.manifest import Manifest, Stats
+from rlds_cli.store.manifest import Stats
 from rlds_cli.store.paths import component
 from rlds_cli.store.publishing import Shared
 from rlds_cli.store.videos import Extent
@@ -141,30 +140,7 @@ def _finished(work: Path) -> int:
         return 0
 
 
-class Publishable(Protocol):
-    """A task or a pipeline."""
-
-    @property
-    def dataset(self) -> Dataset:
-        """The dataset that it is made of."""
-        ...
-
-    @property
-    def id(self) -> DatasetId:
-        """The id of the result."""
-
-    @property
-    def key(self) -> str:
-        """Hash that identifies the result."""
-
-    def continues(self, made: Mapping[str, Any], /) -> bool:
-        """Return whether a step of a provenance is the same work on another version of its dataset."""
-
-    def check_name(self, m: Manifest, /) -> None:
-        """Raise NameTaken if ``m``, the manifest of the dataset with this id, belongs to another result."""
-
-
-def is_made(t: Publishable, where: Settings) -> bool:
+def is_made(t: Task, where: Settings) -> bool:
     """Return whether the result exists already.
 
     Raises
@@ -193,9 +169,8 @@ def publish(
 ) -> None:
     """Complete the dataset and move it to ``target`` in one step, unless one of ``checks`` raises."""
     t.dataset.store.check_readable()
-    found = t.chain.failures(built.notes) if t.chain else tuple(task.failures_of(built.notes))
-    task.write_failures(built.directory, found)
-    built = replace(built, notes=(*(t.chain.notes() if t.chain else ()), *task.notes_for_manifest(built.notes)))
+    task.write_failures(built.directory, tuple(task.failures_of(built.notes)))
+    built = replace(built, notes=task.notes_for_manifest(built.notes))
     store = t.dataset.store
 
     def locate(field: str, number: str) -> Extent:
@@ -276,7 +251,7 @@ def _linked(t: Task, plan: WritePlan, built: Built) -> Linked:
     fields = {plan.renamed.get(f.name, f.name): f for f in plan.schema if f.name in plan.shared}
     member = joining.Member(t.dataset.store, t.dataset.episodes.index, built.episodes)
     linked = joining.link(member, fields, built.directory)
-    return replace(linked, shared=tuple(f.name for old, f in fields.items() if _lasts(old, t)))
+    return replace(linked, shared=tuple(f.name for f in fields.values()))
 
 
 def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
@@ -284,9 +259,4 @@ def _shared(t: Task, plan: WritePlan) -> dict[str, Shared]:
     stats = {n: Stats(**s) for n, s in m.stats.items()}
     fields = {f.name: f for f in m.fields}
     before = {n: plan.renamed.get(n, n) for n in plan.shared}
-    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n, _lasts(old, t)) for n, old in before.items()}
-
-
-def _lasts(name: str, t: Task) -> bool:
-    """Return whether a field of the source stays shared: datasets between two functions are removed."""
-    return not (t.chain and t.chain.number) or name in t.dataset.manifest.shared
+    return {n: Shared(t.dataset.path, fields[old], stats.get(old), n) for n, old in before.items()}

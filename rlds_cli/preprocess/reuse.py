@@ -142,8 +142,6 @@ def _hindrance(task: Task, plan: WritePlan) -> str:
     call = task.function.load()
     if task.fits:
         return "its first pass sees all episodes"
-    if task.chain is not None:
-        return "there are several functions"
     if builtin.complete(call, task.dataset, task.args).keys() - task.args.keys():
         return "it receives the whole dataset"
     if not plan.kept:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rlds_cli import settings
 from rlds_cli.dataset import Dataset, open_dataset
@@ -16,8 +16,7 @@ from rlds_cli.files import safe as safe_files
 from rlds_cli.files import trees
 from rlds_cli.home import Home
 from rlds_cli.home.locks import exclusive
-from rlds_cli.preprocess import pipeline, publish, shards, workers
-from rlds_cli.preprocess.pipeline import Functions, Pipeline
+from rlds_cli.preprocess import publish, shards, workers
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
@@ -26,22 +25,19 @@ from rlds_cli.settings import StrPath
 from rlds_cli.store import versions
 from rlds_cli.store.workers import Executor
 
-if TYPE_CHECKING:
-    pass
-
 EXECUTORS = ("local", "ray")
 
 
 def run(
     source: str | os.PathLike[str] | Dataset,
-    fn: Callable[..., Any] | str | Functions,
+    fn: Callable[..., Any] | str,
     name: str | None = None,
     *,
-    unit: Unit | Sequence[Unit | None] | None = None,
+    unit: Unit | None = None,
     history: int | None = None,
     future: int | None = None,
-    arrays: Arrays | Sequence[Arrays] = "numpy",
-    args: Mapping[str, Any] | Sequence[Mapping[str, Any]] = {},
+    arrays: Arrays = "numpy",
+    args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     keep_going: bool = False,
@@ -61,16 +57,15 @@ def run(
     ----------
     source : str, path or Dataset
         A dataset on this disk, an address (see `open_dataset`), or a selection of the episodes of either.
-    fn : callable, str, or a list of them
-        The function itself, ``"module:function"``, ``"file.py:function"`` or the name of a built-in function. A list
-        is a pipeline: each function works on the result of the one before it. With unit ``episode`` (the default) a
-        function receives nested fields: ``observation`` [T+1, ...] (T rows if the final one is not recorded),
-        ``action`` [T, ...], ``next/reward``, ``next/terminated`` and ``next/truncated`` [T], frames decoded, text as
-        object arrays; all writable copies. It returns such a dict of any length; None drops the episode, and a list
-        splits it. With ``batch`` it receives transitions as in a loader's batch, ``next/reward`` [B, 1], and with
-        ``step`` one of them; it returns as many. With ``window`` it receives steps with their neighbours in the
-        episode, [B, L, ...], and ``mask`` [B, L], False outside of the episode; it returns the fields that it adds or
-        changes, [B, ...].
+    fn : callable or str
+        The function itself, ``"module:function"``, ``"file.py:function"`` or the name of a built-in function. With
+        unit ``episode`` (the default) it receives nested fields: ``observation`` [T+1, ...] (T rows if the final one is
+        not recorded), ``action`` [T, ...], ``next/reward``, ``next/terminated`` and ``next/truncated`` [T], frames
+        decoded, text as object arrays; all writable copies. It returns such a dict of any length; None drops the
+        episode, and a list splits it. With ``batch`` it receives transitions as in a loader's batch, ``next/reward``
+        [B, 1], and with ``step`` one of them; it returns as many. With ``window`` it receives steps with their
+        neighbours in the episode, [B, L, ...], and ``mask`` [B, L], False outside of the episode; it returns the
+        fields that it adds or changes, [B, ...]. Run another function on the result to apply several.
     name : str, optional
         Name of the result; by default that of the function, and PART-FUNCTION for a dataset ``ID@PART``.
     unit : {"episode", "batch", "step", "window"}, optional
@@ -81,8 +76,7 @@ def run(
         The type of values. A TensorDict holds the transitions of an episode or batch, batch size [T] or [B], and the
         number of their ``episode``.
     args : mapping
-        Keyword arguments of the function. In a pipeline each function gets those that it accepts; ``"NAME.key"`` or
-        ``"2.key"`` is for one function alone. Or a list with one mapping for each, as with ``unit`` and ``arrays``.
+        Keyword arguments of the function.
     fields : sequence of str, optional
         Fields to read and pass to the function; the others are carried over.
     jobs : int, optional
@@ -147,10 +141,10 @@ def run_checked(
 
 def _described(
     source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None, **how: Any
-) -> AbstractContextManager[Task | Pipeline]:
-    """Describe the task, or the pipeline of several functions."""
+) -> AbstractContextManager[Task]:
+    """Describe the task."""
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    return (pipeline.described if isinstance(fn, list | tuple) else described)(dataset, fn, name, **how)
+    return described(dataset, fn, name, **how)
 
 
 def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:
@@ -166,9 +160,9 @@ def _executor_of(executor: str, address: str | None) -> Callable[..., AbstractCo
 
 @dataclass(frozen=True, slots=True)
 class _ResultMaker:
-    """Makes the result of a task or pipeline, unless it exists already."""
+    """Makes the result of a task, unless it exists already."""
 
-    task: Task | Pipeline
+    task: Task
     cache_dir: StrPath | None
     jobs: int | None
     force: bool
@@ -196,7 +190,7 @@ class _ResultMaker:
                     return
                 mark = place.lock(t.id).with_suffix(".seen")
                 with self.executor(place, mark, jobs=self.jobs, tell=self._say) as nodes:
-                    self._make(_portable(t), nodes, work, place)
+                    self._make(replace(t, function=workers.portable(t.function)), nodes, work, place)
 
     def _make_here(self, work: Path, place: Home) -> None:
         try:
@@ -205,13 +199,9 @@ class _ResultMaker:
             trees.discard(work)
             raise
 
-    def _make(self, t: Task | Pipeline, nodes: Executor | None, work: Path, place: Home) -> None:
-        first = t if isinstance(t, Task) else t.task(0, t.dataset)
-        pool = WorkerPool(first, self.jobs, self.progress, nodes)
-        if isinstance(t, Task):
-            publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks)
-        else:
-            pipeline.run_pipeline(t, pool, work, place.dataset(t.id), checks=self.checks)
+    def _make(self, t: Task, nodes: Executor | None, work: Path, place: Home) -> None:
+        pool = WorkerPool(t, self.jobs, self.progress, nodes)
+        publish.run_task(pool, work, place.dataset(t.id), again=self.force, checks=self.checks)
 
     def _say(self, note: str) -> None:
         self.progress(Event(str(self.task.id), "note", note=note))
@@ -232,18 +222,10 @@ def _source_stays(source: Dataset) -> Iterator[None]:
         ) from e
 
 
-def _portable(t: Task | Pipeline) -> Task | Pipeline:
-    """Return the task with functions that other machines can load."""
-    if isinstance(t, Task):
-        return replace(t, function=workers.portable(t.function))
-    return replace(t, stages=tuple(replace(s, function=workers.portable(s.function)) for s in t.stages))
-
-
-def _forget_others(place: Home, t: Task | Pipeline, keep: Path | None) -> None:
+def _forget_others(place: Home, t: Task, keep: Path | None) -> None:
     """Remove unfinished work of other functions under this name. Shards that are running stay."""
     mine = place.partial(t.id, "")
-    kept = [] if keep is None else [keep]
-    kept += [shards.directory(place, t)] if keep and isinstance(t, Task) else []
+    kept = [] if keep is None else [keep, shards.directory(place, t)]
     for path in mine.parent.glob(f"{mine.name}{'[0-9a-f]' * 16}*"):  # not those of ID@NAME.x
         if path not in kept and not shards.is_running(path):
             trees.discard(path)

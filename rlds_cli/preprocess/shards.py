@@ -42,7 +42,7 @@ from rlds_cli.preprocess import job, publish
 from rlds_cli.preprocess.job import PreprocessJob
 from rlds_cli.preprocess.plan import AssumptionBroken, Assumptions
 from rlds_cli.preprocess.reading import SourceReader
-from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described
+from rlds_cli.preprocess.task import BLOCK_BYTES, Arrays, Task, Unit, described, differences
 from rlds_cli.preprocess.workers import WorkerPool
 from rlds_cli.progress import Event, Progress, shown
 from rlds_cli.remote.waiting import watched
@@ -311,7 +311,7 @@ def _others(t: Task, place: Home) -> str:
     """Describe shards of this name that belong to another task."""
     mine = place.partial(t.id, "")
     for file in sorted(mine.parent.glob(f"{mine.name}*{SUFFIX}/task.json")):
-        return f"; there are others, which differ: {t.differs(json.loads(file.read_text()))}"
+        return f"; there are others, which differ: {differences(json.loads(file.read_text()), t.parts_of_key)}"
     return ""
 
 

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,7 +42,6 @@ PART_ROWS = 1 << 16  # rows of a part, approximately: parts consist of whole epi
 BLOCK_ROWS, BLOCK_BYTES = 1 << 14, 16 << 20  # rows and bytes to read at once, and to pass to a function of batches
 STEP_ROWS = 1 << 10
 LARGE_ROW = 1 << 12  # bytes of a row that is read only when a function uses it
-_COMMANDS = ("rlds preprocess ", "rlds_cli.preprocess.")  # with which a hint to run an episode again begins
 # Parts of a key, and their names in messages.
 _LABELS = {
     "source": "source hash",
@@ -78,10 +77,6 @@ class Task:
     keep_going: bool = False
     depends_on: tuple[str, ...] = ()  # files that the function reads, besides those that its arguments name
     state: str | None = None  # of the first pass, as JSON; not in the key, which determines it
-    chain: StagePosition | None = None  # position in a pipeline, if it is part of one
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "chain": None}  # workers do not need it
 
     @property
     def fits(self) -> bool:
@@ -159,7 +154,6 @@ class Task:
             **({} if self.function.module or self.function.file else {"held": True}),
             "key": self.key,
             "rlds_version": __version__,
-            **({"pipeline": dict(self.chain.record)} if self.chain and self.chain.record else {}),
         }
 
     def continues(self, made: Mapping[str, Any]) -> bool:
@@ -169,7 +163,6 @@ class Task:
             self.whole
             and bool(self.pinned)
             and "version" in made
-            and "pipeline" not in made
             and (str(made.get("id")).lower(), made.get("from")) == (str(self.id).lower(), self.dataset.id)
             and all(made.get(k) == v for k, v in mine.items())
             and not any(k in made and k not in mine for k in _LABELS if k not in SOURCES)
@@ -183,13 +176,8 @@ class Task:
         hint = "another name (--as, name=), or --force (force=True) to replace it"
         if str(made.get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and was not made by preprocess.", hint=hint)
-        raise NameTaken(f"{self.id} exists and was made differently: {self.differs(made)}.", hint=hint)
-
-    def differs(self, made: Mapping[str, Any]) -> str:
-        """Describe how a step of a provenance differs from this task."""
-        if "pipeline" in made and not (self.chain and self.chain.record):
-            return f"by {len(made['pipeline']['functions'])} functions one after the other"
-        return differences(made, self.parts_of_key)
+        how = differences(made, self.parts_of_key)
+        raise NameTaken(f"{self.id} exists and was made differently: {how}.", hint=hint)
 
 
 def identity(
@@ -246,7 +234,7 @@ def _said(part: str, value: Any) -> str:
 @contextmanager
 def described(dataset: Dataset, fn: Any, name: str | None, **how: Any) -> Iterator[Task]:
     """Describe a task as `describe` does; the modules of its function can be imported inside the block."""
-    with modules.importable(functions.search_path([fn])):
+    with modules.importable(functions.search_path(fn)):
         t = describe(dataset, fn, name, **how)
         with modules.importable(t.function.path):
             yield t
@@ -475,68 +463,3 @@ def write_failures(directory: Path, found: Iterable[Failure]) -> None:
     if lines:
         directory.mkdir(parents=True, exist_ok=True)
         safe_files.write_bytes(directory / FAILURES, "".join(lines).encode())
-
-
-def read_failures(file: Path) -> tuple[Failure, ...]:
-    """Read ``errors.jsonl`` of a dataset; empty if there is no such file."""
-    try:
-        return tuple(Failure(**json.loads(line)) for line in file.read_text().splitlines())
-    except OSError:
-        return ()
-
-
-@dataclass(frozen=True)
-class StagePosition:
-    """The position of a function in a pipeline: ``number`` of ``count``, counted from 0.
-
-    It works on ``dataset``; the pipeline started from ``source``. ``again`` is the command that runs one episode of the
-    source, with EPISODE as a placeholder. ``record`` describes the pipeline in the manifest of the result.
-    """
-
-    source: Dataset
-    dataset: Dataset
-    number: int
-    count: int
-    again: str = ""
-    record: Mapping[str, Any] = field(default_factory=dict)
-
-    def origin(self, episode: int) -> int:
-        """Return the episode of the source from which episode ``episode`` of the dataset was made.
-
-        Both have the same position in the archive, which identifies an episode.
-        """
-        if self.number == 0:
-            return episode
-        mine, source = self.dataset.store.table(), self.source.store.table()
-        same = (source.row == mine.row[episode]) & (source.source == mine.source[episode])
-        candidates = [k for k in same.nonzero()[0].tolist() if source.group[k] == mine.group[episode]]
-        return int(candidates[0]) if candidates else episode
-
-    def explain(self, e: PreprocessError) -> PreprocessError:
-        """Return the error with the function's position, and with the episode of the pipeline's source."""
-        message = f"Function {self.number + 1} of {self.count}: {e.message}"
-        if e.episode is None or self.number == 0:
-            e.message, e.args = message, (message,)
-            return e
-        origin = self.origin(e.episode)
-        message += f" Its episode {e.episode:,} was made from episode {origin:,} of {self.source.id}."
-        hint = self._again(origin) if e.hint and e.hint.startswith(_COMMANDS) else e.hint
-        return PreprocessError(message, hint=hint).at(origin)
-
-    def failures(self, notes: Iterable[Note]) -> tuple[Failure, ...]:
-        """Return all failures of the pipeline so far, by episodes of its source."""
-        own = failures_of(notes)
-        if self.number == 0:
-            return tuple(own)
-        of_source = (replace(f, id=self.source.id, episode=self.origin(f.episode)) for f in own)
-        return (
-            *read_failures(self.dataset.store.beside(FAILURES)),
-            *(replace(f, again=self._again(f.episode)) for f in of_source),
-        )
-
-    def notes(self) -> tuple[Note, ...]:
-        """Return the notes of the functions before this one."""
-        return tuple(Note(**n) for n in self.dataset.manifest.notes) if self.number else ()
-
-    def _again(self, episode: int) -> str:
-        return self.again.replace("EPISODE", str(episode))

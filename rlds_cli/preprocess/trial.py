@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +14,11 @@ from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.dataset.lazy import EPISODE
 from rlds_cli.errors import PreprocessError
 from rlds_cli.home import Home
-from rlds_cli.preprocess import forms, job, pipeline
+from rlds_cli.preprocess import forms, job
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner
-from rlds_cli.preprocess.pipeline import Functions, Pipeline
 from rlds_cli.preprocess.plan import Assumptions, EpisodeResult, Probe, WritePlan, plan_of, removal
-from rlds_cli.preprocess.reading import SourceEpisode, SourceReader
+from rlds_cli.preprocess.reading import SourceEpisode
 from rlds_cli.preprocess.task import Arrays, Task, Unit, described
 from rlds_cli.preprocess.workers import process_count
 from rlds_cli.settings import StrPath
@@ -33,24 +30,21 @@ _WARM, _LONG = 0.02, 2.0  # seconds: a call between these is timed again
 
 def attempt(
     source: str | os.PathLike[str] | Dataset,
-    fn: Callable[..., Any] | str | Functions,
+    fn: Callable[..., Any] | str,
     name: str | None = None,
     *,
     episode: int = 0,
     step: int | None = None,
-    unit: Unit | Sequence[Unit | None] | None = None,
+    unit: Unit | None = None,
     history: int | None = None,
     future: int | None = None,
-    arrays: Arrays | Sequence[Arrays] = "numpy",
-    args: Mapping[str, Any] | Sequence[Mapping[str, Any]] = {},
+    arrays: Arrays = "numpy",
+    args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
     cache_dir: StrPath | None = None,
 ) -> Report:
     """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
-
-    In a pipeline, the functions after the first see only that episode, so their first passes and statistics come
-    from it alone.
 
     Parameters
     ----------
@@ -65,12 +59,6 @@ def attempt(
         There is no such episode, step or function, or the function fails.
     """
     dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
-    if isinstance(fn, list | tuple):
-        how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args}
-        with pipeline.described(dataset, fn, name, fields=fields, **how) as p:
-            if step is not None:
-                raise PreprocessError(f"step={step}: several functions are tried on a whole episode.", hint="omit step")
-            return _rehearse(p, _number(dataset, episode), jobs)
     alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args}
     with described(dataset, fn, name, span=(history, future), fields=fields, **alone) as t:
         number = _number(t.dataset, episode)
@@ -142,59 +130,6 @@ def _pace(ds: Dataset, seconds: float, steps: int, look: Callable[[int], float])
         return min(seconds, look(typical))
     except PreprocessError:
         return seconds
-
-
-def _rehearse(p: Pipeline, k: int, jobs: int | None) -> Report:
-    """Run all functions of a pipeline on one episode, in a temporary directory."""
-    alone = replace(p, dataset=p.dataset.select(episodes=[k]))
-    before = SourceReader(p.dataset).episode(k, alone.task(0, alone.dataset).read)
-    with TemporaryDirectory(prefix="rlds-") as directory:
-        took: list[float] = []
-        made = pipeline.rehearse(alone, Path(directory), took.append)
-        results = () if made is None else _episodes(made)
-        plan = None if made is None else _plan(p.dataset, made, results, before)
-        fields = changes(p.dataset, before, [replace(r, rows=_same(r, before, plan)) for r in results], plan)
-    workers = max(1, process_count(jobs, sum(took) * p.dataset.num_steps))
-    return Report(
-        source=p.dataset.id,
-        id=str(p.id),
-        function=" | ".join(s.function.name for s in p.stages),
-        unit=" | ".join(s.unit for s in p.stages),
-        episode=before.number,
-        length=before.length,
-        returned=tuple(r.length for r in results),
-        seconds=sum(took) * before.length,
-        fields=fields,
-        jobs=workers,
-        total_seconds=sum(took) * p.dataset.num_steps / workers,
-        total_bytes=sum(f.bytes for f in fields),
-        linked=bool(plan and plan.linked),
-    )
-
-
-def _episodes(made: Dataset) -> tuple[EpisodeResult, ...]:
-    """Return the episodes of a dataset as results."""
-    reader, names = SourceReader(made), list(made.schema)
-    episodes = [reader.episode(k, names) for k in range(made.num_episodes)]
-    own = {n: made.store.own_column(n) for n in made.store.own_columns}
-    columns = [{n: c.scalar(e.number) for n, c in own.items()} for e in episodes]
-    return tuple(
-        EpisodeResult(dict(e.original), e.length, e.end, e.observed, {}, c)
-        for e, c in zip(episodes, columns, strict=True)
-    )
-
-
-def _plan(source: Dataset, made: Dataset, results: Sequence[EpisodeResult], before: SourceEpisode) -> WritePlan:
-    """Return the plan for the whole dataset if all episodes were like this one."""
-    kept = len(results) == 1 and results[0].length == before.length
-    changed = {n for step in made.manifest.provenance[len(source.manifest.provenance) :] for n in step["changed"]}
-    untouched = frozenset(n for n in made.schema if kept and n not in changed)
-    return WritePlan(tuple(made.schema.values()), untouched, frozenset(), kept, kept, frozenset())
-
-
-def _same(r: EpisodeResult, before: SourceEpisode, plan: WritePlan | None) -> dict[str, slice]:
-    untouched = plan.untouched if plan else frozenset()
-    return {n: slice(None) for n in r.flat if n in untouched}
 
 
 @dataclass(frozen=True, slots=True)

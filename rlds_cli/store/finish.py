@@ -326,7 +326,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
     how, *_ = [
         publishing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
     ]
-    return _Finished(f, s.stats, how if s.lasts else "")
+    return _Finished(f, s.stats, how)
 
 
 def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[str, str]:

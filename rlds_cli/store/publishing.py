@@ -139,16 +139,12 @@ def _exchange(a: Path, b: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A field that shares the rows of ``field`` of another dataset, under the name ``name``.
-
-    Unless the other dataset is to ``last``, the manifest lists the field as the result's own.
-    """
+    """A field that shares the rows of ``field`` of another dataset, under the name ``name``."""
 
     dataset: Path
     field: StoredField
     stats: Stats | None
     name: str
-    lasts: bool = True
 
 
 def share_tree(source: Path, target: Path, *, sealed: bool = True, within: Path | None = None) -> disk.How:

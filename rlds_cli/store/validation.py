@@ -341,7 +341,6 @@ _STEP = _record(
     {
         "of": _text,
         "state": _record({"metadata": _text}, {"sha256": _text}),
-        "pipeline": _record({"functions": _list(_mapping(), least=1)}),
     },
 )
 _NOTE = _record(

@@ -1,4 +1,4 @@
-"""Keys of preprocess jobs, and what they make: built-in functions, a user's own of every unit, pipelines, shards."""
+"""Keys of preprocess jobs, and what they make: built-in functions, a user's own of every unit, shards."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def of_tensors(td):
 # Jobs that `make test` leaves to `make test-all`.
 _MORE = (
     *("batch", "step", "episode with some fields", "episode with an argument", "depends on a file", "window as told"),
-    *("TensorDict", "pipeline with two passes", "select_fields", "rename_fields", "sparsify_reward", "cast", "crop"),
+    *("TensorDict", "select_fields", "rename_fields", "sparsify_reward", "cast", "crop"),
     *("grayscale", "encode", "concatenate", "scale_reward", "select_episodes", "window"),
 )
 
@@ -167,8 +167,6 @@ def _own(directory: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         own("of_tensors"),
         {"arrays": "tensordict", "unit": "batch", "fields": ["action", "observation"]},
     )
-    yield "pipeline", [own("half"), own("twice"), "scale_reward"], {"args": {"scale_reward.scale": 3.0}}
-    yield "pipeline with two passes", [own("plus_one"), own("centred")], {"unit": ["step", "step"]}
     yield "selection", own("half"), {"source": rlds_cli.open_dataset("local/known").select(where="length > 2")}
 
 
