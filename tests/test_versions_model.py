@@ -30,7 +30,7 @@ from rlds_cli.maintenance.verification import verify
 from rlds_cli.store import versions
 
 ROOT = Path(__file__).parents[1]
-SEEDS = int(os.environ.get("RLDS_HISTORIES", "4"))
+SEEDS = int(os.environ.get("RLDS_HISTORIES", "2"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -66,7 +66,7 @@ def _push_and_read(history: History, place: Path) -> None:
         check_batches(far, history.newest(id), 0)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 4 * 2))
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
 def test_histories_with_killed_changes(seed: int, tmp_path: Path) -> None:
     """They fork, in a process of their own; every other one over a home of another user, which may only be read."""
     foreign = ["--foreign"] if seed % 2 and os.geteuid() == 0 and sys.platform == "linux" else []
