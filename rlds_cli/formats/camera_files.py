@@ -101,7 +101,13 @@ def images(table: Path, names: Array) -> Array:
 
 
 def in_folder(folder: Path) -> tuple[Path, ...]:
-    """Return the images in a folder, in natural order."""
+    """Return the images in a folder, in natural order.
+
+    Raises
+    ------
+    UnsafeArchive
+        One is a link to a file elsewhere.
+    """
     try:
         return _in_folder(folder, folder.stat().st_mtime_ns)
     except OSError:
@@ -111,7 +117,13 @@ def in_folder(folder: Path) -> tuple[Path, ...]:
 @lru_cache(1 << 12)
 def _in_folder(folder: Path, _changed: int) -> tuple[Path, ...]:
     with os.scandir(folder) as entries:
-        found = [entry.name for entry in entries if is_image(entry.name) and entry.is_file()]
+        images = [entry for entry in entries if is_image(entry.name) and entry.is_file()]
+    for entry in images:
+        if entry.is_symlink() and folder.resolve() not in Path(entry.path).resolve().parents:
+            raise UnsafeArchive(
+                f"{entry.path} is a link to a file elsewhere.", hint="it is not read; copy the images into the folder"
+            )
+    found = [entry.name for entry in images]
     return tuple(folder / name for name in sorted(found, key=natural))
 
 

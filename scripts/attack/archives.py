@@ -12,7 +12,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 from scene import Scene, attacks, rewrite
+
+import rlds_cli
 
 ATTACKS, attack = attacks()
 
@@ -128,6 +131,35 @@ def values_of_other_files(scene: Scene) -> None:
                 layout[:] = h5py.VirtualSource(str(scene.work / "external.h5"), "action", (STEPS,))
                 f.create_virtual_dataset("info/key", layout)
         brought_in(scene, file)
+
+
+@attack(quick=True)
+def images_of_other_directories(scene: Scene) -> None:
+    """Tables whose cameras are pictures of the user's: by name, by a link to a picture, to a folder, to a video."""
+    private = scene.work / "private"
+    private.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(private / "me.png")
+    for kind in ("name", "absolute", "link", "folder", "video"):
+        table = scene.work / kind
+        (table / "frames").mkdir(parents=True)
+        Image.fromarray(np.zeros((24, 32, 3), np.uint8)).save(table / "frames" / "0.png")
+        named = {"name": "../private/me.png", "absolute": f"{private}/me.png"}.get(kind, "frames/0.png")
+        lines = ["observation.x,observation.cam,action,episode", *(f"{t},{named},0,0" for t in range(2))]
+        (table / "log.csv").write_text("\n".join(lines) + "\n")
+        if kind == "link":
+            (table / "frames" / "1.png").symlink_to(private / "me.png")
+        elif kind == "folder":
+            (table / "other").symlink_to(private)
+        elif kind == "video":
+            (table / "other.mp4").symlink_to(private / "me.png")
+        scene.run("inspect", table / "log.csv")
+        if scene.run("import", table, "--as", "local/evil").code == 0:
+            ds = rlds_cli.open_dataset("local/evil", cache_dir=scene.home)
+            for name, f in ds.schema.items():
+                if f.kind == "frames" and any((x == pixels).all() for x in ds.gather(name, np.arange(2))):
+                    scene.fault(f"a picture of the user's is in {name} ({kind})")
+            scene.run("rm", "local/evil", "--yes")
 
 
 @attack()
