@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
@@ -300,6 +301,24 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
         collecting.collect(PLACE)
         assert objects.read("rlds.json") == before
         assert all(objects.size(name) for name in objects.names("objects/"))
+
+
+def test_an_object_that_the_hub_lists_with_another_hash_is_sent_again(hub: Hub, tmp_path: Path) -> None:
+    hub.large = 1000
+    ds = arm()
+    push(ds)
+    repository = hub.repositories["lab/arm"]
+    files = dict(repository.files)
+    name = next(n for n in files if n.startswith("objects/"))
+    whole = files[name]
+    assert isinstance(whole, tuple)
+    data = bytes(whole[1])
+    wrong = hashlib.sha256(data).hexdigest()
+    hub.objects["lab/arm", wrong] = data
+    repository.commit(files | {name: (wrong, len(data))}, "damage")
+    assert push(ds).mended == len(data)
+    assert repository.files[name] == whole
+    assert same(pull(tmp_path / "x"), ds)
 
 
 def index_of(content: Mapping[str, bytes]) -> dict[str, Any]:
