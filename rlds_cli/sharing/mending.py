@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 from rlds_cli.errors import DamagedDataset
+from rlds_cli.remote.blocks import GROUP
 from rlds_cli.remote.index import Object
 from rlds_cli.sharing import copies, packing
 from rlds_cli.sharing.packing import Known, NewObject, Span, Told
 from rlds_cli.sharing.snapshot import Snapshot
+from rlds_cli.store.snapshots import LocalFile
 
 _AT_ONCE = 4  # objects that are read
+_TIMES = 4  # the bytes of a snapshot that are read at most, whatever the indexes there claim
+_Part = tuple[int, str, int, int]  # offset in an object; path of a file, place in it, and length
 
 
 def without_damage(known: Sequence[Known]) -> list[Known]:
@@ -37,34 +41,36 @@ def missing(known: Sequence[Known]) -> dict[str, Object]:
 
 def made_again(known: Sequence[Known], snapshot: Snapshot, told: Told) -> tuple[NewObject, ...]:
     """Return those missing objects that the files of a snapshot hold: byte for byte, so that every version has them."""
-    made = (_made(o, known, snapshot, told) for o in missing(known).values())
-    return tuple(one for one in made if one is not None)
+    lost, files = missing(known), {f.path: f for f in snapshot.files}
+    parts: dict[str, set[_Part]] = {sha256: set() for sha256 in lost}
+    for k in known if lost else ():
+        for f in k.index.files:
+            for p in f.pieces:
+                sha256 = k.index.objects[p.object].sha256
+                if sha256 in lost and f.path in files and p.at + p.length <= files[f.path].size:
+                    parts[sha256].add((p.offset, f.path, p.at, p.length))
+    made, left = list[NewObject](), _TIMES * snapshot.size
+    for sha256, o in lost.items():
+        spans = _spans(o, sorted(parts[sha256]), files) if o.size <= left else ()
+        if not spans:
+            continue
+        left -= o.size
+        with suppress(DamagedDataset):  # a file that ends early
+            found = packing.hashed(spans, told)
+            made += [found] if found.object.sha256 == sha256 else []
+    return tuple(made)
 
 
-def _made(o: Object, known: Sequence[Known], snapshot: Snapshot, told: Told) -> NewObject | None:
-    """Return an object from the pieces that any index has of it, with zeros between; None if its sha256 differs."""
-    files = {f.path: f for f in snapshot.files}
-    pieces = {
-        (p.offset, f.path, p.at, p.length)
-        for k in known
-        for number, other in enumerate(k.index.objects)
-        if other.sha256 == o.sha256
-        for f in k.index.files
-        if f.path in files
-        for p in f.pieces
-        if p.object == number and p.at + p.length <= files[f.path].size
-    }
+def _spans(o: Object, parts: Sequence[_Part], files: Mapping[str, LocalFile]) -> tuple[Span, ...]:
+    """Return the bytes of an object from its parts in order, with zeros between; nothing if one is missing."""
     spans, filled = list[Span](), 0
-    for offset, path, at, length in sorted(pieces):
+    for offset, path, at, length in parts:
+        if offset - filled >= GROUP:  # more zeros than any push adds: a part that is missing here
+            return ()
         if offset > filled:
             spans.append(packing.zeros(offset - filled))
         passed = max(0, filled - offset)
         if passed < length:
             spans.append(Span(files[path], at + passed, length - passed))
             filled = offset + length
-    if filled != o.size:  # the last bytes of an object are never zeros
-        return None
-    with suppress(DamagedDataset):  # a file that ends early
-        found = packing.hashed(tuple(spans), told)
-        return found if found.object.sha256 == o.sha256 else None
-    return None
+    return tuple(spans) if filled == o.size else ()
