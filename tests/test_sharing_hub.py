@@ -562,7 +562,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     }
     assert {"rlds.json", "x/a", "x/b"} <= listed.keys()
     local = api.hf_hub_download("lab/arm", "rlds.json", repo_type="dataset", local_dir=tmp_path / "got")
-    assert json.loads(Path(local).read_text())["fingerprint"] == ds.fingerprint
+    assert json.loads(Path(local).read_text())["versions"][-1][3] == ds.fingerprint
 
 
 def test_another_dataset_is_refused(hub: Hub) -> None:
