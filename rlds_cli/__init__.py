@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rlds_cli.maintenance.pinning import sync as sync
     from rlds_cli.maintenance.verification import verify as verify
     from rlds_cli.report.inspecting import inspect as inspect
+    from rlds_cli.sharing.indexing import index as index
     from rlds_cli.sharing.mirroring import mirror as mirror
     from rlds_cli.sharing.pushing import push as push
 
@@ -68,6 +69,7 @@ __all__ = [
     "export",
     "find",
     "import_files",
+    "index",
     "inspect",
     "load",
     "lock",
@@ -95,6 +97,7 @@ _HOMES = {
     "export": "rlds_cli.exports.exporting",
     "find": "rlds_cli.home.locate",
     "import_files": "rlds_cli.importing",
+    "index": "rlds_cli.sharing.indexing",
     "inspect": "rlds_cli.report.inspecting",
     "load": "rlds_cli.downloads.loading",
     "lock": "rlds_cli.maintenance.pinning",

@@ -4,8 +4,8 @@ Usage: python tests/address_history.py SEED DIRECTORY [--steps N]
 
 Datasets change as in `versions_history`, and versions of them are pushed to a directory or to a bucket on this machine,
 which a web server gives out as well. Servers cut connections, answer with errors, and send short and wrong bodies.
-Pushes, downloads, collections and readers are killed. Several processes read one home at a time, with small caches,
-while blocks are evicted; one of them belongs to another user of that home.
+Pushes, downloads, collections and readers are killed. Objects rot, and pushes mend them. Several processes read one
+home at a time, with small caches, while blocks are evicted; one of them belongs to another user of that home.
 
 All that concerns an address happens in child processes: the program itself has no threads while it forks.
 """
@@ -170,8 +170,8 @@ class Addresses:
     def step(self) -> None:
         """Do one thing, with servers that fail or not."""
         self.served.share.value = 0.0 if self.rng.random() < 0.3 else 0.04
-        act = ("push", "push", "push_at_once", "read", "read", "pull", "collect")[self.rng.integers(7)]
-        if not self.there and act in ("read", "pull", "collect"):
+        act = ("push", "push", "push_at_once", "read", "read", "pull", "collect", "rot")[self.rng.integers(8)]
+        if not self.there and act in ("read", "pull", "collect", "rot"):
             act = "push"
         if act.startswith("push") and self.rng.random() < 0.6:
             self.history.step()
@@ -210,6 +210,31 @@ class Addresses:
         self._steadily(work)
         self.typical = time.monotonic() - began
         self._pushed(id, to, number)
+
+    def rot(self) -> None:
+        """An object in a directory is lost, or a byte of it changes; pushes of all versions mend it."""
+        store = str(self.place / "store")
+        places = [(id, to) for id in sorted(self.history.known) if (to := self._of(store, id)) in self.there]
+        if not places:
+            return
+        id, to = places[self.rng.integers(len(places))]
+        files = sorted(Path(to, "objects").iterdir())
+        file = files[self.rng.integers(len(files))]
+        data = bytearray(file.read_bytes())
+        file.unlink()
+        if self.rng.random() < 0.7:
+            data[self.rng.integers(len(data))] ^= 1
+            file.write_bytes(data)
+        damaged: tuple[int, ...] = ()
+        for number in sorted(self.there[to]):
+            work = lambda n=number: rlds_cli.push(f"{id}#v{n}", to, pages=False, verify=True).damaged  # noqa: E731
+            damaged = self._steadily(work)
+            self._pushed(id, to, number)
+        assert damaged == (), "pushes of all versions leave damage"
+        for number, episodes in self.there[to].items():
+            home = self._fresh()
+            self._steadily(self._downloading(f"{_url(to)}#v{number}", episodes, home))
+            shutil.rmtree(home)
 
     def push_at_once(self) -> None:
         """Two processes push two versions to one address."""

@@ -508,9 +508,38 @@ def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> No
     assert "rlds push ID" in str(e.value.hint)
     with pytest.raises(DatasetNotFound):
         rlds_cli.open_dataset(ds.id, cache_dir=other)
-    name.unlink()  # as the hint says
-    assert push(ds.id, store).sent == len(data)
+    assert push(ds.id, store).sent == 0
+    assert push(ds.id, store, verify=True).sent == len(data)  # as the hint says
     assert bring(store, other).fingerprint == ds.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("damage", ["missing", "short", "another byte", "list"])
+def test_a_push_mends_what_is_damaged(kind: str, damage: str, store: Path, bucket: ObjectStore, other: Path) -> None:
+    """What was lost is sent again byte for byte, so that earlier versions and locks have it, too."""
+    first = large()
+    address = "s3://lab/a" if kind == "bucket" else str(store)
+    push(first.id, address)
+    first.label(quality="good")
+    stored = Files(bucket if kind == "bucket" else store)
+    name = max((n for n in stored.names() if n.startswith("objects/")), key=lambda n: len(stored.read(n)))
+    name = name.replace("objects", "blocks") if damage == "list" else name
+    whole = stored.read(name)
+    push(first.id, address)
+    if damage == "missing":
+        stored.remove(name)
+    else:
+        middle = len(whole) // 2
+        stored.write(name, whole[:-1] if damage == "short" else whole[:middle] + b"\x7f" + whole[middle + 1 :])
+    plan = push(f"{first.id}#v1", address, verify=True, dry_run=True)
+    assert plan.mended == plan.sent > 0
+    later = push(first.id, address, verify=True)
+    assert later.damaged == (1,), "the small files of the first version are in that object, too"
+    for number in (1, 2):
+        done = push(f"{first.id}#v{number}", address, verify=True)
+    assert stored.read(name) == whole
+    assert (done.sent, done.mended, done.damaged) == (0, 0, ())
+    assert bring(f"{address if kind == 'bucket' else store.as_uri()}#v1", other).fingerprint == first.fingerprint
 
 
 @pytest.mark.parametrize("part", ["objects", "groups"])
@@ -1194,6 +1223,12 @@ class Files:
             (self._place / name).write_bytes(data)
         else:
             self._stored()[f"a/{name}"] = data
+
+    def remove(self, name: str) -> None:
+        if isinstance(self._place, Path):
+            (self._place / name).unlink()
+        else:
+            del self._stored()[f"a/{name}"]
 
     def _stored(self) -> dict[str, bytes]:
         assert isinstance(self._place, ObjectStore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
@@ -302,6 +303,24 @@ def test_a_reader_keeps_to_one_commit(hub: Hub, tmp_path: Path) -> None:
         assert all(objects.size(name) for name in objects.names("objects/"))
 
 
+def test_an_object_that_the_hub_lists_with_another_hash_is_sent_again(hub: Hub, tmp_path: Path) -> None:
+    hub.large = 1000
+    ds = arm()
+    push(ds)
+    repository = hub.repositories["lab/arm"]
+    files = dict(repository.files)
+    name = next(n for n in files if n.startswith("objects/"))
+    whole = files[name]
+    assert isinstance(whole, tuple)
+    data = bytes(whole[1])
+    wrong = hashlib.sha256(data).hexdigest()
+    hub.objects["lab/arm", wrong] = data
+    repository.commit(files | {name: (wrong, len(data))}, "damage")
+    assert push(ds).mended == len(data)
+    assert repository.files[name] == whole
+    assert same(pull(tmp_path / "x"), ds)
+
+
 def index_of(content: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the index of the newest version in a repository."""
     found: dict[str, Any] = json.loads(content[f"indexes/{json.loads(content['rlds.json'])['versions'][-1][1]}"])
@@ -543,7 +562,7 @@ def test_the_hubs_own_client_works_with_this_hub(hub: Hub, tmp_path: Path) -> No
     }
     assert {"rlds.json", "x/a", "x/b"} <= listed.keys()
     local = api.hf_hub_download("lab/arm", "rlds.json", repo_type="dataset", local_dir=tmp_path / "got")
-    assert json.loads(Path(local).read_text())["fingerprint"] == ds.fingerprint
+    assert json.loads(Path(local).read_text())["versions"][-1][3] == ds.fingerprint
 
 
 def test_another_dataset_is_refused(hub: Hub) -> None:

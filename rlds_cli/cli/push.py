@@ -44,6 +44,9 @@ def push(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a dataset with another id that the address holds.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all objects of all versions there, and send damaged ones again.")
+    ] = False,
     dry_run: options.DryRun = False,
     cache_dir: options.CacheDir = None,
     json: options.Json = False,
@@ -67,7 +70,7 @@ def push(
 
         common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
         with out.progress() as progress, resumable():
-            done = pushing.push(id, to, pages=pages, force=force, progress=progress, **common)
+            done = pushing.push(id, to, pages=pages, force=force, verify=verify, progress=progress, **common)
         found["push"] = done
         lines.append(_told(done))
     if catalogue is not None:
@@ -97,10 +100,13 @@ def _told(done: Pushed) -> str:
         f"{done.id}#v{done.version}{named}  {'to' if done.dry_run else 'is at'} {done.address}",
         f"{text.plural(done.objects, 'object')}: {sizes}",
     ]
+    if done.mended:
+        lines.append(f"{text.size_of(done.mended)} of these were missing or damaged there")
     if done.dropped:
         lines.append(f"with {text.plural(done.dropped, 'dropped episode')}, which rlds compact removes")
     if done.others:
         lines.append(f"with {text.plural(done.others, 'step')} of other episodes, from between its own")
+    lines += [f"v{n} is damaged there: rlds push {done.id}#v{n} TO --verify sends what it lacks" for n in done.damaged]
     for tag, number in done.missing.items():
         lines.append(f"tag {tag} names v{number}, which is not there: rlds push {done.id}#v{number} sends it")
     if not done.dry_run:

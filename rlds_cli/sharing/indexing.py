@@ -100,10 +100,9 @@ def index(
     Examples
     --------
     >>> import rlds_cli, shutil, tempfile
-    >>> from rlds_cli.sharing import indexing
     >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
     >>> copy = shutil.copytree(ds.path, tempfile.mkdtemp() + "/pendulum")
-    >>> indexing.index(copy).fingerprint == ds.fingerprint
+    >>> rlds_cli.index(copy).fingerprint == ds.fingerprint
     True
     """
     ref, where = locate.version(directory, cache_dir=cache_dir), settings.read(cache_dir)

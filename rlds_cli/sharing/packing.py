@@ -129,18 +129,24 @@ class Match:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a push: the index that it writes, the objects that it sends, and those that the store copies."""
+    """The plan of a push: the index that it writes, the objects that it sends, and those that the store copies.
+
+    ``mended`` are objects of versions at the address that are sent again; ``damaged`` are the numbers of versions there
+    that lack others.
+    """
 
     index: Index
     new: tuple[NewObject, ...]
     copied: tuple[tuple[Known, Object], ...]
     kept: tuple[Object, ...]
     hashes: bytes = field(repr=False)
+    mended: tuple[NewObject, ...] = ()
+    damaged: tuple[int, ...] = ()
 
     @property
     def to_send(self) -> int:
         """Bytes of all new objects, but parts of files that stay where they are."""
-        return sum(o.object.size for o in self.new if not o.object.path)
+        return sum(o.object.size for o in (*self.new, *self.mended) if not o.object.path)
 
 
 def plan(
@@ -371,7 +377,7 @@ def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
         for unit in (GROUP, BLOCK):
             between = (span.at - filled) % unit if span.length >= _LARGE else 0
             if 0 < between < size - filled and (added + between) * _ADDED <= laid:
-                made[-1].append(Span(_zeros(between), 0, between))
+                made[-1].append(zeros(between))
                 filled, added = filled + between, added + between
         while span.length:
             room = size - filled
@@ -389,9 +395,9 @@ def _packed(spans: Iterable[Span], total: int) -> list[tuple[Span, ...]]:
     return [tuple(parts) for parts in made if parts]
 
 
-def _zeros(count: int) -> LocalFile:
-    """Return a file of zeros that is none of the dataset."""
-    return LocalFile("", count, ((0, count),), data=bytes(count))
+def zeros(count: int) -> Span:
+    """Return zeros that belong to no file of the dataset."""
+    return Span(LocalFile("", count, ((0, count),), data=bytes(count)), 0, count)
 
 
 def hashed(spans: tuple[Span, ...], told: Told = lambda done: None) -> NewObject:

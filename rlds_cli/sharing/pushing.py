@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from rlds_cli.remote.origins import Origin
 from rlds_cli.remote.reading import index_at, read_index, read_versions
 from rlds_cli.remote.versions import Versions
 from rlds_cli.settings import Settings, StrPath
-from rlds_cli.sharing import copies, packing, snapshot
+from rlds_cli.sharing import copies, mending, packing, snapshot
 from rlds_cli.sharing.packing import Known, NewObject, Plan
 from rlds_cli.sharing.pages import pages as make_pages
 from rlds_cli.sharing.snapshot import Snapshot
@@ -68,6 +68,10 @@ class Pushed:
         Tags of this version at the address.
     missing : mapping of str to int
         Tags of versions that are not at the address, with the numbers of these.
+    mended : int
+        Bytes of ``sent`` in objects that were missing or damaged at the address.
+    damaged : tuple of int
+        Numbers of versions at the address with a missing or damaged object that this version does not have.
     dry_run : bool
     """
 
@@ -83,6 +87,8 @@ class Pushed:
     others: int = 0
     tags: tuple[str, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
+    mended: int = 0
+    damaged: tuple[int, ...] = ()
     dry_run: bool = False
 
 
@@ -93,6 +99,7 @@ def push(
     dry_run: bool = False,
     pages: bool | None = None,
     force: bool = False,
+    verify: bool = False,
     cache_dir: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
@@ -114,6 +121,9 @@ def push(
         left out if it is not small beside what is sent of a dataset that is there in part; True always writes it.
     force : bool
         Replace a dataset with another id. Locks of that one find it until its objects are removed.
+    verify : bool
+        Read all objects of all versions at the address and compare them with their hashes. Objects that are missing,
+        or that the store lists with another size or hash, are noticed without it. What this version has is sent again.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
 
@@ -145,7 +155,7 @@ def push(
         )
     named = locate.version(ref, cache_dir=cache_dir)
     address, where = addresses.parse(to), settings.read(cache_dir)
-    how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force}
+    how: dict[str, Any] = {"dry_run": dry_run, "pages": pages, "force": force, "verify": verify}
     return push_from(named, address, where, **how, progress=shown(progress))
 
 
@@ -157,6 +167,7 @@ def push_from(
     dry_run: bool = False,
     pages: bool | None = None,
     force: bool = False,
+    verify: bool = False,
     progress: Progress,
 ) -> Pushed:
     """Push a version of the dataset in a directory; see `push`."""
@@ -167,7 +178,7 @@ def push_from(
             return {}
         return make_pages(path, plan.index, objects, sent=plan.to_send, always=pages is True, progress=progress)
 
-    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "documents": beside}
+    how: dict[str, Any] = {"dry_run": dry_run, "force": force, "verify": verify, "documents": beside}
     done = send(taken, address, where, **how, progress=progress)
     if not dry_run:
         _record(path, taken, address, done.index)
@@ -181,6 +192,7 @@ def send(
     *,
     dry_run: bool = False,
     force: bool = False,
+    verify: bool = False,
     in_place: Collection[str] = (),
     documents: Callable[[Plan, Objects], Mapping[str, bytes]] = lambda plan, objects: {},
     progress: Progress,
@@ -193,9 +205,14 @@ def send(
         if not force:
             check_same(found, taken.id, address)
         there = stored(objects)
+        known = _known(objects, _indexes_there(found, taken, objects, every=verify), there, in_place)
+        if verify:
+            known = mending.without_damage(known)
+            proved = [o for k in known for o in k.index.objects if o.sha256 in k.there]
+            there = {name: size for o in proved for name, size in o.stored.items()}
         refused: set[str] = set()  # places beside this one whose objects cannot be copied
         while True:
-            plan = _plan(taken, objects, found, there, refused, progress, in_place=in_place)
+            plan = _plan(taken, objects, known, refused, progress, in_place=in_place)
             versions = _added(found, taken, plan.index)
             if dry_run:
                 return _pushed(plan, taken, address, there, versions, dry_run=True)
@@ -239,19 +256,22 @@ def _pushed(
     dry_run: bool = False,
 ) -> Pushed:
     sent = sum(o.object.size for o in plan.new if not (o.object.path or is_there(o.object, there)))
+    mended = {o.object for o in plan.mended}
     return Pushed(
         id=taken.id,
         address=str(address),
         fingerprint=taken.fingerprint,
         version=taken.version,
         index=plan.index.sha256,
-        sent=sent,
-        skipped=sum(o.size for o in plan.index.objects) - sent,
+        sent=sent + sum(o.size for o in mended),
+        skipped=sum(o.size for o in plan.index.objects if o not in mended) - sent,
         objects=len(plan.index.objects),
         dropped=taken.store.dropped,
         others=taken.store.rows_along(),
         tags=tuple(name for name, index in versions.tags.items() if index == plan.index.sha256),
         missing={name: number for name, number in taken.tags.items() if name not in versions.tags},
+        mended=sum(o.size for o in mended),
+        damaged=plan.damaged,
         dry_run=dry_run,
     )
 
@@ -288,8 +308,13 @@ def check_writable(address: Address) -> None:
 
 
 def stored(objects: Objects) -> dict[str, int]:
-    """Return names and sizes of the objects at an address, and of the lists of their blocks."""
-    return objects.names("objects/") | objects.names("blocks/")
+    """Return names and sizes of the objects at an address, and of the lists of their blocks.
+
+    An object is left out if the store says that it has another sha256 than its name.
+    """
+    found = objects.files("objects/") | objects.files("blocks/")
+    wrong = {name for name, m in found.items() if m.sha256 and name == "objects/" + name[8:] and m.sha256 != name[8:]}
+    return {name: m.size or 0 for name, m in found.items() if name not in wrong}
 
 
 def is_there(o: Object, there: Mapping[str, int]) -> bool:
@@ -300,30 +325,42 @@ def is_there(o: Object, there: Mapping[str, int]) -> bool:
 # -- the plan
 
 
+def _known(
+    objects: Objects, indexes: Sequence[Index], there: Mapping[str, int], in_place: Collection[str]
+) -> list[Known]:
+    """Return indexes at the address with those of their objects that are there."""
+
+    def usable(o: Object) -> bool:
+        return is_there(o, there) and (not o.path or o.path in in_place)
+
+    known = [Known(objects, index, True, frozenset(o.sha256 for o in index.objects if usable(o))) for index in indexes]
+    return [k for k in known if _has_hashes(k)]
+
+
 def _plan(
     taken: Snapshot,
     objects: Objects,
-    found: tuple[Versions, Document] | None,
-    there: Mapping[str, int],
+    known: list[Known],
     refused: Set[str],
     tell: Progress,
     *,
     in_place: Collection[str],
 ) -> Plan:
-    def usable(o: Object) -> bool:
-        return is_there(o, there) and (not o.path or o.path in in_place)
-
-    known = [
-        Known(objects, index, True, frozenset(o.sha256 for o in index.objects if usable(o)))
-        for index in _indexes_there(found, taken, objects)
-    ]
-    known = [k for k in known if _has_hashes(k)]
+    """Plan a push beside the indexes at the address, whose lost objects are mended as far as the snapshot has them."""
+    told = _Told(taken.id, "verify", taken.size, tell)
+    mended = mending.made_again(known, taken, told)
+    again = {made.object.sha256 for made in mended}
+    known = [replace(k, there=k.there | (again & {o.sha256 for o in k.index.objects})) for k in known]
+    damaged = {k.index.version for k in known if mending.missing([k])} - {taken.version}
     if not in_place and (not known or known[0].index.manifest != taken.manifest):
         known += _beside(objects, refused)
-    return packing.plan(taken, known, _Told(taken.id, "verify", taken.size, tell), in_place=in_place)
+    plan = packing.plan(taken, known, told, in_place=in_place)
+    return replace(plan, mended=mended, damaged=tuple(sorted(damaged)))
 
 
-def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects) -> list[Index]:
+def _indexes_there(
+    found: tuple[Versions, Document] | None, taken: Snapshot, objects: Objects, *, every: bool
+) -> list[Index]:
     """Return indexes of versions at the address: the snapshot's own, the newest, those with tags, and earlier ones."""
     if found is None:
         return []
@@ -337,8 +374,9 @@ def _indexes_there(found: tuple[Versions, Document] | None, taken: Snapshot, obj
     same = (v for v in earlier if (v.number, v.fingerprint) == (taken.version, taken.fingerprint))
     tagged = (v for v in earlier if found[0].tags_of(v))
     wanted = dict.fromkeys(v.index for v in (*same, found[0].newest, *tagged, *earlier))
+    some = wanted if every else islice(wanted, _MOST_VERSIONS)
     with ThreadPoolExecutor(_AT_ONCE, "versions") as pool:
-        return [index for index in pool.map(read, islice(wanted, _MOST_VERSIONS)) if index is not None]
+        return [index for index in pool.map(read, some) if index is not None]
 
 
 def _beside(objects: Objects, refused: Set[str]) -> list[Known]:
@@ -401,7 +439,7 @@ def _send_objects(plan: Plan, objects: Objects, there: Mapping[str, int], id: st
             raise _NotCopied(str(known.objects.address))
         if not (copies.is_list(known, o, blocks) and objects.copy(known.objects, o.list[0])):
             objects.put(o.list[0], Body.of(blocks))
-    todo = [made for made in plan.new if not is_there(made.object, there)]
+    todo = [*plan.mended, *(made for made in plan.new if not is_there(made.object, there))]
     told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
     for made in todo:
         put_object(objects, made, told)

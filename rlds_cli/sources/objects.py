@@ -11,7 +11,7 @@ from rlds_cli.http.client import Client, RetryPolicy
 from rlds_cli.http.connections import Permanent, Retryable
 from rlds_cli.settings import Settings
 from rlds_cli.sources.addresses import Address
-from rlds_cli.sources.source import LONGEST, Body, Chunk, Document, Overtaken, Source
+from rlds_cli.sources.source import LONGEST, Body, Chunk, Document, Meta, Overtaken, Source
 
 T = TypeVar("T")
 
@@ -202,7 +202,7 @@ class Objects:
         """The hint for an address with damaged objects."""
         if self.address.scheme in ("http", "https"):
             return "whoever pushed it can remove the damaged object there, and push again"
-        return f"remove that object, and rlds push ID {self.address} sends it again"
+        return f"rlds push ID {self.address} --verify, by who has the dataset, sends it again"
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """Return bytes [start, start + length) of a file; raises DownloadFailed."""
@@ -214,12 +214,16 @@ class Objects:
         """Return whether a part of a file can be fetched without what is before it; raises DownloadFailed."""
         return self._reading(name, lambda: self.source.has_ranges(name))
 
-    def names(self, prefix: str = "") -> dict[str, int]:
-        """Return names and sizes of all files below ``prefix``, which ends in ``/`` or is empty; raises DownloadFailed.
+    def files(self, prefix: str = "") -> dict[str, Meta]:
+        """Return all files below ``prefix``, which ends in ``/`` or is empty, by name; raises DownloadFailed.
 
         Only sources that can be written need it.
         """
-        return self._reading(prefix, lambda: {m.name: m.size or 0 for m in self.source.list(prefix)})
+        return self._reading(prefix, lambda: {m.name: m for m in self.source.list(prefix)})
+
+    def names(self, prefix: str = "") -> dict[str, int]:
+        """Return names and sizes of all files below ``prefix``; see `files`."""
+        return {name: m.size or 0 for name, m in self.files(prefix).items()}
 
     def siblings(self) -> Iterator[Objects]:
         """Yield the places beside this one that may hold datasets whose files `copy` can take over."""
@@ -228,7 +232,7 @@ class Objects:
     # -- writing
 
     def put(self, name: str, body: Body) -> int:
-        """Write a file that is not there, or that is there with the same content; return the bytes that were sent.
+        """Write a file that is named by its content, also over one that is damaged; return the bytes that were sent.
 
         It is there at the latest when `replace` has returned.
 
