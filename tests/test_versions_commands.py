@@ -296,8 +296,6 @@ def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
     assert rlds_cli.preprocess.run(some, "scale_reward", args={"scale": 2}).id == "local/arm@some-scale_reward"
     assert rlds_cli.preprocess.run(arm, "scale_reward", args={"scale": 2}).id == "local/arm@scale_reward"
     assert rlds_cli.preprocess.run(some, "scale_reward", "x", args={"scale": 2}).id == "local/arm@x"
-    both = rlds_cli.preprocess.run(some, ["scale_reward", "return_to_go"], args={"scale_reward.scale": 2})
-    assert both.id == "local/arm@some-scale_reward-return_to_go"
 
 
 @pytest.mark.parametrize("function", ["scale_reward", "missing.py:moving"])
