@@ -16,7 +16,7 @@ HEAVY = {"torch", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "
 
 def test_what_is_exported() -> None:
     growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
-    sharing = ["export", "mirror", "push"]
+    sharing = ["export", "index", "mirror", "push"]
     making = ["Dataset", "Loader", "create", "download", "find", "import_files", "load", "open_dataset"]
     looking = ["check", "inspect", "lock", "sync", "verify"]
     assert rlds_cli.__all__ == sorted([*making, *looking, *growing, *sharing])
