@@ -185,11 +185,11 @@ def loading(home: Path, scale: float) -> None:
         for k in range(10):
             writer.add_episodes(moving(k, each))
     keep = np.flatnonzero(np.random.default_rng(1).random(ds.num_episodes) < 0.95)
-    ds.select(episodes=keep).save("local/selection")
-    kinds = ("ordinary", *LEAST)
+    ds.select(episodes=keep).save("selection")
+    kinds, ids = ("ordinary", *LEAST), {"selection": "local/ordinary@selection"}
     print(f"loading: {ds.num_rows:,} rows of 17 + 6 float32")
     for what, window, size in (("256 transitions", Transition(), 256), ("32 slices of 64", Slice(64), 32)):
-        batches = {kind: iter(Loader(f"local/{kind}", size, window=window, seed=0)) for kind in kinds}
+        batches = {kind: iter(Loader(ids.get(kind, f"local/{kind}"), size, window=window, seed=0)) for kind in kinds}
         rates: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(TURNS + 1):
             for kind in kinds:
