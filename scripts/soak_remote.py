@@ -380,7 +380,7 @@ class World:
         if place == "disk":
             return rlds_cli.open_dataset(id, cache_dir=self.near)
         ds = rlds_cli.open_dataset(f"{self.bases[place]}/{name}", cache_dir=home, cache=cache, timeout=60)
-        assert ds.store.remote
+        assert ds.store.address
         return ds
 
 
