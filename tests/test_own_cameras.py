@@ -363,3 +363,19 @@ def test_a_video_in_another_container_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(UnknownLayout, match="another container") as e:
         import_files(tmp_path, "local/filmed", progress=False)
     assert "ffmpeg" in str(e.value.hint)
+
+
+def test_a_table_that_is_named_alone_has_no_cameras(tmp_path: Path) -> None:
+    csv_file(tmp_path / "log.csv", 4, timestamp=[0.0, 0.1, 0.2, 0.3])
+    film(tmp_path / "other.mp4", 9)
+    (tmp_path / "holiday.mkv").write_bytes(b"\x1a\x45\xdf\xa3" + bytes(100))
+    ds = import_files(tmp_path / "log.csv", "local/plain", progress=False)
+    assert not any(f.kind == "frames" for f in ds.schema.values())
+
+
+def test_a_folder_whose_name_holds_that_of_a_table(tmp_path: Path) -> None:
+    for k, length in enumerate(LENGTHS):
+        np.savez(tmp_path / f"{k}.npz", **rows_of(length))
+        image_files(tmp_path / f"cam0/{k}", [image(100 * k + t) for t in range(length)])
+    ds = import_files(tmp_path, "local/filmed", progress=False)
+    assert (ds.episode(1)["observation", "cam0"][2] == pixels(image(102))).all()

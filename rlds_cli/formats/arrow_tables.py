@@ -110,9 +110,7 @@ class ArrowFile:
         if _is_image(column.type):
             column = pa.compute.struct_field(column, "bytes")
         if _is_binary(column.type):
-            values = np.empty(len(column), object)
-            values[:] = column.to_pylist()
-            return values, missing
+            return np.array(column.to_pylist(), object), missing
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if missing.any() and not (self.fill or text or pa.types.is_floating(column.type)):
             raise UnknownLayout(

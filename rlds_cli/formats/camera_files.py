@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
-from rlds_cli.formats import image_header, mp4
+from rlds_cli.formats import image_columns, mp4
 from rlds_cli.formats.image_columns import Encoded
 from rlds_cli.text import natural
 
@@ -95,9 +95,7 @@ def image(path: Path) -> bytes:
 
 def images(table: Path, names: Array) -> Array:
     """Read the images that texts [N] name, as an object array of bytes [N]; None where a row names none."""
-    found = np.empty(len(names), object)
-    found[:] = [image(beside(table, str(name))) if name else None for name in names.reshape(-1)]
-    return found
+    return np.array([image(beside(table, str(name))) if name else None for name in names.reshape(-1)], object)
 
 
 def in_folder(folder: Path) -> tuple[Path, ...]:
@@ -117,22 +115,18 @@ def in_folder(folder: Path) -> tuple[Path, ...]:
 @lru_cache(1 << 12)
 def _in_folder(folder: Path, _changed: int) -> tuple[Path, ...]:
     with os.scandir(folder) as entries:
-        images = [entry for entry in entries if is_image(entry.name) and entry.is_file()]
-    for entry in images:
+        found = [entry for entry in entries if is_image(entry.name) and entry.is_file()]
+    for entry in found:
         if entry.is_symlink() and folder.resolve() not in Path(entry.path).resolve().parents:
             raise UnsafeArchive(
                 f"{entry.path} is a link to a file elsewhere.", hint="it is not read; copy the images into the folder"
             )
-    found = [entry.name for entry in images]
-    return tuple(folder / name for name in sorted(found, key=natural))
+    return tuple(folder / name for name in sorted((entry.name for entry in found), key=natural))
 
 
 def rows(files: tuple[Path, ...], start: int, stop: int) -> Array:
     """Read the images of rows [start, stop) of a folder, as an object array of bytes."""
-    some = files[start:stop]
-    found = np.empty(len(some), object)
-    found[:] = [image(path) for path in some]
-    return found
+    return np.array([image(path) for path in files[start:stop]], object)
 
 
 def of_image(path: Path) -> Encoded:
@@ -143,10 +137,10 @@ def of_image(path: Path) -> Encoded:
     UnknownLayout
         It is neither a PNG nor a JPEG of 8 bits.
     """
-    header = image_header.read(image(path))
-    if header is None or header.bits != 8:
-        raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image of 8 bits.", hint="rlds inspect shows its table")
-    return Encoded(header.codec, header.shape)
+    found = image_columns.kind([image(path)])
+    if found is None:
+        raise UnknownLayout(f"{path} is neither a PNG nor a JPEG image of 8 bits.", hint="write it as one of these")
+    return found
 
 
 @lru_cache(1 << 10)

@@ -58,12 +58,10 @@ def image(value: Any) -> bytes | None:
 
 def images(rows: Array) -> Array:
     """Return the images of rows as an object array of bytes [N], None where a row has none."""
-    found = np.empty(len(rows), object)
-    found[:] = [image(row) for row in rows]
-    return found
+    return np.array([image(row) for row in rows], object)
 
 
-def kind(rows: Array) -> Encoded | None:
+def kind(rows: Sequence[Any] | Array) -> Encoded | None:
     """Return codec and shape of the image in the first of some rows; None if it is no image of 8 bits."""
     data = image(rows[0]) if len(rows) else None
     found = image_header.read(data) if data else None

@@ -107,7 +107,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
             return (
                 f"one episode per group: {files}{len(found):,} groups {level}; {', '.join(next(iter(found.values())))}"
             )
-        beside = cameras.beside(table, {})
+        beside = cameras.beside(table, paths, media, {})
         if any(map(camera_files.is_video, media)) and not any(map(camera_files.is_video_key, beside.values())):
             return None  # videos of another layout, which would be left out
         what = meaning(table.columns, beside, paths[0].name)
@@ -149,10 +149,11 @@ def plan(archive: Archive) -> Plan:
         A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
     beside = [p for p in archive.files if _is_beside(p)]
+    media = [p for p in beside if camera_files.is_media(p)]
     if len(beside) < len(archive.files):
         archive = replace(archive, files=tuple(p for p in archive.files if not _is_beside(p)))
-    made = _plan(archive)
-    used = any(key.startswith(camera_files.KINDS) for key in made.archive.fields.values())
+    made = _plan(archive, media)
+    used = bool(cameras.of(made.archive.fields))
     left_out = [p.name for p in beside if not (used and camera_files.is_media(p))]
     if not left_out:
         return made
@@ -161,20 +162,22 @@ def plan(archive: Archive) -> Plan:
     return replace(made, notes=(*made.notes, note))
 
 
-def _plan(archive: Archive) -> Plan:
+def _plan(archive: Archive, media: Sequence[Path]) -> Plan:
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(f"{odd.name} is neither {' nor '.join(IN_WORDS.values())}.", hint=f"rlds inspect {odd}")
-    archive = _with_cameras(archive)
+    archive = _with_cameras(archive, media) if media else archive
     if _is_grouped(archive):
         return grouped.plan(archive)
     return _by_jumps(archive) if archive.episodes_by == "jumps" else _plan_flat(archive)
 
 
-def _with_cameras(archive: Archive) -> Archive:
+def _with_cameras(archive: Archive, media: Sequence[Path]) -> Archive:
     """Map fields to the images and videos that lie beside the files."""
     with _first_readable(archive) as table:
-        found = {} if groups_of(table, archive.fields) is not None else cameras.beside(table, archive.fields)
+        if groups_of(table, archive.fields) is not None:
+            return archive
+        found = cameras.beside(table, archive.files, media, archive.fields)
     return replace(archive, fields={**found, **archive.fields})
 
 

@@ -1,7 +1,8 @@
 """Cameras in files beside a table: images that a column names, folders of images, and videos.
 
-A table that is alone in its directory owns all folders of images and all videos there. Of several tables in one
-directory, each owns those that are called after it::
+Images and videos count if the user named them together with the tables, as by their directory. A table that is alone
+in its directory owns all folders of images and all videos there. Of several tables in one directory, each owns those
+that are called after it::
 
     ep_0/log.csv                        ep_0.npz
     ep_0/frames/0.jpg, 1.jpg, ...       ep_0/top/0.jpg, ...     ep_0_wrist.mp4      side/ep_0.mp4
@@ -13,8 +14,7 @@ episode by its column of time stamps: a row has the last frame that was shown by
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,103 +27,90 @@ from rlds_cli.archives.names import EPISODE_PREFIX, free_name, has_essentials, i
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.formats import camera_files
 from rlds_cli.formats.camera_files import FILES, FOLDER, STEM, VIDEO, is_video_key
-from rlds_cli.formats.tables import TABLES, Table
+from rlds_cli.formats.tables import Table
 from rlds_cli.ted import FLAGS, Array, IntArray, VideoFrames
 
 TIMES = ("timestamp", "timestamps", "time", "times", "seconds")  # names of columns of time stamps, in seconds
 GENERAL = ("images", "frames", "videos", "cameras", "rgb")  # folders of cameras, whose names say no more
 SINGLE = "camera"  # the name of a camera whose files are called after the table alone
-DEPTH, MOST = 2, 1 << 12  # of folders that are looked at, and entries of a folder
 LATE = 1e-6  # seconds: rounding of time stamps
 
 
-def beside(table: Table, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of cameras that the files beside a table hold, by field, but for fields of the user's."""
-    if any(key.startswith(camera_files.KINDS) for key in chosen.values()) or not _has_media(table.path):
-        return {}
-    keys = {**_named(table), **_owned(table.path)}
-    if not keys:
+def beside(table: Table, tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of cameras that files beside a table hold, by field.
+
+    Parameters
+    ----------
+    table : Table
+    tables, media : sequence of Path
+        The tables that are read together, and the images and videos that the user named with them: no others count.
+    chosen : mapping of str to str
+        The fields that the user mapped. If one is a camera, all are.
+    """
+    if not media or of(chosen):
         return {}
     own = {k: v for k, v in chosen.items() if not k.startswith(EPISODE_PREFIX)}
     what = meaning(table.columns, own, table.path.name)
     fields = {key: name for name, key in what.fields.items()}
+    above = "" if "observation" in what.fields and has_essentials(what) else "observation/"
     rows = max((c.shape[0] for c in table.columns.values() if c.shape), default=0)
     found: dict[str, str] = {}
-    for key, camera in keys.items():
+    for key, camera in {**_named(table), **_owned(table.path, tables, media)}.items():
         if not _fits(table, key, rows):
             continue
-        text = key.removeprefix(FILES)
-        above = "" if "observation" in what.fields and has_essentials(what) else "observation/"
-        name = fields.get(text) or (camera if key.startswith(FILES) else f"{above}{camera}")
-        found[name if name in fields.values() else free_name(name, {*what.fields, *found, *FLAGS})] = key
+        if (known := fields.get(key.removeprefix(FILES))) is not None:
+            found[known] = key
+        else:
+            name = camera if key.startswith(FILES) else f"{above}{camera}"
+            found[free_name(name, {*what.fields, *found, *FLAGS})] = key
     return found
 
 
-def _has_media(table: Path) -> bool:
-    """Tell whether the directory of a table has folders, images or videos."""
-    return any(entry.is_dir() or camera_files.is_media(Path(entry.name)) for entry in _entries(table.parent))
-
-
-def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            some = [entry for entry, _ in zip(entries, range(MOST), strict=False)]
-    except OSError:
-        return
-    yield from (e for e in sorted(some, key=lambda e: e.name) if not e.name.startswith("."))
+def of(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields that are cameras in files beside a table, with their columns."""
+    return {name: key for name, key in fields.items() if key.startswith(camera_files.KINDS)}
 
 
 def _named(table: Table) -> dict[str, str]:
     """Return the columns of texts that name images, and what their cameras are called."""
-    found = {}
-    for name, c in table.own.items():
-        if len(c.shape) != 1 or not c.shape[0] or h5py.check_string_dtype(c.dtype) is None:
-            continue
-        with table.rows([name]) as rows:
-            first = str(rows.read(0, 1)[name][0])
-        if camera_files.is_image(first) and camera_files.beside(table.path, first).is_file():
-            found[FILES + name] = name
-    return found
+    texts = [n for n, c in table.own.items() if len(c.shape) == 1 and c.shape[0] and h5py.check_string_dtype(c.dtype)]
+    if not texts:
+        return {}
+    with table.rows(texts) as rows:
+        first = {name: str(values[0]) for name, values in rows.read(0, 1).items()}
+    images = [name for name in texts if camera_files.is_image(first[name])]
+    return {FILES + name: name for name in images if camera_files.beside(table.path, first[name]).is_file()}
 
 
-def _owned(table: Path) -> dict[str, str]:
+def _owned(table: Path, tables: Sequence[Path], media: Sequence[Path]) -> dict[str, str]:
     """Return the folders of images and the videos that a table owns, and what their cameras are called."""
-    tables = [e.name for e in _entries(table.parent) if e.is_file() and Path(e.name).suffix.lower() in TABLES]
-    alone = len(tables) == 1
+    alone = sum(other.parent == table.parent for other in tables) == 1
     found: dict[str, str] = {}
-    for path, is_folder in _media(table.parent, DEPTH):
-        name = path.relative_to(table.parent).as_posix()
-        camera = _camera(name if is_folder else name.removesuffix(path.suffix), table.stem, alone=alone)
-        if camera is not None:
-            pattern = "/".join(part.replace(table.stem, STEM, 1) if not alone else part for part in name.split("/"))
-            found[(FOLDER if is_folder else VIDEO) + pattern] = camera
+    for path in dict.fromkeys(p if camera_files.is_video(p) else p.parent for p in media):
+        if table.parent not in path.parents:
+            continue
+        is_folder = not camera_files.is_video(path)
+        parts = path.relative_to(table.parent).parts
+        pattern = parts if alone else _after(parts, table.stem)
+        if pattern is not None:
+            suffix = "" if is_folder else path.suffix
+            found[(FOLDER if is_folder else VIDEO) + "/".join(pattern)] = _camera(pattern, suffix)
     return found
 
 
-def _media(directory: Path, depth: int) -> Iterator[tuple[Path, bool]]:
-    """Yield videos, and folders with images; True for folders."""
-    for entry in _entries(directory):
-        path = Path(entry.path)
-        if entry.is_dir():
-            if camera_files.in_folder(path):
-                yield path, True
-            if depth:
-                yield from _media(path, depth - 1)
-        elif path.suffix.lower() in camera_files.VIDEOS:
-            yield path, False
+def _after(parts: Sequence[str], stem: str) -> Sequence[str] | None:
+    """Put `STEM` for the name of a table in a path that is called after it; None for other paths."""
+    for k, part in enumerate(parts):
+        rest = part[len(stem) :]
+        if part.startswith(stem) and rest[:1] in ("", "_", "-", "."):
+            return [*parts[:k], STEM + rest, *parts[k + 1 :]]
+    return None
 
 
-def _camera(name: str, stem: str, *, alone: bool) -> str | None:
-    """Return what a camera is called by its folder or video; None if another table owns it."""
-    parts = name.split("/")
-    if not alone:
-        owned = [
-            k for k, part in enumerate(parts) if part == stem or part.startswith((f"{stem}_", f"{stem}-", f"{stem}."))
-        ]
-        if not owned:
-            return None
-        parts[owned[0]] = parts[owned[0]][len(stem) + 1 :]
-    known = [part for part in parts if part]
+def _camera(parts: Sequence[str], suffix: str) -> str:
+    """Return what a camera is called by the path of its folder or video, in which `STEM` stands for the table."""
+    own = "/".join(parts).removesuffix(suffix).split("/")
+    known = [name for part in own if (name := part[len(STEM) + 1 :] if part.startswith(STEM) else part)]
     special = [part for part in known if part.lower() not in GENERAL]
     return "/".join(special or known[:1]) or SINGLE
 
@@ -157,26 +144,25 @@ def fit(table: Table, fields: Mapping[str, str], rows: int, where: str, *, final
     UnknownLayout
         A camera has too few or too many images, and no time stamps say which belong to the rows.
     """
-    cameras = {name: key for name, key in fields.items() if key.startswith(camera_files.KINDS)}
+    cameras = of(fields)
     others = [table[k].shape[0] for n, k in fields.items() if is_observation(n) and n not in cameras and table[k].shape]
-    wanted, rules = max(others, default=0), {}
-    expected = [wanted or rows, *([(wanted or rows) + 1] if final else [])]
+    wanted, times, rules = max(others, default=rows), times_of(table), {}
     for name, key in cameras.items():
-        is_video, count, times = is_video_key(key), table[key].shape[0], times_of(table)
-        if is_video:
-            rules[name] = "count"
-        if count not in expected:
-            if not is_video or times is None:
-                counts = " or ".join(f"{n:,}" for n in expected)
-                raise UnknownLayout(
-                    f"{where}: {key} has {count:,} {'frames' if is_video else 'images'}; {counts} expected, one for "
-                    "each row.",
-                    hint=f"a column of time stamps in seconds ({', '.join(TIMES)}) says which frame belongs to a row"
-                    if is_video
-                    else "rlds_cli.create takes lists of images",
-                )
-            rules[name], count = times, table[times].shape[0]
-        table.columns[key] = replace(table[key], shape=(min(count, wanted) if wanted else count,))
+        is_video, count = is_video_key(key), table[key].shape[0]
+        if count in (wanted, wanted + final):
+            if is_video:
+                rules[name] = "count"
+            count = min(count, wanted) if others else count
+        elif is_video and times is not None:
+            rules[name], count = times, min(table[times].shape[0], wanted) if others else table[times].shape[0]
+        else:
+            what, counts = "frames" if is_video else "images", f"{wanted:,}{f' or {wanted + 1:,}' if final else ''}"
+            by_time = f"a column of time stamps in seconds ({', '.join(TIMES)}) says which frame belongs to a row"
+            raise UnknownLayout(
+                f"{where}: {key} has {count:,} {what}; {counts} expected, one for each row.",
+                hint=by_time if is_video else "rlds_cli.create takes lists of images",
+            )
+        table.columns[key] = replace(table[key], shape=(count,))
     return rules
 
 
@@ -232,7 +218,5 @@ def mapped(place: ArchivedStep) -> dict[str, str]:
 
 def facts(fields: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, Any]:
     """Return what the manifest records of the cameras: their files, and what images belong to the rows by."""
-    cameras = {name: key for name, key in fields.items() if key.startswith(camera_files.KINDS)}
-    return (
-        {"cameras": {n: {"files": k, "rows_by": rules.get(n, "count")} for n, k in cameras.items()}} if cameras else {}
-    )
+    found = {name: {"files": key, "rows_by": rules.get(name, "count")} for name, key in of(fields).items()}
+    return {"cameras": found} if found else {}
