@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -140,6 +141,14 @@ def chunks_by_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """No test depends on how long a function takes: chunks are as long as they may be, but where that is tested."""
     if request.module.__name__ != "test_preprocess_division":
         monkeypatch.setattr("rlds_cli.preprocess.job.rows_of_chunk", lambda seconds, steps: 1 << 16)
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Wait for what happens in the background; return whether it did."""
+    until = time.monotonic() + seconds
+    while not done() and time.monotonic() < until:
+        time.sleep(0.002)
+    return done()
 
 
 def run_rlds(*args: object) -> subprocess.CompletedProcess[bytes]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import wait_for
 
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NoSpace
 from rlds_cli.remote import presence
@@ -63,14 +64,6 @@ def blocks(*groups: int, file: int = 0) -> np.ndarray:
 def here(files: BlockFiles, file: int) -> list[int]:
     """The groups of a file of which blocks are here."""
     return np.unique(files.state(file).nonzero()[0] * BLOCK // GROUP).tolist()
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Wait for what happens in the background; return whether it did."""
-    until = time.monotonic() + seconds
-    while not done() and time.monotonic() < until:
-        time.sleep(0.01)
-    return done()
 
 
 def read(files: BlockFiles, file: int, group: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import wait_for
 from object_store import Fault, ObjectStore
 from test_remote_blocks import FILES, Store, blocks, check, content, opened
 from test_remote_store import large
@@ -37,13 +38,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filling, "_ELSEWHERE", 0.01)
     monkeypatch.setattr(filling, "_PAUSES", (0.01, 0.01))
     monkeypatch.setattr(filling, "_LOOK", 0.01)
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
-    until = time.monotonic() + seconds
-    while not done() and time.monotonic() < until:
-        time.sleep(0.002)
-    return done()
 
 
 def are_here(files: BlockFiles) -> bool:

@@ -455,6 +455,10 @@ class Transforms:
         """Return the elementwise transforms that `column` applies to a column, each with the name of its field."""
         return self._touching(name)[self.fused.get(name, 0) :]
 
+    def change(self, names: Iterable[str], summed: Collection[str]) -> bool:
+        """Return whether an elementwise transform is left for one of the columns that are not ``summed``."""
+        return any(self.left(name) for name in names if name not in summed)
+
     def _touching(self, name: str) -> list[tuple[Elementwise, str]]:
         touching = [(t, self._touched(t, name)) for t in self.elementwise]
         return [(t, field) for t, field in touching if field]
@@ -520,7 +524,7 @@ class BatchReader:
         self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
         self._tree: Tree = Batch.nest((name, name) for name in source.names)
         self._numbered: Tree = Batch.nest((name, i) for i, name in enumerate(source.names))
-        left = any(transforms.left(name) for name in source.names if name not in source.summed)
+        left = transforms.change(source.names, source.summed)
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
         self._apart = self._compiled is not None or (source.apart and not arrays.together)

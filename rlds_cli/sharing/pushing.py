@@ -313,7 +313,7 @@ def stored(objects: Objects) -> dict[str, int]:
     An object is left out if the store says that it has another sha256 than its name.
     """
     found = objects.files("objects/") | objects.files("blocks/")
-    wrong = {name for name, m in found.items() if m.sha256 and name == "objects/" + name[8:] and m.sha256 != name[8:]}
+    wrong = {name for name, m in found.items() if m.sha256 and name.startswith("objects/") and m.sha256 != name[8:]}
     return {name: m.size or 0 for name, m in found.items() if name not in wrong}
 
 

@@ -85,11 +85,8 @@ class _Reader:
         names = self.columns.names
         for k, batch in enumerate(made):
             here = slice(first + k * n, first + (k + 1) * n)
-            self._put(batch[names.index(SOURCE)], self.member[here])
+            batch[names.index(SOURCE)][...] = self.member[here, None] if self.steps else self.member[here]
             if self.chance is not None:
                 values = batch[names.index(PROBABILITY)]
                 values *= self.chance[here].reshape(-1, *(1,) * (values.ndim - 1))
         return given
-
-    def _put(self, column: Array, values: IntArray) -> None:
-        column[...] = values[:, None] if self.steps else values

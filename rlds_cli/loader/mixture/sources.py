@@ -224,7 +224,7 @@ class MemberSource:
 
     def is_final(self, floats: str | None) -> bool:
         """Return whether the member changes nothing that it has read."""
-        left = any(self.transforms.left(name) for name in self.source.names if name not in self.source.summed)
+        left = self.transforms.change(self.source.names, self.source.summed)
         return not left and not self.transforms.functions and self.source.final(floats) is not None
 
     def _called(self, values: Mapping[str, Array], blank: Mapping[str, Places]) -> dict[str, Array]:
