@@ -82,8 +82,8 @@ def address(kind: str, bucket: ObjectStore) -> str:
 WRONG = [  # kind of address, fault, error, a part of the hint
     (S3, "403", "access is denied", "AWS_ACCESS_KEY_ID"),
     (S3, "expired", "the credentials have expired", "AWS_ACCESS_KEY_ID"),
-    (S3, "404", "there is no such file", "rlds push ID s3://lab/a sends it again"),
-    (S3, "other", "the sha256 that the index names", "rlds push ID s3://lab/a sends it again"),
+    (S3, "404", "there is no such file", "rlds push ID s3://lab/a --verify"),
+    (S3, "other", "the sha256 that the index names", "rlds push ID s3://lab/a --verify"),
     (S3, "503", r"HTTP 503|within 1 s", "the connection|larger timeout="),
     (S3, "slow", "within 1 s|the connection failed", "larger timeout=|the connection"),
     (GS, "403", "access is denied", "GOOGLE_APPLICATION_CREDENTIALS"),

@@ -15,6 +15,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from rlds_cli.files import sha256
+
 BLOCK = 1 << 16
 GROUP = 1 << 20
 HASH = 32  # bytes
@@ -64,8 +68,8 @@ class Hasher:
 
 def hashes_of_blocks(data: bytes | memoryview) -> bytes:
     """Return the hashes of the blocks of some bytes, end to end."""
-    view = memoryview(data)
-    return b"".join(hashlib.sha256(view[at : at + BLOCK]).digest() for at in range(0, len(view), BLOCK))
+    start = np.arange(0, len(data), BLOCK)
+    return sha256.of_pieces(data, start, np.minimum(BLOCK, len(data) - start)).tobytes()
 
 
 def hashes_of_groups(blocks: bytes) -> bytes:
