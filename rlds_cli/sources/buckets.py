@@ -175,16 +175,11 @@ class BucketSource(Source):
     def read(self, name: str, start: int, stop: int) -> Iterator[Chunk]:
         """Request a range of a file."""
         try:
-            if stop - start <= _WHOLE:
-                whole = self._obstore.get_range(self._store, self._key(name), start=start, end=stop)
-                if len(whole) != stop - start:
-                    raise Permanent("it is too short")
-                yield memoryview(whole)
-                return
             found = self._obstore.get(self._store, self._key(name), options={"range": (start, stop)})
             if tuple(found.range) != (start, stop):
                 raise Permanent("it is too short")
-            for chunk in found.stream(min_chunk_size=_CHUNK):
+            chunks = found.stream(min_chunk_size=_CHUNK) if stop - start > _WHOLE else [found.bytes()]
+            for chunk in chunks:
                 yield memoryview(chunk)
         except (Permanent, Retryable):
             raise
