@@ -19,17 +19,18 @@ import forged_address as forged
 import google_crc32c
 import numpy as np
 from numcodecs import Zstd
-from scene import Scene, attacks
+from scene import SECRET, Scene, attacks
 from server import Server
 
 from rlds_cli.remote.blocks import Hasher
-from rlds_cli.remote.index import File, Piece
+from rlds_cli.remote.index import File, Object, Piece
 
 ATTACKS, attack = attacks()
 
 SAMPLE = "sample/pendulum-d4rl"
 LITTLE = 96 << 20  # bytes that a home may get of a few KiB that were sent
 REWARDS = "next/reward/c/"
+OUTSIDE = ("../../victim/key", "/etc/passwd", "zarr.json/../../../victim/key")
 
 
 def pushed(scene: Scene, id: str = SAMPLE, name: str = "genuine") -> Path:
@@ -349,6 +350,34 @@ def a_stranger_beside(scene: Scene) -> None:
 
 
 @attack()
+def mending_by_forged_lists(scene: Scene) -> None:
+    """An index asks the next push for objects of other files, of terabytes, and of a million pieces."""
+    key = scene.key.read_bytes()
+    for number, wrong in enumerate(("outside", "endless", "shattered", "beyond")):
+        address = pushed(scene, name=f"mended{number}/address")
+        index = forged.index_of(address)
+        first = index.files[0]
+        lost = Object(hashlib.sha256(key).hexdigest(), len(key))
+        o = len(index.objects)
+        files = {
+            "outside": [File(path, len(key), (Piece(0, o, 0, len(key), lost.sha256),)) for path in OUTSIDE],
+            "endless": [File("zarr.json.old", 1 << 45, (Piece(0, o, 0, 1 << 45, lost.sha256),))],
+            "shattered": [replace(first, pieces=tuple(Piece(k, o, k, 1, lost.sha256) for k in range(100_000)))],
+            "beyond": [replace(first, size=1 << 40, pieces=(Piece(1 << 39, o, 0, len(key), lost.sha256),))],
+        }[wrong]
+        lost = replace(lost, size=max(p.offset + p.length for f in files for p in f.pieces))
+        others = [f for f in index.files if f.path not in {x.path for x in files}]
+        claimed = replace(index, objects=(*index.objects, lost), files=tuple(sorted((*others, *files), key=_path)))
+        forged.publish(address, claimed.to_bytes(), claims=index)
+        (address / index.objects[0].name).unlink()
+        scene.run("push", SAMPLE, address, "--verify", "--force", "--no-pages")
+        if any(SECRET.encode() in p.read_bytes() for p in address.rglob("*") if p.is_file()):
+            scene.fault(f"{wrong}: a file of the user's was sent")
+        if (sent := sum(p.stat().st_size for p in address.rglob("*") if p.is_file())) > LITTLE:
+            scene.fault(f"{wrong}: {sent >> 20} MiB were sent")
+
+
+@attack()
 def holes_in_rows(scene: Scene) -> None:
     """Rows of episodes are missing in the index: they are never read as zeros under a genuine fingerprint."""
     genuine = pushed(scene)
@@ -528,3 +557,8 @@ def _short(f: File) -> File:
     *rest, last = f.pieces
     pieces = (*rest, replace(last, length=last.length - 1)) if last.length > 1 else tuple(rest)
     return File(f.path, f.size - 1, pieces)
+
+
+def _path(f: File) -> str:
+    """Return the path of a file, by which an index is sorted."""
+    return f.path
